@@ -1,0 +1,17 @@
+# The steps of .ci/run by name. They need uv on the PATH; `make check` is what CI runs and needs only python3 and pip.
+.PHONY: check lint types imports test
+
+check:
+	bash .ci/run
+
+lint:
+	uv run --all-extras ruff check
+
+types:
+	uv run --all-extras mypy
+
+imports:
+	uv run --all-extras lint-imports
+
+test:
+	uv run --all-extras pytest -n 2
