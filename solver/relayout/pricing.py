@@ -1,0 +1,66 @@
+"""How many elements a tensor is taken to have when some of its dims are not known before run time.
+
+A dim that the caller gave a size has that size. Of the others, one that stands first in some graph input is taken for
+a batch and counts 1, any other counts 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+__all__ = ["BATCH", "DYNAMIC", "price_dims", "tensor_bytes"]
+
+BATCH = 1
+DYNAMIC = 64
+
+
+def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape | None], int]:
+    """Return the function that counts a shape's elements; `dims` gives sizes to symbols by name.
+
+    A shape of unknown rank counts as one dynamic dim.
+    """
+    sizes: dict[str | None, int] = {}
+    for value in model.graph.inputs:
+        if value.shape is not None and len(value.shape) > 0 and not isinstance(first := value.shape[0], int):
+            sizes[first.value] = BATCH
+    unnamed_batch = sizes.pop(None, DYNAMIC)
+    sizes.update(dims)
+
+    def extent(dim: int | ir.SymbolicDim, axis: int) -> int:
+        if isinstance(dim, int):
+            return dim
+        if dim.value is None:
+            return unnamed_batch if axis == 0 else DYNAMIC
+        known = sizes.get(dim.value)
+        return known if known is not None else _expression(dim, sizes)
+
+    def elements(shape: ir.Shape | None) -> int:
+        if shape is None:
+            return DYNAMIC
+        count = 1
+        for axis, dim in enumerate(shape):
+            count *= extent(dim, axis)
+        return count
+
+    return elements
+
+
+def tensor_bytes(elements: int, dtype: ir.DataType | None) -> int:
+    """Return the bytes of `elements` elements of `dtype`; an element of unknown type or of a string counts 4 bytes."""
+    if dtype is None or dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return 4 * elements
+    return (elements * dtype.bitwidth + 7) // 8
+
+
+def _expression(dim: ir.SymbolicDim, sizes: Mapping[str | None, int]) -> int:
+    """Return the extent of a dim such as `2*height`, or the dynamic default where it is a mere name."""
+    if dim.value is None or dim.value.isidentifier():
+        return DYNAMIC
+    try:
+        names = dim.free_symbols()
+        result = dim.evaluate({name: sizes.get(name, DYNAMIC) for name in names})
+    except Exception:  # exporters write any text into dim_param, and each parser fails in its own way
+        return DYNAMIC
+    return result if isinstance(result, int) and result >= 0 else DYNAMIC

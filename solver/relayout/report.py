@@ -1,0 +1,154 @@
+"""What a run says of itself: one schema, the stable part of the public contract.
+
+The models are frozen and refuse unknown fields, so that a misspelt key is an error and a report that was read back
+equals the one that was written. Sizes are bytes, costs are integers in the objective's unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "Conversion",
+    "Finding",
+    "Numeric",
+    "OutputDifference",
+    "Report",
+    "RequiredBy",
+    "Severity",
+    "SolverFacts",
+    "Status",
+    "Totals",
+    "Verification",
+]
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown", "verified"]
+Severity = Literal["error", "warning", "note"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True, ser_json_inf_nan="strings"
+    )
+
+
+class Totals(_Record):
+    """What a graph spends on layouts: its nodes, the transposes that run on data, and the bytes they read and write."""
+
+    nodes: int = Field(ge=0)
+    transposes: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+
+
+class RequiredBy(_Record):
+    """A reader of a converted value: the operand `operand` (counted from 0) of `node` wants `layout`."""
+
+    node: str
+    operand: int = Field(ge=0)
+    layout: str
+
+
+class Conversion(_Record):
+    """One change of a value's format in the legal model, with who made the value and who requires the change."""
+
+    value: str
+    from_: str = Field(alias="from")
+    to: str
+    kind: Literal["transpose", "reshape", "folded"]
+    bytes: int = Field(ge=0)
+    producer: str | None = None
+    required_by: tuple[RequiredBy, ...] = ()
+
+
+class SolverFacts(_Record):
+    """The size of the problem, the choices that exact reduction left over, who solved it, and seconds by stage."""
+
+    choices: int = Field(ge=0)
+    kernel_choices: int = Field(ge=0)
+    engine: str
+    seconds: dict[str, float] = Field(default_factory=dict)
+
+
+class Finding(_Record):
+    """One disagreement that the verifier saw: the rule that it breaks, where, what was expected and what was found.
+
+    `operand` counts from 0 and is None where the finding is about a node, a value or the whole model.
+    """
+
+    rule: str
+    severity: Severity = "error"
+    node: str | None = None
+    operand: int | None = None
+    expected: str | None = None
+    found: str | None = None
+    message: str
+
+
+class OutputDifference(_Record):
+    """One output of two models on the same inputs.
+
+    `max_abs` is the largest absolute difference, `max_rel` the same relative to the output's own scale, `tolerance`
+    what `max_rel` may be for this element type. `sensitivity` is how far the original's output moves, on the same
+    scale, when the inputs are drawn again: 0 says that comparing this output proves nothing.
+    """
+
+    name: str
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    sensitivity: float
+    passed: bool
+
+
+class Numeric(_Record):
+    """The comparison on random inputs, or why there was none."""
+
+    status: Literal["compared", "skipped"]
+    reason: str | None = None
+    runtime: str | None = None
+    samples: int = 0
+    seed: int = 0
+    outputs: tuple[OutputDifference, ...] = ()
+
+
+class Verification(_Record):
+    """All findings; `passed` says that none of them is an error."""
+
+    passed: bool
+    findings: tuple[Finding, ...] = ()
+    numeric: Numeric | None = None
+
+
+class Report(_Record):
+    """The whole run. `cost` and `bound` are None where no solution was looked for or found."""
+
+    status: Status
+    cost: int | None = None
+    bound: int | None = None
+    gap: float | None = None
+    objective: str = "bytes"
+    backend: str
+    before: Totals
+    after: Totals
+    conversions: tuple[Conversion, ...] = ()
+    solver: SolverFacts | None = None
+    verification: Verification | None = None
+    warnings: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_gap(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict) or "gap" in fields:
+            return fields
+        cost, bound = fields.get("cost"), fields.get("bound")
+        if not isinstance(cost, int) or not isinstance(bound, int):
+            return fields
+        return {**fields, "gap": (cost - bound) / cost if cost else 0.0}
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a legal model (or one was verified) and no finding is an error."""
+        found = self.status in ("optimal", "feasible", "verified")
+        return found and (self.verification is None or self.verification.passed)

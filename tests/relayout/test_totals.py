@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from relayout.pricing import price_dims, tensor_bytes
+from relayout.report import Totals
+from relayout.totals import totals
+
+
+def parse(text: str) -> ir.Model:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "mine" : 1]> {text}')
+    return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+
+def test_a_transpose_reads_and_writes_its_tensor() -> None:
+    model = parse("g (float[2,3,4,5] x) => (float[2,4,5,3] y) { y = Transpose <perm = [0,2,3,1]> (x) }")
+    assert totals(model, {}) == Totals(nodes=1, transposes=1, bytes=2 * 4 * 120)
+
+
+def test_a_transpose_that_moves_only_unit_dims_counts_but_moves_no_bytes() -> None:
+    model = parse("g (float[2,3,1,1] x) => (float[2,1,1,3] y) { y = Transpose <perm = [0,2,3,1]> (x) }")
+    assert totals(model, {}) == Totals(nodes=1, transposes=1, bytes=0)
+
+
+def test_a_transpose_without_a_perm_reverses() -> None:
+    model = parse("g (float[1,3] x, float[2,3] z) => (y, w) { y = Transpose (x)  w = Transpose (z) }")
+    assert totals(model, {}) == Totals(nodes=2, transposes=2, bytes=2 * 4 * 6)
+
+
+def test_transposes_of_constants_do_not_run() -> None:
+    model = parse(
+        """g (float[2,3] x) => (float[2,3] y) <float[3,2] w = {1,2,3,4,5,6}> {
+            c = Constant <value = float[3,2] {1,2,3,4,5,6}> ()
+            d = Mul (c, w)
+            t = Transpose <perm = [1,0]> (d)
+            y = Add (x, t) }"""
+    )
+    assert totals(model, {}) == Totals(nodes=3, transposes=0, bytes=0)
+
+
+def test_random_data_is_no_constant() -> None:
+    model = parse("g () => (float[3,2] y) { r = RandomNormal <shape = [2,3]> ()  y = Transpose <perm = [1,0]> (r) }")
+    assert totals(model, {}).transposes == 1
+
+
+def test_subgraphs_count_with_what_they_read_from_outside() -> None:
+    model = parse(
+        """g (bool c, float[2,3] x) => (float[3,2] y) <float[2,3] w = {1,2,3,4,5,6}> {
+            y = If (c) <
+                then_branch = a () => (float[3,2] u) { u = Transpose <perm = [1,0]> (x) },
+                else_branch = b () => (float[3,2] v) { v = Transpose <perm = [1,0]> (w) }
+            > }"""
+    )
+    assert totals(model, {}) == Totals(nodes=3, transposes=1, bytes=2 * 4 * 6)
+
+
+def test_a_branch_on_data_does_not_give_a_constant() -> None:
+    model = parse(
+        """g (bool c, float[2,3] x) => (float[3,2] y) {
+            z = If (c) <
+                then_branch = a () => (float[2,3] u) { u = Exp (x) },
+                else_branch = b () => (float[2,3] v) { v = Neg (x) }
+            >
+            y = Transpose <perm = [1,0]> (z) }"""
+    )
+    assert totals(model, {}).transposes == 1
+
+
+FUNCTION = """<domain: "{domain}", opset_import: ["" : 20]>
+    Turn (x) => (y) {{ t = Transpose <perm = [1,0]> (x)  e = Exp (t)  y = Transpose <perm = [1,0]> (e) }}"""
+
+
+@pytest.mark.parametrize(("domain", "expected"), [("relayout", (2, 0)), ("mine", (6, 4))])
+def test_bodies_count_once_a_call_unless_they_are_ours(domain: str, expected: tuple[int, int]) -> None:
+    model = parse(
+        f"g (float[2,3] x) => (float[2,3] y) {{ t = {domain}.Turn (x)  y = {domain}.Turn (t) }}"
+        + FUNCTION.format(domain=domain)
+    )
+    counted = totals(model, {})
+    assert (counted.nodes, counted.transposes) == expected
+    assert len(model.functions) == 1, "the model itself stays as it is"
+
+
+def test_an_initializer_that_is_an_input_too_is_a_weight() -> None:
+    model = parse(
+        """g (float[2,3] x, float[3,2] w) => (float[2,3] y) <float[3,2] w = {1,2,3,4,5,6}> {
+            t = Transpose <perm = [1,0]> (w)
+            y = Add (x, t) }"""
+    )
+    assert totals(model, {}).transposes == 0
+
+
+def test_a_symbolic_first_dim_of_an_input_counts_one_and_others_sixty_four() -> None:
+    model = parse("g (float[N,C,5] x) => (float[C,N,5] y) { y = Transpose <perm = [1,0,2]> (x) }")
+    assert totals(model, {}).bytes == 2 * 4 * 1 * 64 * 5
+    assert totals(model, {"C": 7, "N": 2}).bytes == 2 * 4 * 2 * 7 * 5
+
+
+def test_dims_that_are_expressions_are_evaluated_where_they_can_be() -> None:
+    elements = price_dims(parse("g (float[N,3] x) => (y) { y = Exp (x) }"), {"h": 5})
+    assert elements(ir.Shape(["2*h", "N"])) == 10
+    assert elements(ir.Shape(["a weird name!", 2])) == 128
+    assert elements(ir.Shape([None, 2])) == 128
+    assert elements(None) == 64
+
+
+def test_packed_elements_count_by_their_bits() -> None:
+    assert tensor_bytes(3, ir.DataType.INT4) == 2
+    assert tensor_bytes(3, ir.DataType.FLOAT16) == 6
+    assert tensor_bytes(3, None) == 12
