@@ -1,0 +1,147 @@
+"""Every page of the manual is run, from top to bottom, in a folder of its own.
+
+A `console` block holds commands (`$ ...`) and what they print, where `...` stands for anything; a command with nothing
+below it may print what it likes. `python` blocks share one namespace a page, `pycon` blocks are doctests, and a block
+with a file's name behind its language is that file. `relayout serve` is started on a free port, and the page's other
+commands find it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+# The address that a page names, and the languages whose blocks are not run.
+ADDRESS = "127.0.0.1:8000"
+PROSE = {"", "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    language: str
+    file: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    fences = re.finditer(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [Block(fence[1], fence[2] or "", fence[3]) for fence in fences]
+
+
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with what it is said to print."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, printed = re.sub(r"\\\n *", "", part).partition("\n")
+        yield command, printed
+
+
+def environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+
+
+def same(printed: str, got: str) -> bool:
+    without_ends = "".join(f"{line.rstrip()}\n" for line in got.splitlines())
+    return doctest.OutputChecker().check_output(printed, without_ends, doctest.ELLIPSIS)
+
+
+class Reader:
+    """One who follows a page to the letter."""
+
+    def __init__(self, folder: Path, servers: contextlib.ExitStack) -> None:
+        self.folder = folder
+        self.servers = servers
+        self.address = ADDRESS
+        self.names: dict[str, object] = {"__name__": "page"}
+
+    def follow(self, block: Block) -> None:
+        if block.file:
+            (self.folder / block.file).write_text(block.text)
+        elif block.language == "console":
+            for command, printed in commands(block.text):
+                self.type(command, printed)
+        elif block.language == "python":
+            exec(compile(self.here(block.text), "page", "exec"), self.names)
+        elif block.language == "pycon":
+            test = doctest.DocTestParser().get_doctest(block.text, self.names, "page", None, 0)
+            assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False).failed == 0
+            self.names.update(test.globs)
+        else:
+            assert block.language in PROSE, f"nothing runs a block of {block.language}"
+
+    def here(self, text: str) -> str:
+        return text.replace(ADDRESS, self.address)
+
+    def type(self, command: str, printed: str) -> None:
+        if command.startswith("relayout serve"):
+            self.address = self.servers.enter_context(serving(command, self.folder))
+            return
+        done = subprocess.run(
+            ["bash", "-ec", self.here(command)],
+            cwd=self.folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}"
+        assert not printed.strip() or same(printed, done.stdout), f"$ {command}\n{done.stdout}"
+
+
+@contextlib.contextmanager
+def serving(command: str, folder: Path) -> Iterator[str]:
+    """The address of a server that is ready, and that ends with the context."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [*shlex.split(command.removesuffix("&")), "--port", str(port)]
+    server = subprocess.Popen(arguments, cwd=folder, env=environment())
+    try:
+        wait_until_healthy(server, f"http://127.0.0.1:{port}/healthz")
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def wait_until_healthy(server: subprocess.Popen[bytes], address: str) -> None:
+    for _ in range(600):
+        with contextlib.suppress(URLError), urlopen(address):
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"the server ended with {server.wait(timeout=0.1)} before it answered")
+    raise AssertionError("the server did not answer in a minute")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_reader_who_follows_the_page_gets_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with contextlib.ExitStack() as servers:
+        reader = Reader(tmp_path, servers)
+        for block in blocks(page):
+            # The README's `sh` blocks install relayout and run these tests; CI runs them.
+            if (page.name, block.language) != ("README.md", "sh"):
+                reader.follow(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []

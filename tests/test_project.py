@@ -1,0 +1,138 @@
+"""The project as a whole: what it imports, what it promises, what it ships around the code."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import check_jsonschema
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+
+
+def run(*command: str | Path) -> str:
+    """The standard output of a command that must succeed, run in the repository's root."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# The code
+
+
+def modules(having: str = "") -> list[str]:
+    """The modules of the three source roots whose text has `having` in it."""
+    return [
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for root in (ROOT / "solver", ROOT / "backends", ROOT / "api")
+        for path in sorted(root.rglob("*.py"))
+        if having in path.read_text()
+    ]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_name_that_a_module_exports_is_there_once(name: str) -> None:
+    module: ModuleType = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert [one for one in exported if not hasattr(module, one)] == []
+    assert len(set(exported)) == len(exported)
+
+
+@pytest.mark.parametrize("name", modules(having=">>> "))
+def test_the_examples_in_docstrings_are_true(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried > 0
+    assert failed == 0
+
+
+def test_the_import_contracts_hold() -> None:
+    run(BIN / "lint-imports", "--no-cache", "--no-logo")
+
+
+def test_the_help_imports_nothing_heavy() -> None:
+    command = [sys.executable, "-X", "importtime", BIN / "relayout", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = set(re.findall(r"\| +(\w+)$", done.stderr, re.MULTILINE))
+    assert "relayout" in loaded
+    heavy = {"ortools", "onnx", "onnx_ir", "onnxruntime", "numpy", "pandas", "fastapi", "pydantic", "uvicorn"}
+    assert loaded & heavy == set()
+
+
+# What stands around the code
+
+
+def sources() -> Iterator[Path]:
+    """Every file of the project: all but what .gitignore names."""
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {".git"}
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = sorted(name for name in folders if name not in ignored and not name.endswith(".egg-info"))
+        yield from (Path(folder, name) for name in sorted(files) if name not in ignored)
+
+
+def test_no_file_names_a_folder_of_one_machine() -> None:
+    # Written in two parts, for this file is looked at too.
+    machine = re.compile(rb"(?<![\w.])/" + rb"(work|root|home|farm|Users|tmp/bash_jobs)/")
+    named = [str(path.relative_to(ROOT)) for path in sources() if machine.search(path.read_bytes())]
+    assert named == []
+
+
+def test_only_the_lock_file_names_a_package_index() -> None:
+    index = re.compile(rb"pypi\." + rb"org|pythonhosted\." + rb"org")
+    assert [path.name for path in sources() if index.search(path.read_bytes())] == ["uv.lock"]
+
+
+def test_ci_runs_the_readmes_commands_as_they_are_written_there_and_the_tests_last() -> None:
+    commands = [
+        line
+        for block in re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert len(commands) == 2
+    assert commands[0] in lines
+    assert commands[1] == lines[-1]
+
+
+def test_the_compose_file_is_valid() -> None:
+    schema = Path(check_jsonschema.__file__).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
+    jsonschema.validate(yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text()), json.loads(schema.read_text()))
+
+
+def test_the_compose_file_builds_the_dockerfile() -> None:
+    build = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]["relayout"]["build"]
+    assert (ROOT / "docker" / build["context"] / build["dockerfile"]).resolve() == DOCKERFILE
+
+
+def test_the_dockerfile_has_no_fault_that_hadolint_knows() -> None:
+    assert run(BIN / "hadolint", "--failure-threshold", "style", DOCKERFILE) == ""
+
+
+def test_the_image_runs_the_service_as_nobody_special_and_asks_for_its_health() -> None:
+    final = DOCKERFILE.read_text().rpartition("\nFROM ")[2]
+    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK .*/healthz", final, re.MULTILINE | re.DOTALL)
+
+
+def test_the_image_is_built_from_files_that_are_there_and_sent() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        name
+        for names in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
+        for name in names.split()
+    }
+    assert copied == sent
+    assert [name for name in sorted(copied) if not (ROOT / name).exists()] == []
