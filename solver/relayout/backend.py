@@ -1,40 +1,66 @@
 """The plugin interface: what a backend says of the layouts that it wants. After Glow's TensorLayoutCommon.
 
-    from relayout import Backend, Layout
-
     class Channels(Backend):
         '''MaxPool runs on NHWC data.'''
+
         name = "channels"
 
         def nth_input_layout_requirements(self, node, n):
             if node.op_type == "MaxPool" and n == 0:
-                return Layout.parse("NHWC")
+                return "NHWC"
             return super().nth_input_layout_requirements(node, n)
+
+A method may answer with a string wherever a `Layout` is meant; `relayout.answers.ask` parses and checks it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relayout.layout import Layout
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import onnx_ir as ir
 
-__all__ = ["Backend", "Implementation", "TensorType"]
+__all__ = ["Backend", "Implementation", "TensorType", "load_backend"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """A tensor as it lies in memory: the element's size in bytes, and the extents in physical order.
 
-    An extent is an int, a symbol's name, or None where nothing is known.
+    An extent is an int, a symbol's name, or None where nothing is known. `alignments[i]` is what the stride of
+    dimension i is padded up to, in bytes; empty where nothing is padded.
     """
 
     element_size: int
     shape: tuple[int | str | None, ...]
+    alignments: tuple[int, ...] = ()
+
+    def stride_factors(self) -> tuple[int, ...]:
+        """For each dimension the largest number known to divide its stride in bytes (0: every number does).
+
+        >>> TensorType(4, (1, 8, 8, 4)).stride_factors()
+        (1024, 128, 16, 4)
+        >>> TensorType(4, ("N", 8, "W", 3)).stride_factors()
+        (96, 12, 12, 4)
+        """
+        factors: list[int] = []
+        factor = self.element_size
+        for i in reversed(range(len(self.shape))):
+            alignment = self.alignments[i] if self.alignments else 1
+            if factor % alignment:
+                # Known extents are rounded up; unknown ones are a multiple of both only by chance.
+                exact = all(isinstance(extent, int) for extent in self.shape[i + 1 :])
+                factor = -(-factor // alignment) * alignment if exact else alignment
+            factors.append(factor)
+            extent = self.shape[i]
+            factor *= extent if isinstance(extent, int) else 1
+        return tuple(reversed(factors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +98,87 @@ class Backend:
         table = self.layouts_for_dims()
         return table[rank] if rank < len(table) else Layout.any(rank)
 
-    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout:
-        """The layout that `node` wants its n-th input in."""
-        return self.default_nd_layout(_rank(node.inputs[n]))
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        """The layout that `node` wants its n-th input in; all `*` is no wish."""
+        return self.default_nd_layout(rank_of(node.inputs[n]))
 
-    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout:
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         """The layout that `node` gives its n-th result."""
-        return self.default_nd_layout(_rank(node.outputs[n]))
+        return self.default_nd_layout(rank_of(node.outputs[n]))
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        """The ways in which this backend can run `node`, at least one. Here: the one that the requirements state."""
+        from relayout.answers import stated
+
+        return (stated(self, node),)
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        """What it costs to make `target` from `source`, in bytes of memory traffic; None: the default pricing."""
+        return None
+
+    def supports(self, node: ir.Node) -> bool:
+        """Whether this backend runs `node` at all."""
+        return True
+
+    def is_satisfied_by(self, tensor: TensorType, required: Layout, current: Layout | None) -> bool:
+        """Whether a tensor that lies as `tensor` and is known to be in layout `current` meets `required`.
+
+        After Glow's isSatisfiedBy: the ranks are equal; the stride of each dimension in bytes is a multiple of its
+        alignment, provably so where extents are unknown; names are equal, where `*` equals anything on either side;
+        the name of an only dimension says nothing. A black box must be carried identically, and a dimension that
+        carries one satisfies only a requirement with the same box, or `*`. `current` is None where nothing is known.
+        """
+        if required.rank != len(tensor.shape) or (current is not None and current.rank != required.rank):
+            return False
+        factors = tensor.stride_factors()
+        return all(
+            factors[i] % required.alignment(i) == 0
+            and _extent_fits(tensor.shape[i], required.tile(i))
+            and _dim_matches(required, current, i)
+            for i in range(required.rank)
+        )
+
+
+def rank_of(value: ir.Value | None) -> int:
+    """How many dimensions an operand has; 0 for a missing operand and for one of which nothing is known."""
+    return len(value.shape) if value is not None and value.shape is not None else 0
+
+
+def load_backend(
+    spec: str | Path | Mapping[str, Any] | Backend | type[Backend],
+    *,
+    options: Mapping[str, Any] | None = None,
+    allow_files: bool = True,
+) -> Backend:
+    """The backend that `spec` describes: a name, a .toml or .json file, an inline table, an instance or a class.
+
+    `options` go to the backend's constructor; None and empty ones are left out. With `allow_files=False` a string is
+    only ever a name: that is how a service loads what strangers send. Raises BackendError.
+    """
+    # Reading packages' metadata and validating tables are heavy imports that the interface itself does not need.
+    from relayout.discovery import load
+
+    return load(spec, options=options or {}, allow_files=allow_files)
+
+
+_COMMON = (Layout.any(0), Layout.parse("N"), *(Layout.any(rank) for rank in range(2, 7)))
+
+
+def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:
+    if current is None:
+        return not required.boxes(i)
+    if required.names[i] == "*" and not required.boxes(i):
+        return True
+    return (
+        (required.rank == 1 or "*" in (required.names[i], current.names[i]) or required.names[i] == current.names[i])
+        and _tiles_match(required.tile(i), current.tile(i))
+        and sorted(required.boxes(i)) == sorted(current.boxes(i))
+    )
+
+
+def _tiles_match(required: int | None, current: int | None) -> bool:
+    return required is None or current is None or required == current
+
+
+def _extent_fits(extent: int | str | None, tile: int | None) -> bool:
+    return tile is None or extent == tile

@@ -1,0 +1,13 @@
+"""`onnx`: every operator as ONNX defines it, so that what is left is the fewest transposes that standard ONNX needs."""
+
+from __future__ import annotations
+
+from relayout.backend import Backend
+
+__all__ = ["Onnx"]
+
+
+class Onnx(Backend):
+    """Standard ONNX operators, no wishes: removes every avoidable transpose (the default)."""
+
+    name = "onnx"

@@ -1,0 +1,151 @@
+"""Finding backends: the entry points of the group `relayout.backends`, files, inline tables, instances, classes.
+
+    [project.entry-points."relayout.backends"]
+    acme = "acme_layouts:Acme"
+
+The backends that ship with relayout are found the same way. A backend is imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from relayout.backend import Backend
+from relayout.errors import BackendError
+
+__all__ = ["GROUP", "Plugin", "find_backends", "load"]
+
+GROUP = "relayout.backends"
+_FILES = (".toml", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A backend that is installed but not yet imported: its name, where to import it from, and whose it is."""
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def owner(self) -> str:
+        """The distribution as one writes it: "relayout 0.1.0"."""
+        return f"{self.distribution} {self.version}"
+
+    def load(self) -> type[Backend] | Backend:
+        """Import it. Raises BackendError that names the distribution."""
+        try:
+            found = metadata.EntryPoint(self.name, self.value, GROUP).load()
+        except Exception as error:
+            raise BackendError(
+                f"the backend {self.name!r} of {self.owner} cannot be imported",
+                where=self.value,
+                found=f"{type(error).__name__}: {error}",
+                hint=f"repair or uninstall {self.distribution}",
+            ) from error
+        if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
+            raise BackendError(
+                f"the backend {self.name!r} of {self.owner} is no backend",
+                where=self.value,
+                expected="a subclass of relayout.Backend, or an instance of one",
+                found=repr(found),
+            )
+        return found
+
+
+def find_backends() -> dict[str, Plugin]:
+    """The installed backends by name, sorted; none is imported. Raises BackendError where two share a name."""
+    claims = _claims()
+    return {name: _only(name, claims[name]) for name in sorted(claims)}
+
+
+def load(
+    spec: str | Path | Mapping[str, Any] | Backend | type[Backend],
+    *,
+    options: Mapping[str, Any],
+    allow_files: bool = True,
+) -> Backend:
+    """See `relayout.backend.load_backend`."""
+    given = {name: value for name, value in options.items() if value}
+    if isinstance(spec, Mapping):
+        return _configured(_declared(spec), given)
+    if isinstance(spec, str | Path):
+        if allow_files and str(spec).endswith(_FILES):
+            return _configured(_declared(Path(spec)), given)
+        return _configured(_named(str(spec)).load(), given, str(spec))
+    return _configured(spec, given)
+
+
+def _claims() -> dict[str, list[Plugin]]:
+    claims: dict[str, list[Plugin]] = {}
+    for entry in metadata.entry_points(group=GROUP):
+        owner = entry.dist
+        plugin = Plugin(
+            entry.name, entry.value, owner.name if owner else "(no distribution)", owner.version if owner else ""
+        )
+        if plugin not in claims.setdefault(entry.name, []):
+            claims[entry.name].append(plugin)
+    return claims
+
+
+def _named(name: str) -> Plugin:
+    claims = _claims()
+    if name not in claims:
+        near = get_close_matches(name, claims, n=3, cutoff=0.5)
+        file = "" if not name.endswith(_FILES) else "; files are not accepted here"
+        raise BackendError(
+            f"there is no backend {name!r}{file}",
+            expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; there is none",
+            found=repr(name),
+            hint=f"did you mean {' or '.join(near)}?" if near else "",
+        )
+    return _only(name, claims[name])
+
+
+def _only(name: str, plugins: list[Plugin]) -> Plugin:
+    if len(plugins) > 1:
+        owners = " and ".join(sorted(f"{plugin.owner} ({plugin.value})" for plugin in plugins))
+        raise BackendError(
+            f"several backends are named {name!r}",
+            expected="one backend a name",
+            found=owners,
+            hint="uninstall one of them",
+        )
+    return plugins[0]
+
+
+def _declared(table: Mapping[str, Any] | Path) -> Backend:
+    from relayout.declarative import DeclarativeBackend, check_table, read_table
+
+    checked = read_table(table) if isinstance(table, Path) else check_table(table)
+    return DeclarativeBackend(checked, _configured(_named(checked.extends).load(), {}))
+
+
+def _configured(found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "") -> Backend:
+    """`found` itself, or an instance of it made with `options`."""
+    if isinstance(found, Backend):
+        accepted: list[str] = []
+    elif isinstance(found, type) and issubclass(found, Backend):
+        accepted = [each for each in inspect.signature(found).parameters if each != "context"]
+    else:
+        raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
+    unknown = sorted(set(options) - set(accepted))
+    if unknown:
+        raise BackendError(
+            f"the backend {name or found.name!r} takes no option {', '.join(unknown)}",
+            expected=f"of {', '.join(accepted)}" if accepted else "no options",
+            found=", ".join(unknown),
+        )
+    if isinstance(found, Backend):
+        return found
+    backend = found(**options)
+    if not backend.name:
+        backend.name = name or found.__name__.lower()
+    return backend
