@@ -1,0 +1,209 @@
+"""Memory formats: how a tensor lies in memory, as the order of its axes' atoms.
+
+A tensor's axes are numbered as in the source graph. An **atom** is an axis or one factor of an axis; a memory format is
+the sequence of all atoms from outermost to innermost. Its **normal form** drops atoms of extent 1 (they have no place)
+and merges neighbours that are consecutive factors of one axis. Two formats are the same memory iff their normal forms
+are equal: a transpose that moves only unit axes, and a reshape that keeps the atoms' order, cost nothing.
+
+    >>> nhwc = order_of((0, 2, 3, 1))
+    >>> normal_form(nhwc, (8, 64, 1, 1)) == normal_form(order_of((0, 1, 2, 3)), (8, 64, 1, 1))
+    True
+
+A **view** says how one tensor's axes re-read another's memory (Transpose, Reshape, Squeeze, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+__all__ = ["Atom", "Extent", "Order", "View", "atom_extent", "normal_form", "order_of", "source_order"]
+
+Extent = int | str | None
+"""The length of an axis: an int, a symbol's name, or None where nothing is known."""
+
+
+class Atom(NamedTuple):
+    """The digits of an axis's index between the strides `inner` (included) and `outer` (excluded).
+
+    `outer` is 0 where the atom reaches up to the end of the axis, so `Atom(1)` is axis 1 as a whole, `Atom(1, 16)` its
+    blocks of 16, and `Atom(1, 1, 16)` the place within a block.
+    """
+
+    axis: int
+    inner: int = 1
+    outer: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.inner == 1 and self.outer == 0
+
+
+Order = tuple[Atom, ...]
+
+
+@cache
+def _whole(axis: int) -> Atom:
+    return Atom(axis)
+
+
+@cache
+def order_of(axes: tuple[int, ...]) -> Order:
+    """The order of whole axes, outermost first."""
+    return tuple(_whole(axis) for axis in axes)
+
+
+@cache
+def source_order(rank: int) -> Order:
+    """The axes as in the source graph."""
+    return order_of(tuple(range(rank)))
+
+
+def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
+    """How many values the atom takes; None where the axis is split and its extent is not a known number."""
+    if atom.outer:
+        return atom.outer // atom.inner
+    extent = extents[atom.axis]
+    if atom.inner == 1:
+        return extent
+    return extent // atom.inner if isinstance(extent, int) else None
+
+
+@cache
+def normal_form(order: Order, extents: tuple[Extent, ...]) -> Order:
+    """Drop the atoms of extent 1, then merge neighbours that are consecutive factors of one axis."""
+    merged: list[Atom] = []
+    for atom in order:
+        if atom_extent(atom, extents) == 1:
+            continue
+        last = merged[-1] if merged else None
+        if last is not None and last.axis == atom.axis and last.inner == atom.outer:
+            merged[-1] = Atom(atom.axis, atom.inner, last.outer)
+        else:
+            merged.append(atom)
+    # One name for each: a factor that reaches the end of its axis says so by outer = 0.
+    return tuple(Atom(a.axis, a.inner) if a.outer and a.outer == extents[a.axis] else a for a in merged)
+
+
+class _Piece(NamedTuple):
+    """Strides [lo, hi) of one axis are the strides [target_lo, target_hi) of axis `target`; hi 0 = up to the end."""
+
+    lo: int
+    hi: int
+    target: int
+    target_lo: int
+    target_hi: int
+
+
+_Pieces = tuple[tuple[_Piece, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a tensor's axes re-read the memory of a root tensor.
+
+    `axes[j]` holds the root's atoms that make up axis j of the view, outermost first: one whole atom where an axis is
+    kept, none for a unit axis that the root does not have, several where axes were merged, a factor where one was split.
+    """
+
+    axes: tuple[Order, ...]
+    extents: tuple[Extent, ...]
+    root_extents: tuple[Extent, ...]
+    _down: _Pieces
+    _up: _Pieces
+    is_plain: bool
+
+    @classmethod
+    def of(
+        cls, axes: Iterable[Order], extents: tuple[Extent, ...], root_extents: tuple[Extent, ...]
+    ) -> View | None:
+        """The view with these atoms, or None where an inner atom's extent is unknown so that strides have no number."""
+        axes = tuple(axes)
+        down: list[tuple[_Piece, ...]] = []
+        up: list[list[_Piece]] = [[] for _ in root_extents]
+        for j, atoms in enumerate(axes):
+            pieces: list[_Piece] = []
+            stride = 1
+            for place, atom in enumerate(reversed(atoms)):
+                if place == len(atoms) - 1:
+                    high = 0
+                else:
+                    extent = atom_extent(atom, root_extents)
+                    if not isinstance(extent, int):
+                        return None
+                    high = stride * extent
+                pieces.append(_Piece(stride, high, atom.axis, atom.inner, atom.outer))
+                up[atom.axis].append(_Piece(atom.inner, atom.outer, j, stride, high))
+                stride = high
+            down.append(tuple(pieces))
+        plain = all(len(atoms) <= 1 and all(a.is_whole for a in atoms) for atoms in axes)
+        return cls(axes, extents, root_extents, tuple(down), tuple(tuple(sorted(p)) for p in up), plain)
+
+    @classmethod
+    def identity(cls, extents: tuple[Extent, ...]) -> View:
+        view = _identity(extents)
+        assert view is not None
+        return view
+
+    def to_root(self, order: Order) -> Order | None:
+        """An order of the view's axes in normal form, as an order of the root's; None where the factors do not nest."""
+        if self.is_plain and all(a.is_whole for a in order):
+            return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in order)), self.root_extents)
+        return _carry(order, self._down, self.extents, self.root_extents)
+
+    def from_root(self, order: Order) -> Order | None:
+        """The same the other way round. Unit axes that the root does not have do not appear."""
+        return _carry(order, self._up, self.root_extents, self.extents)
+
+    def then(self, axes: Iterable[Order], extents: tuple[Extent, ...]) -> View | None:
+        """The view of this view: `axes` are given in this view's atoms; None where they do not nest."""
+        through: list[Order] = []
+        for atoms in axes:
+            mapped: list[Atom] = []
+            for atom in atoms:
+                if atom_extent(atom, self.extents) == 1:
+                    continue
+                part = _cut(atom, self._down)
+                if part is None:
+                    return None
+                mapped += part
+            through.append(normal_form(tuple(mapped), self.root_extents))
+        return View.of(through, extents, self.root_extents)
+
+
+@cache
+def _identity(extents: tuple[Extent, ...]) -> View | None:
+    return View.of(((atom,) for atom in source_order(len(extents))), extents, extents)
+
+
+def _carry(
+    order: Order, pieces: _Pieces, extents: tuple[Extent, ...], target_extents: tuple[Extent, ...]
+) -> Order | None:
+    carried: list[Atom] = []
+    for atom in order:
+        if atom_extent(atom, extents) == 1:
+            continue
+        part = _cut(atom, pieces)
+        if part is None:
+            return None
+        carried += part
+    return normal_form(tuple(carried), target_extents)
+
+
+def _cut(atom: Atom, pieces: _Pieces) -> list[Atom] | None:
+    """The atom's pieces on the other side, outermost first; None where a boundary of one falls inside the other."""
+    found: list[Atom] = []
+    for piece in pieces[atom.axis]:
+        low = max(atom.inner, piece.lo)
+        high = min(atom.outer, piece.hi) if atom.outer and piece.hi else atom.outer or piece.hi
+        if high and low >= high:
+            continue
+        if low % piece.lo or high % low:
+            return None
+        inner = piece.target_lo * (low // piece.lo)
+        outer = piece.target_hi if high == piece.hi else piece.target_lo * (high // piece.lo)
+        found.append(Atom(piece.target, inner, outer))
+    return found[::-1]

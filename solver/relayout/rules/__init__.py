@@ -1,0 +1,27 @@
+"""The op table: what a memory format does to each operator. One row an operator, read by `rule_of`."""
+
+from relayout.rules import axes, contractions, elementwise, relabels, spatial
+from relayout.rules.reading import constant_array, extents_of
+from relayout.rules.registry import Row, rows, rule_of
+from relayout.rules.rule import NO_EDIT, Axes, Edit, Fixed, Free, Listed, Relabel, Rule
+
+__all__ = [
+    "NO_EDIT",
+    "Axes",
+    "Edit",
+    "Fixed",
+    "Free",
+    "Listed",
+    "Relabel",
+    "Row",
+    "Rule",
+    "axes",
+    "constant_array",
+    "contractions",
+    "elementwise",
+    "extents_of",
+    "relabels",
+    "rows",
+    "rule_of",
+    "spatial",
+]

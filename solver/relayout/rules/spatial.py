@@ -1,0 +1,214 @@
+"""Operators whose axes have names: batch, channels and spatial axes.
+
+A source node of domain `relayout` names its axes by `data_layout` and `kernel_layout`; a standard one has ONNX's names.
+"""
+
+from __future__ import annotations
+
+from relayout.rules.reading import NoRuleError, Reading
+from relayout.rules.registry import row
+from relayout.rules.rule import Axes, Edit, Fixed, Free, position
+
+SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
+
+
+def native_letters(rank: int) -> str:
+    """ONNX's names for the axes of a data tensor: NC, NCW, NCHW, NCDHW."""
+    if rank - 2 not in SPATIAL:
+        raise NoRuleError
+    return "NC" + SPATIAL[rank - 2]
+
+
+def _letters(node: Reading, rank: int, attribute: str = "data_layout", native: str = "") -> str:
+    native = native or native_letters(rank)
+    given = node.string(attribute) if node.node.domain == "relayout" else ""
+    if given and sorted(given) != sorted(native):
+        raise NoRuleError
+    return given or native
+
+
+def _named(node: Reading, alike: tuple[int, ...], allows_native: str, *, results: int = 1) -> Free:
+    """Data operands that lie alike; `allows_native` says which orders ONNX's own operator takes.
+
+    "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
+    spatial axes in any order.
+    """
+    extents = node.extents(0)
+    rank = len(extents)
+    axes = tuple(range(rank))
+    letters = _letters(node, rank)
+    native = tuple(letters.index(letter) for letter in native_letters(rank))
+    channel = letters.index("C")
+
+    def allows(order: Axes) -> bool:
+        if allows_native == "channel":
+            return order[1] == channel
+        if allows_native == "leading":
+            return {*order[:2]} == {*native[:2]}
+        return order == native
+
+    def operand(index: int) -> Axes | None:
+        return axes if index in alike and node.has(index) else None
+
+    return Free(
+        extents,
+        tuple(operand(i) for i in range(len(node.node.inputs))),
+        tuple(axes if i < results else None for i in range(len(node.node.outputs))),
+        allows=allows,
+        letters=letters,
+    )
+
+
+@row("fixed", "BatchNormalization")
+def batch_normalization(node: Reading) -> Free:
+    if node.rank() < 2:
+        raise NoRuleError
+    return _named(node, (0,), "channel")
+
+
+@row("fixed", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(node: Reading) -> Free:
+    return _named(node, (0,), "leading")
+
+
+@row("fixed", "InstanceNormalization", "GroupNormalization")
+def instance_normalization(node: Reading) -> Free:
+    return _named(node, (0,), "exact")
+
+
+@row("fixed", "LRN", "AveragePool", "LpPool", "DepthToSpace", "SpaceToDepth")
+def exact(node: Reading) -> Free:
+    rule = _named(node, (0,), "exact")
+    # DepthToSpace changes the extents but not the axes; orders are all that matters here.
+    return rule
+
+
+@row("fixed", "MaxPool")
+def max_pool(node: Reading) -> Free:
+    # The function around a re-laid-out MaxPool computes ONNX's own flat indices, so they mean the same in any layout.
+    return _named(node, (0,), "exact", results=2)
+
+
+@row("fixed", "MaxUnpool", since=9)
+def max_unpool(node: Reading) -> Free:
+    return _named(node, (0, 1), "exact")
+
+
+@row("free", "Resize", since=10)
+@row("free", "Upsample", since=7)
+def resize(node: Reading) -> Free:
+    """Nearest goes in any order; linear and cubic where onnxruntime has kernels: resized axes innermost, in order."""
+    extents, result = node.extents(0), node.result_extents()
+    rank = len(extents)
+    axes = tuple(range(rank))
+    operator, opset = node.node.op_type, node.opset
+    if operator == "Upsample" and opset >= 10:
+        raise NoRuleError
+    mode = node.string("mode", "nearest")
+    letters = native_letters(rank) if rank in (3, 4, 5) else ""
+    per_axis: dict[int, str] = {}
+    if operator == "Upsample" and opset < 9:
+        if node.attribute("scales") is None:
+            raise NoRuleError
+    elif operator == "Upsample" or opset == 10:
+        per_axis = {1: "scales"}
+    else:
+        per_axis = {index: name for index, name in ((1, "roi"), (2, "scales"), (3, "sizes")) if node.has(index)}
+    arrays = {index: node.constant(index) for index in per_axis}
+    named = node.ints("axes")
+    covered = tuple(a % rank for a in named) if named is not None else axes
+    if node.string("keep_aspect_ratio_policy", "stretch") != "stretch" or node.string(
+        "coordinate_transformation_mode"
+    ) == "tf_crop_and_resize":
+        raise NoRuleError
+    moving = {a for a in axes if extents[a] != result[a] or not isinstance(extents[a], int)}
+
+    def allows(order: Axes) -> bool:
+        if order == axes or mode == "nearest":
+            return True
+        if rank != 4 or len(moving) != 2:
+            return False
+        still = [a for a in order if a not in moving]
+        spatial = [a for a in order if a in moving]
+        if spatial != sorted(moving) or len(still) != 2:
+            return False
+        # onnxruntime: outermost two still, or (linear only) the outermost and the innermost one.
+        return {*order[:2]} == {*still} or (mode == "linear" and {order[0], order[3]} == {*still})
+
+    def edit(order: Axes) -> Edit:
+        if operator == "Upsample" and opset < 9:
+            scales = node.node.attributes["scales"].as_floats()
+            return Edit({"scales": tuple(scales[a] for a in order)})
+        sequence = sorted(range(len(covered)), key=lambda i: order.index(covered[i]))
+        attributes = {"axes": tuple(position(order, axes, covered[i]) for i in sequence)} if named is not None else {}
+        constants = {}
+        for index, array in arrays.items():
+            if array.size == len(covered):
+                constants[index] = array[sequence]
+            elif array.size == 2 * len(covered):
+                constants[index] = array.reshape(2, -1)[:, sequence].reshape(-1)
+        return Edit(attributes, constants)
+
+    inputs = (axes, *(None for _ in node.node.inputs[1:]))
+    return Free(extents, inputs, (axes,), allows=allows, edit=edit, letters=letters)
+
+
+def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kernel: str) -> Fixed:
+    rank = node.rank(0)
+    letters = _letters(node, rank)
+    native = native_letters(rank)
+    native_weight = native_kernel + SPATIAL[rank - 2]
+    weight = _letters(node, rank, "kernel_layout", native_weight)
+    result = _letters(node, rank, "out_layout", native) if node.attribute("out_layout") is not None else letters
+
+    def names(index: int, data_letters: str, weight_letters: str) -> str | None:
+        if not node.has(index):
+            return None
+        return weight_letters if index == kernel else data_letters if index in data else None
+
+    count = range(len(node.node.inputs))
+    return Fixed(
+        tuple(names(i, letters, weight) for i in count),
+        (result,),
+        tuple(names(i, native, native_weight) for i in count),
+        (native,),
+        kernel=kernel,
+    )
+
+
+@row("fixed", "Conv")
+@row("fixed", "ConvInteger", since=10)
+def convolution(node: Reading) -> Fixed:
+    return _convolution(node, 1, (0,), "OI")
+
+
+@row("fixed", "ConvTranspose")
+def transposed_convolution(node: Reading) -> Fixed:
+    return _convolution(node, 1, (0,), "IO")
+
+
+@row("fixed", "QLinearConv", since=10)
+def quantised_convolution(node: Reading) -> Fixed:
+    return _convolution(node, 3, (0,), "OI")
+
+
+@row("fixed", "DeformConv", since=19)
+def deformable_convolution(node: Reading) -> Fixed:
+    if node.rank() != 4:
+        raise NoRuleError
+    return _convolution(node, 1, (0, 2, 4), "OI")
+
+
+def _data_only(node: Reading) -> Fixed:
+    rank = node.rank(0)
+    letters, native = _letters(node, rank), native_letters(rank)
+    rest = (None,) * (len(node.node.inputs) - 1)
+    return Fixed((letters, *rest), (letters,), (native, *rest), (native,))
+
+
+@row("fixed", "RoiAlign", since=10)
+@row("fixed", "MaxRoiPool")
+@row("fixed", "GridSample", since=16)
+def sampling(node: Reading) -> Fixed:
+    """Boxes and grids keep their own layout."""
+    return _data_only(node)

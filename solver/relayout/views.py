@@ -1,0 +1,123 @@
+"""The model's values as tensors in memory and views of them.
+
+A relabel node (Transpose, Reshape, Squeeze, ...) makes no tensor: its result is a view of the tensor that it reads. A
+tensor's memory format is given in the axes of its **root**, the value that a real node, a graph input or a constant gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from relayout.memory_format import Extent, View
+from relayout.rules import Relabel, Rule, extents_of, rule_of
+
+__all__ = ["Operand", "Tensor", "Tensors", "collect_tensors", "holds_subgraph"]
+
+_NONDETERMINISTIC = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+
+
+@dataclass(eq=False, slots=True)
+class Tensor:
+    """One piece of memory: its root value and the root's extents. `constant`: known before the model runs."""
+
+    index: int
+    root: ir.Value
+    extents: tuple[Extent, ...]
+    constant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value as a node reads or gives it: the tensor that holds it and the view that it is of that tensor."""
+
+    tensor: Tensor
+    view: View
+
+
+@dataclass(slots=True)
+class Tensors:
+    """Every value of the main graph as an operand; None in `operands`: its rank is unknown, it is left alone.
+
+    `rules` holds each node's rule (None: pinned); `constant_nodes` the nodes that compute from constants alone.
+    """
+
+    tensors: list[Tensor] = field(default_factory=list)
+    operands: dict[ir.Value, Operand | None] = field(default_factory=dict)
+    rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
+    constant_nodes: set[ir.Node] = field(default_factory=set)
+    _constants: set[ir.Value] = field(default_factory=set)
+
+    def add(self, value: ir.Value, *, constant: bool) -> None:
+        if constant:
+            self._constants.add(value)
+        extents = extents_of(value)
+        if extents is None:
+            self.operands[value] = None
+            return
+        tensor = Tensor(len(self.tensors), value, extents, constant)
+        self.tensors.append(tensor)
+        self.operands[value] = Operand(tensor, View.identity(extents))
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        return value is None or value in self._constants
+
+
+def collect_tensors(model: ir.Model) -> Tensors:
+    """Walk the main graph once, in its topological order."""
+    found = Tensors()
+    graph = model.graph
+    opsets = dict(model.opset_imports)
+    inputs = set(graph.inputs)
+    for value in graph.inputs:
+        found.add(value, constant=False)
+    for value in graph.initializers.values():
+        if value not in inputs:
+            found.add(value, constant=True)
+    for node in graph:
+        _collect_node(node, found, opsets)
+    return found
+
+
+def holds_subgraph(node: ir.Node) -> bool:
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+
+
+def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None:
+    rule = rule_of(node, opsets)
+    constant = _is_constant(node, found)
+    if constant:
+        found.constant_nodes.add(node)
+    elif isinstance(rule, Relabel):
+        view = _view(node, rule, found)
+        if view is not None:
+            found.rules[node] = rule
+            found.operands[node.outputs[0]] = view
+            for unread in node.outputs[1:]:
+                found.operands[unread] = None
+            return
+        rule = None
+    found.rules[node] = rule
+    for value in node.outputs:
+        found.add(value, constant=constant)
+
+
+def _is_constant(node: ir.Node, found: Tensors) -> bool:
+    if node.domain not in ("", "ai.onnx") or node.op_type in _NONDETERMINISTIC:
+        return False
+    if node.op_type == "Constant":
+        return True
+    if holds_subgraph(node):
+        return False
+    return bool(node.inputs) and all(found.is_constant(value) for value in node.inputs)
+
+
+def _view(node: ir.Node, rule: Relabel, found: Tensors) -> Operand | None:
+    source = node.inputs[0]
+    operand = found.operands.get(source) if source is not None else None
+    extents = extents_of(node.outputs[0])
+    if operand is None or extents is None or len(extents) != len(rule.axes):
+        return None
+    view = operand.view.then(rule.axes, extents)
+    return Operand(operand.tensor, view) if view is not None else None
