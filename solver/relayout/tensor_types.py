@@ -1,0 +1,118 @@
+"""Element types by name, and whether a protobuf tensor's type, shape and data agree."""
+
+from __future__ import annotations
+
+import math
+
+import onnx
+import onnx_ir as ir
+
+from relayout.errors import InputError
+
+__all__ = ["check_tensor", "check_type", "dtype_of_name", "is_absent", "name_of_dtype"]
+
+# Which repeated field holds the elements of a type not given as raw bytes, and how many entries an element takes.
+_FIELDS = {
+    "float_data": {"FLOAT": 1.0, "COMPLEX64": 2.0},
+    "double_data": {"DOUBLE": 1.0, "COMPLEX128": 2.0},
+    "int64_data": {"INT64": 1.0},
+    "uint64_data": {"UINT64": 1.0, "UINT32": 1.0},
+    "string_data": {"STRING": 1.0},
+}
+_PACKED = {2: 0.25, 4: 0.5}
+_NUMPY_NAMES = {"float32": "float", "float64": "double", "str": "string"}
+
+
+def name_of_dtype(number: int, where: str) -> str:
+    """ONNX's lower-case name of an element type, e.g. "float16"; InputError for a number that ONNX does not know."""
+    try:
+        return ir.DataType(number).name.lower()
+    except ValueError:
+        raise InputError(
+            "unknown dtype", where=where, expected="an element type that ONNX defines", found=f"number {number}"
+        ) from None
+
+
+def dtype_of_name(name: str, where: str) -> ir.DataType:
+    """The element type of ONNX's lower-case name; NumPy's float32, float64 and str are understood too."""
+    known = {dtype.name.lower(): dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
+    dtype = known.get(_NUMPY_NAMES.get(name, name))
+    if dtype is None:
+        raise InputError(
+            "unknown dtype", where=where, expected=f"one of {', '.join(sorted(known))}", found=f"'{name[:40]}'"
+        )
+    return dtype
+
+
+def is_absent(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor that has elements comes without their data."""
+    return (
+        tensor.data_location != onnx.TensorProto.EXTERNAL
+        and not tensor.HasField("raw_data")
+        and not any(len(getattr(tensor, field)) for field in (*_FIELDS, "int32_data"))
+        and math.prod(tensor.dims) > 0
+    )
+
+
+def check_type(proto: onnx.TypeProto, where: str) -> None:
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(proto, kind)
+        name_of_dtype(tensor.elem_type, where)
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.dim_value < -1:
+                raise InputError(
+                    "a negative extent", where=f"{where}, axis {axis}", expected="0 or more", found=str(dim.dim_value)
+                )
+    elif kind in ("sequence_type", "optional_type"):
+        check_type(getattr(proto, kind).elem_type, where)
+    elif kind == "map_type":
+        raise InputError(
+            "maps are not supported",
+            where=where,
+            expected="tensors, sequences or optionals",
+            found="a map",
+            hint="export the model without its ZipMap",
+        )
+
+
+def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
+    """A tensor's data fits its type and shape, or is absent altogether."""
+    dtype = ir.DataType[name_of_dtype(tensor.data_type, where).upper()]
+    if dtype == ir.DataType.UNDEFINED:
+        raise InputError("a tensor has no dtype", where=where, expected="an element type", found="undefined")
+    if any(extent < 0 for extent in tensor.dims):
+        raise InputError("a negative extent", where=where, expected="0 or more", found=str(list(tensor.dims)))
+    count = math.prod(tensor.dims)
+    if count >= 1 << 62:
+        raise InputError("a tensor too large for any memory", where=where, found=f"shape {list(tensor.dims)}")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return
+    if tensor.HasField("segment"):
+        raise InputError("tensors in segments are not supported", where=where, expected="the whole tensor")
+    filled = {field: len(getattr(tensor, field)) for field in (*_FIELDS, "int32_data") if len(getattr(tensor, field))}
+    if tensor.HasField("raw_data"):
+        wanted, found, unit = math.ceil(dtype.itemsize * count), len(tensor.raw_data), "bytes"
+    elif not filled:
+        return
+    else:
+        field, found = filled.popitem()
+        wanted, unit = math.ceil(_entries(dtype, field, where) * count), f"entries of {field}"
+    if filled or wanted != found or (dtype == ir.DataType.STRING and unit == "bytes"):
+        raise InputError(
+            "a tensor's data does not fit its shape",
+            where=where,
+            expected=f"{wanted} {unit} for {dtype.name.lower()} of shape {list(tensor.dims)}",
+            found=f"{found} {unit}" + (f" and {', '.join(filled)}" if filled else ""),
+        )
+
+
+def _entries(dtype: ir.DataType, field: str, where: str) -> float:
+    if field == "int32_data" and dtype.name not in {name for kinds in _FIELDS.values() for name in kinds}:
+        return _PACKED.get(dtype.bitwidth, 1.0)
+    entries = _FIELDS.get(field, {}).get(dtype.name)
+    if entries is None:
+        raise InputError(
+            "a tensor's data is of another type", where=where, expected=dtype.name.lower(), found=f"entries in {field}"
+        )
+    return entries

@@ -1,0 +1,247 @@
+"""Constants whose data is not at hand: absent, in a file, shared with the caller, or re-laid only when read.
+
+A weight can be larger than memory allows and can stay at its owner's home altogether. None of these tensors keeps its
+data: each read makes the array anew and lets it go with its last reference. Steps are how a constant is re-laid out:
+
+    {"op": "transpose", "perm": [2, 3, 1, 0]}        numpy.transpose
+    {"op": "reshape", "shape": [64, 147]}            numpy.reshape, row-major
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.serde import TensorProtoTensor
+
+from relayout.errors import InputError, InternalError
+
+__all__ = [
+    "AbsentTensor",
+    "FileTensor",
+    "RelaidTensor",
+    "Step",
+    "Steps",
+    "is_in_file",
+    "relaid",
+    "share",
+    "transform_of",
+]
+
+Step = Mapping[str, Any]
+Steps = tuple[Step, ...]
+
+TRANSFORM_KEY = "relayout.transform"
+SLAB_BYTES = 64 << 20
+
+
+class AbsentTensor(TensorProtoTensor):
+    """A constant of which only the type and the shape are known; `transform` is what its owner must do to the data.
+
+    It is written to ONNX as a tensor without data; `shape` is the shape after `transform`.
+    """
+
+    __slots__ = ("transform",)
+
+    def __init__(
+        self,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+        name: str | None,
+        transform: Sequence[Step] = (),
+        *,
+        doc_string: str = "",
+    ) -> None:
+        proto = onnx.TensorProto(name=name or "", data_type=dtype.value, dims=[int(extent) for extent in shape])
+        if doc_string:
+            proto.doc_string = doc_string
+        if transform:
+            proto.metadata_props.add(key=TRANSFORM_KEY, value=json.dumps([dict(step) for step in transform]))
+        super().__init__(proto)
+        self.transform: Steps = tuple(transform)
+
+    @classmethod
+    def from_proto(cls, proto: onnx.TensorProto) -> AbsentTensor:
+        """The absent constant that a protobuf without data stands for, with the steps that were noted in it."""
+        noted = next((entry.value for entry in proto.metadata_props if entry.key == TRANSFORM_KEY), "[]")
+        return cls(ir.DataType(proto.data_type), proto.dims, proto.name, json.loads(noted), doc_string=proto.doc_string)
+
+    def relaid(self, steps: Sequence[Step]) -> AbsentTensor:
+        """The same constant with `steps` added to what its owner must do. What was said of the data no longer holds."""
+        shape = _shape_after(tuple(self.shape.numpy()), steps)
+        return AbsentTensor(self.dtype, shape, self.name, (*self.transform, *steps))
+
+    def numpy(self) -> NoReturn:
+        """Raise InputError: there is no data."""
+        raise InputError(
+            "the data of this constant is absent",
+            where=f"constant '{self.name}'",
+            expected=f"{self.dtype.name.lower()} data of shape {list(self.shape.numpy())}",
+            found="a constant with a type and a shape only",
+            hint="give a model with its weights where values are needed",
+        )
+
+    def tobytes(self) -> NoReturn:
+        """Raise InputError: there is no data."""
+        self.numpy()
+
+    def __repr__(self) -> str:
+        return f"{self._repr_base()}(absent, name={self.name!r})"
+
+
+class FileTensor(ir.LazyTensor):
+    """A part of a file, mapped for as long as an array made of it lives.
+
+    The file's identity is taken when the model is read: data that changed since then is an error, never a wrong weight.
+    """
+
+    __slots__ = ("_identity", "length", "offset", "path")
+
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+        *,
+        name: str | None,
+        doc_string: str = "",
+    ) -> None:
+        self.path, self.offset = path, offset
+        super().__init__(self._open, dtype, ir.Shape(shape, frozen=True), name=name, doc_string=doc_string or None)
+        self.length = self.nbytes
+        self._identity = _identity(path)
+
+    def _open(self) -> ir.ExternalTensor:
+        if _identity(self.path) != self._identity:
+            raise InputError(
+                "the file changed after the model was read",
+                where=f"constant '{self.name}', {self.path}",
+                expected="the file that the model was read with",
+                found="another file, size or modification time",
+                hint="read the model again",
+            )
+        return ir.ExternalTensor(
+            self.path, self.offset, self.length, self.dtype, shape=ir.Shape(self.shape), name=self.name or ""
+        )
+
+
+class SharedTensor(ir.LazyTensor):
+    """Another's tensor under our own name: renaming ours leaves theirs alone."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: ir.TensorProtocol) -> None:
+        self.source = source.source if isinstance(source, SharedTensor) else source
+        super().__init__(
+            lambda: self.source,
+            source.dtype,
+            ir.Shape(source.shape, frozen=True),
+            name=source.name,
+            doc_string=source.doc_string,
+            metadata_props=dict(source.metadata_props) or None,
+        )
+
+
+class RelaidTensor(ir.LazyTensor):
+    """A constant re-laid out when it is read; `transform` tells how, `source` from what."""
+
+    __slots__ = ("source", "transform")
+
+    def __init__(self, source: ir.TensorProtocol, steps: Sequence[Step]) -> None:
+        self.source = source
+        self.transform: Steps = tuple(steps)
+        shape = _shape_after(tuple(source.shape.numpy()), steps)
+        super().__init__(
+            self._relay,
+            source.dtype,
+            ir.Shape(shape, frozen=True),
+            name=source.name,
+            doc_string=source.doc_string,
+            metadata_props=dict(source.metadata_props) or None,
+        )
+
+    def _view(self) -> np.ndarray[Any, Any]:
+        array: np.ndarray[Any, Any] = self.source.numpy()
+        for step in self.transform:
+            array = array.transpose(step["perm"]) if step["op"] == "transpose" else array.reshape(step["shape"])
+        return array
+
+    def _relay(self) -> ir.TensorProtocol:
+        return ir.Tensor(np.ascontiguousarray(self._view()), dtype=self.dtype, name=self.name)
+
+    def tofile(self, file: BinaryIO) -> None:
+        """Write the data, slab by slab where the tensor is large, so that no second copy of it is ever in memory."""
+        if self.nbytes <= SLAB_BYTES or self.dtype.bitwidth < 8:
+            super().tofile(file)
+            return
+        view = self._view()
+        rows = max(1, view.shape[0] * SLAB_BYTES // self.nbytes)
+        for start in range(0, view.shape[0], rows):
+            file.write(np.ascontiguousarray(view[start : start + rows]).tobytes())
+
+
+def relaid(tensor: ir.TensorProtocol, steps: Sequence[Step]) -> ir.TensorProtocol:
+    """`tensor` re-laid out by `steps`, read lazily; an absent one remembers the steps for its owner.
+
+    >>> import numpy as np
+    >>> relaid(ir.tensor(np.zeros((2, 3)), name="w"), [{"op": "transpose", "perm": [1, 0]}]).shape
+    Shape([3, 2])
+    """
+    if isinstance(tensor, AbsentTensor):
+        return tensor.relaid(steps)
+    if isinstance(tensor, RelaidTensor):
+        return RelaidTensor(tensor.source, (*tensor.transform, *steps))
+    return RelaidTensor(tensor, steps)
+
+
+def share(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The same data under a name and metadata of its own, so that the caller's tensor is never renamed."""
+    if isinstance(tensor, AbsentTensor):
+        return AbsentTensor(
+            tensor.dtype, tensor.shape.numpy(), tensor.name, tensor.transform, doc_string=tensor.doc_string
+        )
+    if isinstance(tensor, RelaidTensor):
+        return RelaidTensor(tensor.source, tensor.transform)
+    if isinstance(tensor, ir.StringTensor):
+        return ir.StringTensor(
+            tensor.string_data(), shape=ir.Shape(tensor.shape), name=tensor.name, doc_string=tensor.doc_string
+        )
+    return SharedTensor(tensor)
+
+
+def transform_of(tensor: ir.TensorProtocol | None) -> Steps:
+    """What was done, or is to be done, to the source's data to get this constant."""
+    return tensor.transform if isinstance(tensor, AbsentTensor | RelaidTensor) else ()
+
+
+def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
+    """Whether the data, before any step, lies in a file beside a model."""
+    while isinstance(tensor, SharedTensor | RelaidTensor):
+        tensor = tensor.source
+    return isinstance(tensor, FileTensor | ir.ExternalTensor)
+
+
+def _shape_after(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
+    for step in steps:
+        if step["op"] == "transpose" and sorted(step["perm"]) == list(range(len(shape))):
+            shape = tuple(shape[axis] for axis in step["perm"])
+        elif step["op"] == "reshape" and math.prod(step["shape"]) == math.prod(shape):
+            shape = tuple(step["shape"])
+        else:
+            raise InternalError("a constant cannot be re-laid like this", found=f"{dict(step)} on shape {list(shape)}")
+    return shape
+
+
+def _identity(path: str) -> tuple[int, int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InputError("the external data cannot be read", where=path, found=error.strerror or str(error)) from error
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
