@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend import Backend, Implementation, rank_of
+from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.errors import BackendError, InputError, LayoutSyntaxError
 from relayout.layout import Layout
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["ask", "stated"]
+__all__ = ["MAX_COST", "ask", "stated"]
+
+MAX_COST = 1 << 48
+"""The most that an implementation may cost, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
 # What may be wrong with an operand: its kind ("input" or "result") and its number.
 _Operand = tuple[str, int]
@@ -96,16 +99,11 @@ def _layout(
     if not isinstance(layout, Layout):
         raise _nonsense(backend, node, "a Layout or its string", _shown(layout), operand)
     rank = rank_of(value)
-    if value.shape is not None and _axes(layout) != rank:
+    if value.shape is not None and axis_count(layout) != rank:
         raise _nonsense(
             backend, node, f"a layout of rank {rank}, as the tensor", f"{str(layout)!r}, of rank {layout.rank}", operand
         )
     return layout
-
-
-def _axes(layout: Layout) -> int:
-    """How many axes of the operand a layout speaks of: the inner part of a tiled dimension is no axis of its own."""
-    return sum(1 for i in range(layout.rank) if layout.tile(i) is None)
 
 
 def _cost(backend: Backend, node: ir.Node, cost: object) -> int:
@@ -113,8 +111,8 @@ def _cost(backend: Backend, node: ir.Node, cost: object) -> int:
         number = operator.index(cost)  # type: ignore[arg-type]  # what it is, is the question
     except TypeError:
         number = -1
-    if isinstance(cost, bool) or number < 0:
-        raise _nonsense(backend, node, "a cost in bytes: an integer, 0 or more", _shown(cost))
+    if isinstance(cost, bool) or not 0 <= number <= MAX_COST:
+        raise _nonsense(backend, node, f"a cost in bytes: an integer from 0 to {MAX_COST}", _shown(cost))
     return number
 
 

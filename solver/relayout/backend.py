@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-__all__ = ["Backend", "Implementation", "TensorType", "load_backend"]
+__all__ = ["Backend", "Implementation", "TensorType", "axis_count", "load_backend", "rank_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,15 @@ class Backend:
 def rank_of(value: ir.Value | None) -> int:
     """How many dimensions an operand has; 0 for a missing operand and for one of which nothing is known."""
     return len(value.shape) if value is not None and value.shape is not None else 0
+
+
+def axis_count(layout: Layout) -> int:
+    """How many axes of a tensor a layout speaks of: the inner part of a tiled dimension is no axis of its own.
+
+    >>> axis_count(Layout.parse("NCHWc[tile:16]"))
+    4
+    """
+    return sum(1 for i in range(layout.rank) if layout.tile(i) is None)
 
 
 def load_backend(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from relayout.backend import Backend
-from relayout.errors import BackendError
+from relayout.errors import BackendError, RelayoutError
 
 __all__ = ["GROUP", "Plugin", "find_backends", "load"]
 
@@ -121,31 +121,49 @@ def _only(name: str, plugins: list[Plugin]) -> Plugin:
     return plugins[0]
 
 
-def _declared(table: Mapping[str, Any] | Path) -> Backend:
-    from relayout.declarative import DeclarativeBackend, check_table, read_table
+def _declared(source: Mapping[str, Any] | Path) -> Backend:
+    from relayout.declarative import DeclarativeBackend
+    from relayout.declarative_table import check_table, read_table
 
-    checked = read_table(table) if isinstance(table, Path) else check_table(table)
-    return DeclarativeBackend(checked, _configured(_named(checked.extends).load(), {}))
-
-
-def _configured(found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "") -> Backend:
-    """`found` itself, or an instance of it made with `options`."""
-    if isinstance(found, Backend):
-        accepted: list[str] = []
-    elif isinstance(found, type) and issubclass(found, Backend):
-        accepted = [each for each in inspect.signature(found).parameters if each != "context"]
-    else:
-        raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
-    unknown = sorted(set(options) - set(accepted))
-    if unknown:
+    table = read_table(source) if isinstance(source, Path) else check_table(source)
+    try:
+        extended = _named(table.extends).load()
+    except BackendError as error:
+        where = "inline backend" if isinstance(source, Mapping) else str(source)
         raise BackendError(
-            f"the backend {name or found.name!r} takes no option {', '.join(unknown)}",
-            expected=f"of {', '.join(accepted)}" if accepted else "no options",
+            f"it extends {table.extends!r}: {error.problem}",
+            where=f"{where}, extends",
+            expected=error.expected,
+            found=error.found,
+            hint=error.hint,
+        ) from error
+    return DeclarativeBackend(table, lambda context: _configured(extended, {}, table.extends, context))
+
+
+def _configured(
+    found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "", context: Backend | None = None
+) -> Backend:
+    """`found` itself, or an instance of it made with `options`. Raises BackendError where it takes no such option."""
+    if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
+        raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
+    name = name or found.name or (found.__name__ if isinstance(found, type) else type(found).__name__)
+    parameters = inspect.signature(found).parameters.values() if isinstance(found, type) else ()
+    known = sorted(each.name for each in parameters if each.name != "context" and each.kind is not each.VAR_KEYWORD)
+    unknown = sorted(set(options) - set(known))
+    if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        raise BackendError(
+            f"the backend {name!r} does not take these options",
+            expected=f"of {', '.join(known)}" if known else "no options",
             found=", ".join(unknown),
         )
     if isinstance(found, Backend):
         return found
-    backend = found(**options)
-    if not backend.name:
-        backend.name = name or found.__name__.lower()
+    in_context = {"context": context} if context is not None and "context" in [each.name for each in parameters] else {}
+    try:
+        backend = found(**options, **in_context)
+    except RelayoutError:
+        raise
+    except Exception as error:
+        raise BackendError(f"the backend {name!r} cannot be made", found=f"{type(error).__name__}: {error}") from error
+    backend.name = backend.name or name
     return backend

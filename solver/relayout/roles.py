@@ -7,6 +7,7 @@ has the roles of `Conv`, whatever layout its attributes say.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,20 @@ from relayout.layout import Layout
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["DATA", "KERNEL", "OTHER", "has_roles", "input_role", "is_transposed", "own_layout", "result_role", "spell"]
+__all__ = [
+    "DATA",
+    "KERNEL",
+    "OPERATORS",
+    "OTHER",
+    "has_roles",
+    "input_role",
+    "is_transposed",
+    "kernel_input",
+    "own_layout",
+    "result_role",
+    "spatial_letters",
+    "spell",
+]
 
 DATA, KERNEL, OTHER = "data", "kernel", "other"
 
@@ -46,9 +60,13 @@ _ROLES = {
     "SpaceToDepth": ("d", "d"),
     "Upsample": ("d", "d"),
 }
+OPERATORS = tuple(_ROLES)
+"""The operators whose axes have names."""
+
 _OF_LETTER = {"d": DATA, "k": KERNEL, "-": OTHER}
 _DOMAINS = ("", "ai.onnx", "relayout")
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
+_SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
 
 
 def has_roles(node: ir.Node) -> bool:
@@ -66,29 +84,46 @@ def result_role(node: ir.Node, n: int) -> str:
     return _role(node, 1, n)
 
 
+def kernel_input(op_type: str) -> int | None:
+    """Which input of an operator is its kernel: 1 for Conv, 3 for QLinearConv, None for a pool."""
+    place = _ROLES[op_type][0].find("k") if op_type in _ROLES else -1
+    return place if place >= 0 else None
+
+
 def is_transposed(node: ir.Node) -> bool:
     """Whether the kernel of `node` has its input channels first, as ONNX has it for ConvTranspose."""
     return node.op_type == "ConvTranspose"
 
 
-@lru_cache(maxsize=256)
+def spatial_letters(rank: int) -> str | None:
+    """The letters of the spatial axes of a tensor of `rank` dimensions: W, HW, DHW; None for other ranks."""
+    return _SPATIAL.get(rank)
+
+
+@lru_cache(maxsize=1024)
 def spell(template: str, rank: int) -> Layout:
-    """`template` with its S replaced by the spatial letters of `rank`; any layout where ranks have no such letters.
+    """`template` with its S replaced by the spatial letters of `rank`; any layout where a rank has no such letters.
 
-    >>> str(spell("NSC", 4)), str(spell("NSC", 3)), str(spell("SIO", 5)), str(spell("NSC", 2))
-    ('NHWC', 'NWC', 'DHWIO', '**')
+    >>> str(spell("NSC", 4)), str(spell("N[a=64]SC", 3)), str(spell("SIO", 5)), str(spell("NSC", 2))
+    ('NHWC', 'N[a=64]WC', 'DHWIO', '**')
     """
-    return Layout.parse(template.replace("S", _SPATIAL[rank])) if rank in _SPATIAL else Layout.any(rank)
+    spatial = spatial_letters(rank)
+    if spatial is None:
+        return Layout.any(rank)
+    return Layout.parse(_SPATIAL_PLACE.sub(lambda place: spatial if place[0] == "S" else place[0], template))
 
 
-def own_layout(node: ir.Node, role: str, rank: int) -> Layout:
+def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) -> Layout:
     """The layout that `node` itself has a `role` operand in: as its attributes say, else any, which is as ONNX says.
 
-    Only operators of the domain `relayout` carry such attributes (`data_layout`, `kernel_layout`). Raises InputError
-    where one is not a layout.
+    Only operators of the domain `relayout` carry such attributes: `data_layout`, `kernel_layout`, and `out_layout`
+    where the result's differs. Raises InputError where one is not a layout.
     """
-    name = {DATA: "data_layout", KERNEL: "kernel_layout"}.get(role)
-    if name is None or node.domain != "relayout" or name not in node.attributes:
+    names = {DATA: ["data_layout"], KERNEL: ["kernel_layout"]}.get(role, [])
+    if is_result:
+        names.insert(0, "out_layout")
+    name = next((name for name in names if name in node.attributes), "")
+    if node.domain != "relayout" or not name:
         return Layout.any(rank)
     text = node.attributes[name].as_string()
     try:

@@ -1,0 +1,73 @@
+"""`canonical`: Glow's CanonicalTensorLayout for ONNX operators: whatever is not known to take any layout is NHWC.
+
+Glow's rule: an operator that works element by element, or is on the list of those that take any layout, is asked
+nothing; every other operand of rank 4 must be NHWC. Glow's names are ONNX's here (BatchedReduceAdd is ReduceSum, Select
+is Where, Reshape stands for Flatten, Squeeze and Unsqueeze too). A filter's NHWC has the output channels first: OHWI.
+
+Where Glow's code lists an operator with named axes as taking any layout (BatchNormalization, InstanceNormalization,
+SpaceToDepth), ours is NHWC: "any" would mean ONNX's own layout, NCHW, to relayout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relayout.backend import Backend, rank_of
+from relayout.layout import Layout, default_layout
+from relayout.roles import DATA, KERNEL, has_roles, input_role, result_role, spell
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["Canonical"]
+
+_ELEMENTWISE = """
+    Abs Acos Acosh Add And Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
+    CastLike Ceil Celu Clip Cos Cosh CumProd CumSum DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp
+    Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean
+    Min Mish Mod Mul Neg NonZero Not Or PRelu Pow QuantizeLinear Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh
+    Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"""
+_ANY = """
+    Concat Constant ConstantOfShape Einsum Expand Flatten MatMul MatMulInteger MeanVarianceNormalization Pad
+    QLinearMatMul RandomNormalLike RandomUniformLike ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+    ReduceMin ReduceSum Reshape Shape Size Slice Split Squeeze Tile Transpose Unsqueeze"""
+# What has bodies, sequences or optionals for operands has no layout to speak of.
+_NO_TENSORS = """
+    If Loop Scan SequenceMap ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt
+    SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence"""
+_ACCEPTS_ANY = frozenset(f"{_ELEMENTWISE} {_ANY} {_NO_TENSORS}".split())
+
+
+class Canonical(Backend):
+    """Glow's canonical layout: 4-D operands are NHWC unless the operator takes any layout; kernels OHWI."""
+
+    name = "canonical"
+
+    def default_nd_layout(self, rank: int) -> Layout:
+        return default_layout(rank, canonical=True)
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return self._requirement(node, input_role(node, n), rank_of(node.inputs[n]))
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return self._requirement(node, result_role(node, n), rank_of(node.outputs[n]))
+
+    def _requirement(self, node: ir.Node, role: str, rank: int) -> Layout:
+        if accepts_any_layout(node):
+            return Layout.any(rank)
+        if role == KERNEL:
+            return spell("OSI", rank)
+        if role == DATA:
+            return spell("NSC", rank)
+        if has_roles(node):
+            return Layout.any(rank)
+        # What the outermost backend leaves open is canonical: the rule by which Glow's OpenCL layouts come to NHWC.
+        default = self.context.default_nd_layout(rank)
+        return default_layout(rank, canonical=True) if default.is_any else default
+
+
+def accepts_any_layout(node: ir.Node) -> bool:
+    """Glow's acceptsAnyLayout for an ONNX node; an operator of another domain is as its own model defines it."""
+    if has_roles(node):
+        return False
+    return node.domain not in ("", "ai.onnx") or node.op_type in _ACCEPTS_ANY

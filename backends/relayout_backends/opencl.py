@@ -1,0 +1,47 @@
+"""`opencl`: Glow's OpenCLTensorLayout: convolutions and pools follow the node's own layout, all else is canonical.
+
+A standard ONNX convolution or pool is NCHW; one of the domain `relayout` is what its attributes say. The canonical
+backend is asked with this one as its context, so that what it looks up about neighbours comes from here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relayout.backend import Backend, rank_of
+from relayout.layout import Layout
+from relayout.roles import DATA, OTHER, input_role, own_layout, result_role, spell
+from relayout_backends.canonical import Canonical
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["OpenCl"]
+
+_FOLLOWS_ITS_NODE = ("AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+
+
+class OpenCl(Backend):
+    """Glow's OpenCL: convolutions and pools in the node's own layout (NCHW in ONNX), else canonical."""
+
+    name = "opencl"
+
+    def __init__(self, context: Backend | None = None) -> None:
+        super().__init__(context)
+        self._canonical = Canonical(context=self.context)
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        role = input_role(node, n)
+        if role == OTHER or node.op_type not in _FOLLOWS_ITS_NODE:
+            return self._canonical.nth_input_layout_requirements(node, n)
+        rank = rank_of(node.inputs[n])
+        own = own_layout(node, role, rank)
+        return own if not own.is_any else spell("NCS" if role == DATA else "OIS", rank)
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        role = result_role(node, n)
+        if role == OTHER or node.op_type not in _FOLLOWS_ITS_NODE:
+            return self._canonical.nth_result_layout_requirements(node, n)
+        rank = rank_of(node.outputs[n])
+        own = own_layout(node, role, rank, is_result=True)
+        return own if not own.is_any else spell("NCS", rank)
