@@ -7,6 +7,7 @@ shares tensors with the source, which nothing changes, and not one other object.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,18 +18,23 @@ import onnx_ir as ir
 from onnx_ir import serde
 from onnx_ir.passes.common import InlinePass
 
-from relayout.errors import InputError, InternalError, RelayoutError, UsageError
-from relayout.onnx_file import LARGEST_FILE, write_onnx
+from relayout.errors import InputError, InternalError, LayoutSyntaxError, RelayoutError, UsageError
+from relayout.graph_codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_json
+from relayout.graph_json import GraphJson, load_json, validate
+from relayout.layout import Layout
+from relayout.onnx_file import LARGEST_FILE, replace_file, write_onnx
 from relayout.shape_inference import all_graphs, infer_shapes, without_weights
-from relayout.structure import check_structure
+from relayout.structure import OLDEST_OPSET, check_structure
 from relayout.tensor_types import is_absent
 from relayout.tensors import AbsentTensor, FileTensor, is_in_file, share
 
-__all__ = ["Source", "read_model", "to_proto", "warnings_of", "write_model"]
+__all__ = ["Source", "read_model", "to_json", "to_proto", "warnings_of", "write_model"]
 
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | dict[str, Any]
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]
 
 OLDEST_IR_VERSION_WITH_CONSTANTS = 4
+_SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
+
 FUNCTION_DOMAIN = "relayout"
 WARNINGS_KEY = "relayout.warnings"
 
@@ -63,28 +69,33 @@ def warnings_of(model: ir.Model) -> tuple[str, ...]:
 def _read(source: Source, external_data: bool) -> ir.Model:
     folder: str | None = None
     if isinstance(source, str | os.PathLike):
-        folder = str(Path(source).parent)
-        source = _parse(_read_file(Path(source)), f"file {source}")
+        path, folder = Path(source), str(Path(source).parent)
+        data = _read_file(path)
+        source = load_json(data, f"file {path}") if path.suffix == ".json" else _parse(data, f"file {path}")
+        del data
     elif isinstance(source, bytes | bytearray | memoryview):
         source = _parse(bytes(source), "the bytes given")
     elif isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
         source = copy
+    if isinstance(source, dict):
+        source = validate(GraphJson, source, "graph JSON")
+    if isinstance(source, GraphJson):
+        source = json_to_proto(source)
     if isinstance(source, ir.Model):
         model = _clone(source)
     elif isinstance(source, onnx.ModelProto):
         model = _from_proto(source)
     else:
-        raise UsageError(
-            "not a model", expected="a path, bytes, a ModelProto, an onnx_ir.Model", found=repr(type(source))
-        )
+        raise UsageError("not a model", expected=_SOURCES, found=repr(type(source)))
     _adopt_tensors(model, folder, external_data)
     if isinstance(source, ir.Model):
         check_structure(without_weights(model))
     _inline(model)
     model.graph.sort()
     infer_shapes(model)
+    _check_boundary(model.graph)
     return model
 
 
@@ -102,6 +113,15 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(model)
 
 
+def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
+    """`model` as graph JSON, version 1.
+
+    Without `weights` only constants up to 1 KiB have their data; the others have the `transform` that turns the
+    source's data into theirs, where there is one. A constant that was absent is absent.
+    """
+    return model_to_json(model, weights=weights)
+
+
 def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
 
@@ -111,6 +131,11 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     if path.suffix == ".onnx":
         write_onnx(model, path)
+        return
+    if path.suffix == ".json":
+        text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        with replace_file(path) as file:
+            file.write(text.encode())
         return
     raise UsageError("unknown kind of file", where=f"file {path}", expected="a name ending in .onnx or .json")
 
@@ -198,7 +223,9 @@ def _normalize(model: ir.Model, notes: list[str]) -> None:
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         if "ai.onnx" in imports:
             imports[""] = imports.pop("ai.onnx")
-    model.opset_imports.setdefault("", onnx.defs.onnx_opset_version())
+    # No standard operator so far, but a Transpose may come: the newest opset that the model's age suggests.
+    suggested = max((row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= model.ir_version), default=OLDEST_OPSET)
+    model.opset_imports.setdefault("", max(suggested, OLDEST_OPSET))
     if model.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
         named = [value for value in model.graph.inputs if value.is_initializer()]
         for value in named:
@@ -228,6 +255,27 @@ def _inline(model: ir.Model) -> None:
     if [value.name for value in model.graph.outputs] != outputs:
         raise InternalError("inlining changed the names of the outputs", expected=", ".join(map(str, outputs)))
     check_structure(without_weights(model))
+
+
+def _check_boundary(graph: ir.Graph) -> None:
+    """A layout given for an input or output has to be one, of the value's rank."""
+    for value in (*graph.inputs, *graph.outputs):
+        text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
+        if text is None:
+            continue
+        try:
+            layout = Layout.parse(text)
+        except LayoutSyntaxError as error:
+            error.where = f"value '{value.name}', {error.where}"
+            raise
+        rank = None if value.shape is None else len(value.shape)
+        if layout.rank != rank:
+            raise InputError(
+                "a layout does not fit the value's rank",
+                where=f"value '{value.name}', layout '{text}'",
+                expected="a shape" if rank is None else f"{rank} dimensions",
+                found=f"{layout.rank} dimensions",
+            )
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

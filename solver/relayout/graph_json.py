@@ -1,0 +1,199 @@
+"""Graph JSON, version 1: the schema. What a graph says in JSON, checked strictly, with nothing left over.
+
+The stable part is `name`, `opset`, `inputs`, `outputs`, `constants` and `nodes`. All else is optional and exists so
+that every graph that relayout reads and writes survives the way through JSON unchanged. Attributes are plain JSON
+values where their type is evident, `{"type": ..., "value": ...}` where it is not: see `json_attributes`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from relayout.errors import InputError
+
+__all__ = ["ConstantJson", "FunctionJson", "GraphBody", "GraphJson", "NodeJson", "ValueJson", "load_json", "validate"]
+
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+Extent = Count | Name | None
+Version = Annotated[int, Field(ge=1, lt=1 << 31)]
+Texts = dict[str, str]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_PLAIN: list[dict[str, Any]] = [{"type": "integer"}, {"type": "number"}, {"type": "string"}]
+_TYPED = {
+    "type": "object",
+    "properties": {
+        "type": {
+            "enum": [
+                *("int", "float", "string", "ints", "floats", "strings"),
+                *("tensor", "tensors", "graph", "graphs", "type", "types"),
+            ]
+        },
+        "value": {},
+        "ref": {"type": "string", "description": "the function's attribute that this one takes its value from"},
+        "base64": {"description": "a string, or a list of them, that is not UTF-8"},
+    },
+    "required": ["type"],
+    "additionalProperties": False,
+}
+Attribute = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "description": "a number, a string, a list of them, or {type, value} where the type is not evident",
+            "anyOf": [*_PLAIN, {"type": "array", "items": {"anyOf": _PLAIN}}, _TYPED],
+        }
+    ),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ValueJson(_Strict):
+    """A value: an input, an output, or the result of a node."""
+
+    name: Name
+    dtype: str | None = Field(None, description="ONNX's lower-case name, e.g. float16; seq(float), optional(float)")
+    shape: list[Extent] | None = Field(None, description="extents, symbols, null for an unknown extent or rank")
+    layout: str | None = Field(None, description="how the data of an input or output lies, e.g. NHWC")
+    metadata: Texts = {}
+    doc: str = ""
+
+
+class TransposeStep(_Strict):
+    """numpy.transpose(data, perm)."""
+
+    op: Literal["transpose"]
+    perm: list[Count]
+
+
+class ReshapeStep(_Strict):
+    """numpy.reshape(data, shape), row-major."""
+
+    op: Literal["reshape"]
+    shape: list[Count]
+
+
+class ConstantJson(_Strict):
+    """A constant: its data in base64, its values, or neither where the weights stay at home."""
+
+    name: Name
+    dtype: str
+    shape: list[Count]
+    data: str | None = Field(None, description="base64 of the elements, little-endian, row-major")
+    values: list[Any] | None = Field(None, description="the elements, flat or nested")
+    transform: list[Annotated[TransposeStep | ReshapeStep, Field(discriminator="op")]] = Field(
+        default=[], description="what the owner of absent data has to do to it"
+    )
+    metadata: Texts = {}
+    doc: str = ""
+
+
+class NodeJson(_Strict):
+    """One operator. An empty name stands for an operand that is left out."""
+
+    name: str = ""
+    op: Name
+    domain: str = ""
+    overload: str = ""
+    inputs: list[str] = []
+    outputs: list[str]
+    attributes: dict[str, Attribute] = {}
+    metadata: Texts = {}
+    doc: str = ""
+
+
+class GraphBody(_Strict):
+    """What a graph and a subgraph have in common."""
+
+    name: str = "graph"
+    inputs: list[ValueJson] = []
+    outputs: list[ValueJson]
+    constants: list[ConstantJson] = []
+    nodes: list[NodeJson] = []
+    values: list[ValueJson] = Field(default=[], description="what is known of the nodes' results")
+    metadata: Texts = {}
+    doc: str = ""
+
+
+class FunctionJson(_Strict):
+    """A function of the model; those of the domain `relayout` hold operators that ONNX has no word for."""
+
+    name: Name
+    domain: str
+    overload: str = ""
+    inputs: list[Name] = []
+    outputs: list[Name] = []
+    attributes: list[Name] = []
+    defaults: dict[str, Attribute] = {}
+    opset: Version | None = None
+    opsets: dict[str, Version] = {}
+    nodes: list[NodeJson] = []
+    values: list[ValueJson] = []
+    metadata: Texts = {}
+    doc: str = ""
+
+
+class GraphJson(GraphBody):
+    """A whole model as graph JSON, version 1."""
+
+    version: Literal[1] = 1
+    opset: Version
+    opsets: dict[str, Version] = Field(default={}, description="versions of domains other than the standard one")
+    functions: list[FunctionJson] = []
+    ir_version: Version | None = None
+    model: Texts = Field(default={}, description="producer_name, producer_version, domain, doc_string")
+    properties: Texts = Field(default={}, description="the model's own metadata")
+
+
+def load_json(data: bytes | str, where: str) -> dict[str, Any]:
+    """The JSON object in `data`; InputError for what is no JSON, or JSON that is no object."""
+    try:
+        loaded = json.loads(data, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InputError("not JSON", where=where, expected="a JSON object", found=str(error)[:200]) from error
+    if not isinstance(loaded, dict):
+        raise InputError("not graph JSON", where=where, expected="a JSON object", found=type(loaded).__name__)
+    return loaded
+
+
+def validate(schema: type[_Model], data: object, where: str) -> _Model:
+    """`data` as a `schema`; InputError with the path of the first fault."""
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        fault, more = faults[0], len(faults) - 1
+        raise InputError(
+            "not graph JSON, version 1",
+            where=f"{where}, {_path(fault['loc'])}" if fault["loc"] else where,
+            expected=_EXPECTED.get(fault["type"], fault["msg"]),
+            found="nothing" if fault["type"] == "missing" else _shorten(fault["input"]),
+            hint=f"{more} more fault{'s' * (more > 1)} of this kind follow" if more else "",
+        ) from error
+
+
+_EXPECTED = {"missing": "this field", "extra_forbidden": "no such field"}
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number; write it as a string in a typed attribute")
+
+
+def _path(loc: Sequence[int | str]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc)
+    return text.removeprefix(".")
+
+
+def _shorten(value: object) -> str:
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
