@@ -1,0 +1,174 @@
+"""What a legal model owes its original, as far as it can be seen without running either."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from relayout.report import Finding
+from relayout.verify.contract import node_label, order_of
+from relayout.verify.derivation import Derivation, derive, walk
+from relayout.verify.operators import constant_ints, own_names
+
+__all__ = ["check_against", "fed"]
+
+Relation = frozenset[tuple[str, str]]
+
+
+def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield what differs between the two at the boundary, in annotated values, and in what operators read axes for."""
+    yield from _check_boundary("input", fed(model), fed(original))
+    yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
+    yield from _check_inner_shapes(model, original)
+    yield from _check_meanings(model, original)
+
+
+def fed(model: ir.Model) -> list[ir.Value]:
+    """The graph inputs that a caller must feed: those that have no default."""
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
+    names, wanted = [str(value.name) for value in mine], [str(value.name) for value in theirs]
+    if names != wanted:
+        message = f"the graph's {kind}s are not the original's"
+        yield Finding(rule="boundary", expected=", ".join(wanted), found=", ".join(names), message=message)
+        return
+    for value, source in zip(mine, theirs, strict=True):
+        if value.dtype != source.dtype:
+            yield _boundary(kind, value, str(source.dtype), str(value.dtype), "another type of element")
+        elif not _same_shape(value, source):
+            expected = _ordered(source, order_of(value))
+            yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")
+
+
+def _boundary(kind: str, value: ir.Value, expected: str, found: str, message: str) -> Finding:
+    text = f"{kind} {value.name} has {message}"
+    return Finding(rule="boundary", node=value.name, expected=expected, found=found, message=text)
+
+
+def _same_shape(value: ir.Value, source: ir.Value) -> bool:
+    """Whether `value` has the extents of `source` in its annotated order, as far as both are known."""
+    expected = _ordered(source, order_of(value))
+    if expected is None or value.shape is None:
+        return True
+    if len(expected) != len(value.shape):
+        return False
+    return not any(
+        isinstance(mine, int) and isinstance(theirs, int) and mine != theirs
+        for mine, theirs in zip(value.shape, expected, strict=True)
+    )
+
+
+def _ordered(source: ir.Value, order: tuple[int, ...] | None) -> list[int | ir.SymbolicDim] | None:
+    if source.shape is None:
+        return None
+    extents = list(source.shape)
+    return extents if order is None or sorted(order) != list(range(len(extents))) else [extents[i] for i in order]
+
+
+def _shown(shape: object) -> str:
+    return "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"  # type: ignore[call-overload]
+
+
+def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """An annotated value that has its source's name has its source's extents, in the annotated order."""
+    sources = {value.name: value for node in original.graph for value in node.outputs}
+    for node in model.graph:
+        for value in node.outputs:
+            source = sources.get(value.name)
+            if source is None or order_of(value) is None or value.is_graph_output() or _same_shape(value, source):
+                continue
+            yield Finding(
+                rule="layout-annotation",
+                node=node_label(node),
+                expected=_shown(_ordered(source, order_of(value))),
+                found=_shown(value.shape),
+                message=f"value {value.name}: the annotated order does not lead from its source's shape to its own",
+            )
+
+
+def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Each operator reads, of each operand, the axes that its twin in the original reads.
+
+    A name clash between producer and reader is no fault: a network may turn its picture. But the same clash must be in
+    both models, whatever layouts lie between; and an axis that is given by number must have the same meaning in both.
+    Boundary declarations are left out on both sides, since the original has none.
+    """
+    theirs, mine = derive(original, boundary=False), derive(model, boundary=False)
+    twins = _by_name(original)
+    for name, node in _by_name(model).items():
+        twin = twins.get(name)
+        if twin is None or twin.op_type != node.op_type or len(twin.inputs) != len(node.inputs):
+            continue
+        for n in range(len(node.inputs)):
+            here, there = _relation(node, n, mine), _relation(twin, n, theirs)
+            if here is not None and there is not None and here != there:
+                yield _mismatch(node, n, there, here)
+        axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
+        if axes_here is not None and axes_there is not None and axes_here != axes_there:
+            yield Finding(
+                rule="axis-mismatch",
+                node=node_label(node),
+                operand=0,
+                expected=f"axes {', '.join(sorted(axes_there.elements()))}",
+                found=f"axes {', '.join(sorted(axes_here.elements()))}",
+                message=f"this {node.op_type} works along other axes than in the original",
+            )
+
+
+def _by_name(model: ir.Model) -> dict[str, ir.Node]:
+    nodes = list(walk(model.graph))
+    counts = Counter(node.name for node in nodes)
+    return {node.name: node for node in nodes if node.name and counts[node.name] == 1}
+
+
+def _relation(node: ir.Node, n: int, derivation: Derivation) -> Relation | None:
+    """What the producer calls each axis, beside what this operator reads it for; None where not all of it is known.
+
+    Axes of extent 1 are left out: they may stand anywhere.
+    """
+    value, read = node.inputs[n], own_names(node, "input", n)
+    made = derivation.made(value) if value is not None else None
+    if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
+        return None
+    pairs = [(a, b) for a, b, extent in zip(made, read, value.shape, strict=True) if b is not None and extent != 1]
+    known = [(a, b) for a, b in pairs if a is not None]
+    return frozenset(known) if len(known) == len(pairs) else None
+
+
+_ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", "Softmax", "Split", "TopK"})
+
+
+def _numbered_axes(node: ir.Node, derivation: Derivation) -> Counter[str] | None:
+    """The names of the axes that an operator is given by number; None where it is given none, or one has no name."""
+    value = node.inputs[0] if node.inputs else None
+    made = derivation.made(value) if value is not None else None
+    reduces = node.op_type.startswith("Reduce") or node.op_type in ("ArgMax", "ArgMin")
+    if made is None or node.domain not in ("", "ai.onnx") or not (reduces or node.op_type in _ALONG_AXES):
+        return None
+    axes = (
+        constant_ints(node, "axes", 1)
+        if node.op_type.startswith("Reduce")
+        else constant_ints(node, "axis", 1 if node.op_type == "CumSum" else len(node.inputs))
+    )
+    if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
+        return None
+    names = [made[axis] for axis in axes]
+    return None if None in names else Counter(str(name) for name in names)
+
+
+def _mismatch(node: ir.Node, n: int, expected: Relation, found: Relation) -> Finding:
+    def text(relation: Relation) -> str:
+        return ", ".join(f"{made} read as {read}" for made, read in sorted(relation))
+
+    return Finding(
+        rule="axis-mismatch",
+        node=node_label(node),
+        operand=n,
+        expected=text(expected),
+        found=text(found),
+        message=f"operand {n} of this {node.op_type} reads other axes than in the original",
+    )

@@ -1,0 +1,218 @@
+"""The backend's contract: every operand in a layout that the backend asked for, and annotations that say what is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from relayout.answers import ask
+from relayout.backend import Backend, Implementation, TensorType
+from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
+from relayout.layout import Layout
+from relayout.report import Finding
+from relayout.verify.derivation import BOUNDARY, LAYOUT, ORDER, Derivation, declared_layout, walk
+from relayout.verify.operators import AxisNames, named, own_names
+
+__all__ = ["check_annotations", "check_requirements", "order_of"]
+
+
+def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation) -> Iterator[Finding]:
+    """Yield a finding for each operand that is not as `backend` asks.
+
+    Where a backend runs a node in several ways, the node is sound if one of them is met; else the findings are those of
+    the way that is missed by the fewest operands.
+    """
+    boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
+    for node in walk(model.graph):
+        ways = ask(backend, node)
+        missed = min((list(_missed(node, way, backend, derivation, boxes)) for way in ways), key=len)
+        yield from missed
+        if not missed:
+            _note_boxes(node, ways[0], boxes)
+
+
+def _missed(
+    node: ir.Node, way: Implementation, backend: Backend, derivation: Derivation, boxes: dict[ir.Value, Layout]
+) -> Iterator[Finding]:
+    sound = True
+    for side, values, layouts in (("input", node.inputs, way.inputs), ("result", node.outputs, way.results)):
+        for n, (value, required) in enumerate(zip(values, layouts, strict=True)):
+            if value is None or value.shape is None or required.is_any:
+                continue
+            found = _unsatisfied(node, side, n, value, required, backend, derivation, boxes)
+            # A result that is off where its operands are off says the same thing again.
+            if found is not None and (side == "input" or sound):
+                sound = False
+                yield found
+
+
+def _unsatisfied(
+    node: ir.Node,
+    side: str,
+    n: int,
+    value: ir.Value,
+    required: Layout,
+    backend: Backend,
+    derivation: Derivation,
+    boxes: dict[ir.Value, Layout],
+) -> Finding | None:
+    own = own_names(node, side, n)
+    required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
+    namings: Sequence[AxisNames | None] = [own] if own is not None else derivation.candidates(value) or [None]
+    tensor = TensorType(_element_size(value), _extents(value))
+    carried = boxes.get(value)
+    if side == "result":
+        # What a backend says of its own results' extensions is what it provides; only the names can be off.
+        required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
+    layouts = [
+        _current(naming, carried, required.rank if _is_tiled(required) else len(tensor.shape)) for naming in namings
+    ]
+    try:
+        if any(backend.is_satisfied_by(tensor, required_here, layout) for layout in layouts):
+            return None
+    except RelayoutError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            "the backend failed in is_satisfied_by",
+            where=f"backend {backend.name}, node {node.name or '(no name)'}",
+            found=f"{type(error).__name__}: {error}",
+            hint="this is a fault of the backend, not of the model",
+        ) from error
+    found = str(layouts[0]) if layouts[0] is not None else f"nothing known, shape {list(tensor.shape)}"
+    if layouts[0] is not None and layouts[0].same_names(required_here):
+        found += f" with strides that are multiples of {list(tensor.stride_factors())} bytes"
+    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    place = f"operand {n}" if side == "input" else f"result {n}"
+    return Finding(
+        rule="layout-requirement",
+        node=node_label(node),
+        operand=n if side == "input" else None,
+        expected=str(required),
+        found=found,
+        message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} asks for",
+    )
+
+
+def node_label(node: ir.Node) -> str:
+    """A node's name, or what it makes where it has none."""
+    return node.name or f"{node.op_type} of {', '.join(str(value.name) for value in node.outputs)}"
+
+
+def _is_kernel(node: ir.Node, n: int) -> bool:
+    facts = named(node)
+    return facts is not None and facts.kernel == n
+
+
+def _as_kernel(required: Layout) -> Layout:
+    """Glow asks for kernels in data's letters: N are the output channels, C the input's."""
+    if "N" not in required.names or "C" not in required.names or "O" in required.names or "I" in required.names:
+        return required
+    return (
+        Layout.parse(str(required).replace("N", "O").replace("C", "I")) if required.names == str(required) else required
+    )
+
+
+def _is_tiled(layout: Layout) -> bool:
+    return any(layout.outer(i) is not None for i in range(layout.rank))
+
+
+def _current(naming: AxisNames | None, carried: Layout | None, rank: int) -> Layout | None:
+    if naming is None:
+        return carried
+    names = [name or "*" for name in naming]
+    if carried is not None and carried.rank == len(names):
+        dims = [name + "".join(f"[{space}:{data}]" for space, data in carried.boxes(i)) for i, name in enumerate(names)]
+        return Layout.parse("".join(dims))
+    return Layout.parse("".join(names)) if len(set(names) - {"*"}) == len([n for n in names if n != "*"]) else None
+
+
+def _note_boxes(node: ir.Node, way: Implementation, boxes: dict[ir.Value, Layout]) -> None:
+    """Results of a node that is run as asked carry the boxes that the backend says it gives them."""
+    results = zip(node.outputs, way.results, strict=True)
+    boxes.update({value: given for value, given in results if any(given.boxes(i) for i in range(given.rank))})
+
+
+def _element_size(value: ir.Value) -> int:
+    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return 1
+    return max(1, value.dtype.bitwidth // 8)
+
+
+def _extents(value: ir.Value) -> tuple[int | str | None, ...]:
+    return tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape or ())
+
+
+def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Finding]:
+    """Yield a finding for each annotation that is no annotation, does not fit its value, or names other axes."""
+    seen: set[ir.Value] = set()
+    for value in (*model.graph.inputs, *model.graph.initializers.values(), *_made_values(model)):
+        if value in seen:
+            continue
+        seen.add(value)
+        if ORDER in value.metadata_props:
+            yield from _check_order(value)
+        for key in (LAYOUT, BOUNDARY):
+            if key in value.metadata_props:
+                yield from _check_layout(value, key, derivation)
+
+
+def _made_values(model: ir.Model) -> Iterator[ir.Value]:
+    for node in walk(model.graph):
+        yield from node.outputs
+
+
+def order_of(value: ir.Value) -> tuple[int, ...] | None:
+    """The annotated order of a value: for each place in memory the axis of the source value; None if there is none."""
+    text = value.metadata_props.get(ORDER)
+    try:
+        return None if text is None else tuple(int(axis) for axis in text.split(",")) if text else ()
+    except ValueError:
+        return None
+
+
+def _check_order(value: ir.Value) -> Iterator[Finding]:
+    order, text = order_of(value), value.metadata_props[ORDER]
+    if order is None:
+        yield _annotation(value, "axes such as 0,2,3,1", text, "the order is not a list of axes")
+        return
+    rank = len(order) if value.shape is None else len(value.shape)
+    if sorted(order) != list(range(rank)):
+        yield _annotation(value, f"an order of {rank} axes", text, "the order does not fit the value")
+
+
+def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator[Finding]:
+    text = value.metadata_props[key]
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError as error:
+        yield _annotation(value, error.expected, f"{error.found} in {text!r}", f"{key} is not a layout")
+        return
+    rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
+    if value.shape is not None and len(value.shape) != rank:
+        yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
+        return
+    # The declared layout of an input is what derivation starts from; readers may still take it for something else.
+    candidates = derivation.candidates(value) if key == LAYOUT else []
+    if not candidates or layout.rank != rank:
+        return
+    clash = [
+        i
+        for i, name in enumerate(layout.names)
+        if name != "*" and (known := {naming[i] for naming in candidates} - {None}) and name not in known
+    ]
+    if clash:
+        shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
+        yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
+
+
+def _annotation(value: ir.Value, expected: str, found: str, message: str) -> Finding:
+    producer = value.producer()
+    return Finding(
+        rule="layout-annotation",
+        node=node_label(producer) if producer is not None else value.name,
+        expected=expected,
+        found=found,
+        message=f"value {value.name}: {message}",
+    )

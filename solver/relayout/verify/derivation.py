@@ -1,0 +1,142 @@
+"""The names of every value's axes, derived afresh from the graph.
+
+`made` is what a value's producer gives, carried forward; `read` is what its readers take it for, carried backward. The
+two may disagree in a sound model: a network may turn its picture, or feed its tokens as channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from relayout.errors import LayoutSyntaxError
+from relayout.layout import Layout
+from relayout.verify.operators import AxisNames, axis_sources, own_names
+
+__all__ = ["BOUNDARY", "LAYOUT", "ORDER", "Derivation", "derive", "walk"]
+
+ORDER = "relayout.order"
+LAYOUT = "relayout.layout"
+BOUNDARY = "relayout.boundary_layout"
+
+# Readings of one value that are told apart; more than a few only occur in graphs that turn their axes on purpose.
+_MOST_READINGS = 8
+
+
+class Derivation:
+    """What is known of each value's axes; values of unknown rank have no entry."""
+
+    def __init__(self, made: Mapping[ir.Value, AxisNames], read: Mapping[ir.Value, frozenset[AxisNames]]) -> None:
+        self._made, self._read = made, read
+
+    def made(self, value: ir.Value) -> AxisNames | None:
+        """The names that the value's producer gives its axes."""
+        return self._made.get(value)
+
+    def read(self, value: ir.Value) -> frozenset[AxisNames]:
+        """The names that readers take the value's axes for, one tuple a reading."""
+        return self._read.get(value, frozenset())
+
+    def candidates(self, value: ir.Value) -> list[AxisNames]:
+        """Every naming of the value that says something, the producer's first."""
+        made = self._made.get(value)
+        namings = ([made] if made else []) + sorted(self.read(value), key=str)
+        return [naming for naming in namings if any(naming)]
+
+
+def walk(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes in order, a node's subgraphs before the node itself."""
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from walk(attribute.as_graph())
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for subgraph in attribute.as_graphs():
+                    yield from walk(subgraph)
+        yield node
+
+
+def derive(model: ir.Model, *, boundary: bool = True) -> Derivation:
+    """Derive all names; with `boundary` the graph inputs' declared layouts are taken for granted."""
+    nodes = list(walk(model.graph))
+    made: dict[ir.Value, AxisNames] = {}
+    for value in model.graph.inputs if boundary else ():
+        declared = declared_names(value)
+        if declared is not None:
+            made[value] = declared
+    for node in nodes:
+        for m, result in enumerate(node.outputs):
+            if result.shape is not None:
+                made[result] = _forward(node, m, len(result.shape), made)
+    read: dict[ir.Value, frozenset[AxisNames]] = {}
+    for node in reversed(nodes):
+        for n, operand in enumerate(node.inputs):
+            if operand is not None and operand.shape is not None:
+                readings = read.get(operand, frozenset()) | _backward(node, n, len(operand.shape), read)
+                read[operand] = frozenset(sorted(readings, key=str)[:_MOST_READINGS])
+    return Derivation(made, read)
+
+
+def declared_names(value: ir.Value) -> AxisNames | None:
+    """The names in a graph input's declared layout, or None where it declares none that fits."""
+    layout = declared_layout(value)
+    return None if layout is None else tuple(None if name == "*" else name for name in layout.names)
+
+
+def declared_layout(value: ir.Value) -> Layout | None:
+    """The layout that a graph input or output declares, or None where there is none of its rank."""
+    text = value.metadata_props.get(BOUNDARY)
+    if text is None or value.shape is None:
+        return None
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        return None
+    return layout if layout.rank == len(value.shape) else None
+
+
+def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames]) -> AxisNames:
+    own = own_names(node, "result", m) or (None,) * rank
+    if all(own):
+        return own
+    known: list[set[str]] = [set() for _ in range(rank)]
+    for n, operand in enumerate(node.inputs):
+        names = made.get(operand) if operand is not None else None
+        sources = _passes(node, n, m) if names else None
+        for axis, source in enumerate(sources or ()):
+            if names and source is not None and (name := names[source]) is not None:
+                known[axis].add(name)
+    # Operands that disagree leave the axis without a name.
+    carried = [next(iter(names)) if len(names) == 1 else None for names in known]
+    return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
+
+
+def _backward(node: ir.Node, n: int, rank: int, read: Mapping[ir.Value, frozenset[AxisNames]]) -> frozenset[AxisNames]:
+    own = own_names(node, "input", n)
+    readings = {own} if own is not None else set()
+    if own is not None and all(own):
+        return frozenset(readings)
+    for m, result in enumerate(node.outputs):
+        sources = _passes(node, n, m) if read.get(result) else None
+        for names in read.get(result, ()) if sources is not None else ():
+            carried: list[str | None] = list(own) if own is not None else [None] * rank
+            for axis, source in enumerate(sources or ()):
+                if source is not None:
+                    carried[source] = carried[source] or names[axis]
+            readings.add(tuple(carried))
+    return frozenset(reading for reading in readings if any(reading))
+
+
+# BatchNormalization and the like know their channels and pass every axis on.
+_CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
+
+
+def _passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
+    if node.op_type in _CHANNELS_ONLY:
+        source, result = node.inputs[n], node.outputs[m]
+        same = n == 0 and m == 0 and source is not None and source.shape is not None and result.shape is not None
+        return tuple(range(len(result.shape))) if same and result.shape is not None else None
+    return axis_sources(node, n, m)

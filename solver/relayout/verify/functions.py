@@ -1,0 +1,152 @@
+"""The operators of the domain `relayout`: each has a body, and the body is what its attributes say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from relayout.report import Finding
+from relayout.verify.contract import node_label
+from relayout.verify.derivation import walk
+from relayout.verify.operators import OURS, AxisNames, kernel_names, named, own_names, standard_names
+
+__all__ = ["check_functions"]
+
+_LAYOUTS = ("data_layout", "kernel_layout")
+
+
+def check_functions(model: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each operator without a body, and each body that is not what the call's attributes say."""
+    for node in walk(model.graph):
+        if node.domain == OURS:
+            function = model.functions.get(node.op_identifier())
+            if function is None:
+                yield _finding(node, "function-missing", "a function with this operator's body", "none")
+            else:
+                yield from _check_body(node, function)
+        elif node.op_identifier() not in model.functions and not _is_known(node):
+            yield Finding(
+                rule="function-missing",
+                severity="note",
+                node=node_label(node),
+                found=f"{node.domain}::{node.op_type}",
+                message="a custom operator without a body: what it does to layouts is not known",
+            )
+
+
+def _is_known(node: ir.Node) -> bool:
+    return onnx.defs.has(node.op_type, node.domain) or node.domain == ""
+
+
+def _check_body(node: ir.Node, function: ir.Function) -> Iterator[Finding]:
+    """The body is Transposes of inputs, the standard operator, Transposes of results, and nothing else."""
+    work = [inner for inner in function if inner.op_type != "Transpose" or inner.domain not in ("", "ai.onnx")]
+    if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain not in ("", "ai.onnx"):
+        found = ", ".join(inner.op_type for inner in function)
+        yield _finding(node, "function-body", f"Transpose, {node.op_type}, Transpose", found)
+        return
+    (operator,) = work
+    for side in ("input", "result"):
+        yield from _check_side(node, function, operator, side)
+    yield from _check_attributes(node, function, operator)
+
+
+def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: str) -> Iterator[Finding]:
+    inner = operator.inputs if side == "input" else operator.outputs
+    outer = list(function.inputs) if side == "input" else list(function.outputs)
+    count = len(node.inputs) if side == "input" else len(node.outputs)
+    for n in range(count):
+        value = inner[n] if n < len(inner) else None
+        end = outer[n] if n < len(outer) else None
+        expected = _expected_perm(node, side, n)
+        if value is None or end is None:
+            operand = node.inputs[n] if side == "input" else node.outputs[n]
+            if operand is not None and (side == "input" or operand.name):
+                yield _finding(node, "function-body", f"{side} {n} in the body", "none", n)
+            continue
+        found = _path(value, end) if side == "input" else _path(end, value)
+        if found is None:
+            yield _finding(node, "function-body", f"{side} {n} of the function passed on", "something else", n)
+        elif expected is not None and (found or tuple(range(len(expected)))) != expected:
+            yield _finding(node, "function-body", f"{side} {n} transposed by {expected}", f"{found or 'not at all'}", n)
+        elif expected is None and found and sorted(found) != list(found):
+            yield _finding(node, "function-body", f"{side} {n} as it is", f"transposed by {found}", n)
+
+
+def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
+    """The permutation from `start` to `value` through Transposes; () if there are none, None if no way leads there."""
+    if value is start:
+        return ()
+    node = value.producer()
+    if node is None or node.op_type != "Transpose" or node.inputs[0] is None:
+        return None
+    before = _path(node.inputs[0], start)
+    perm = node.attributes.get_ints("perm")
+    if before is None or perm is None:
+        return None
+    if before and len(before) != len(perm):
+        return None
+    return tuple(before[axis] for axis in perm) if before else tuple(perm)
+
+
+def _expected_perm(node: ir.Node, side: str, n: int) -> tuple[int, ...] | None:
+    """The permutation between the standard operator's operand and this one's; None where the operand stays as it is."""
+    facts, names = named(node), own_names(node, side, n)
+    if facts is None or names is None:
+        return None
+    is_kernel = side == "input" and n == facts.kernel
+    if ("kernel_layout" if is_kernel else "data_layout") not in node.attributes:
+        return None
+    standard = kernel_names(node.op_type, len(names)) if is_kernel else standard_names(len(names))
+    return _permutation(standard, names) if side == "result" else _permutation(names, standard)
+
+
+def _permutation(source: AxisNames, target: AxisNames) -> tuple[int, ...]:
+    """The perm of the Transpose from `source` to `target`; what is no permutation gives one that matches no body."""
+    if None in source or sorted(map(str, source)) != sorted(map(str, target)):
+        return (-1,)
+    return tuple(source.index(name) for name in target)
+
+
+def _check_attributes(node: ir.Node, function: ir.Function, operator: ir.Node) -> Iterator[Finding]:
+    """Each attribute of the call reaches the operator in the body: by reference, or as the same constant."""
+    for name, attribute in node.attributes.items():
+        if name in _LAYOUTS:
+            continue
+        inner = operator.attributes.get(name)
+        if inner is None or (not inner.is_ref() and inner.value != attribute.value):
+            found = "none" if inner is None else str(inner.value)
+            yield _finding(node, "function-body", f"attribute {name} = {attribute.value}", found)
+        elif inner.is_ref() and inner.ref_attr_name != name:
+            yield _finding(node, "function-body", f"attribute {name} passed on", f"attribute {inner.ref_attr_name}")
+    for name, inner in operator.attributes.items():
+        if name not in node.attributes and not inner.is_ref() and not _is_default(function, operator, name, inner):
+            yield _finding(node, "function-body", f"no attribute {name}", str(inner.value))
+
+
+def _is_default(function: ir.Function, operator: ir.Node, name: str, inner: ir.Attr) -> bool:
+    if name in function.attributes:
+        return True
+    try:
+        schema = onnx.defs.get_schema(operator.op_type, function.opset_imports.get("", 1), "")
+        default = schema.attributes[name].default_value
+    except (onnx.defs.SchemaError, KeyError):
+        return False
+    return bool(default.name) and onnx.helper.get_attribute_value(default) in (
+        inner.value,
+        str(inner.value).encode(),
+    )
+
+
+def _finding(node: ir.Node, rule: str, expected: str, found: str, operand: int | None = None) -> Finding:
+    what = "has no body" if rule == "function-missing" else "has a body that does not do what its attributes say"
+    return Finding(
+        rule=rule,
+        node=node_label(node),
+        operand=operand,
+        expected=expected,
+        found=found,
+        message=f"relayout::{node.op_type} {what}",
+    )

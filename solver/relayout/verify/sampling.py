@@ -1,0 +1,140 @@
+"""Seeded data for graph inputs and for weights that are absent, the same for a model and its original.
+
+Data is never symmetric: floats are drawn from a normal distribution with a mean of its own for each place along the
+last axis, so that a swapped axis shows in any result that depends on it at all.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.shape_inference import all_graphs
+from relayout.tensors import AbsentTensor, Step
+
+__all__ = ["Array", "Plan", "draw_inputs", "plans", "with_weights"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Plan:
+    """Extents for the dims that are not known before run time, and the largest integer that is drawn."""
+
+    def __init__(self, extents: Mapping[str, int], highest: int) -> None:
+        self.extents, self.highest = extents, highest
+
+    def __repr__(self) -> str:
+        return f"Plan({dict(self.extents)}, highest={self.highest})"
+
+
+def plans(inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
+    """Yield plans to try in turn: unequal sizes first, then what small or unforgiving models accept.
+
+    A dim that stands first in an input is a batch.
+    """
+    batches, others = _unknown(inputs)
+    for batch, sizes, highest in (
+        (2, (32, 64, 96), 4),
+        (1, (32, 64, 96), 2),
+        (1, (64,), 2),
+        (2, (6, 8, 10), 2),
+        (1, (8,), 1),
+        (1, (1,), 1),
+    ):
+        extents = dict.fromkeys(batches, batch)
+        extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
+        extents.update({name: size for name, size in (dims or {}).items() if name in extents})
+        yield Plan(extents, highest)
+
+
+def _unknown(inputs: Sequence[ir.Value]) -> tuple[list[str], list[str]]:
+    batches: dict[str, None] = {}
+    others: dict[str, None] = {}
+    for value in inputs:
+        for axis, extent in enumerate(value.shape or ()):
+            if not isinstance(extent, int):
+                (batches if axis == 0 else others)[_symbol(value, axis)] = None
+    return list(batches), [name for name in others if name not in batches]
+
+
+def _symbol(value: ir.Value, axis: int) -> str:
+    extent = value.shape[axis] if value.shape is not None else None
+    named = isinstance(extent, ir.SymbolicDim) and extent.value is not None
+    return str(extent) if named else f"{value.name}:{axis}"
+
+
+def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int) -> dict[str, Array]:
+    """Return an array for each input, in the input's own shape."""
+    return {str(value.name): _draw_input(value, plan, seed) for value in inputs}
+
+
+def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
+    if value.dtype is None or value.shape is None:
+        raise ValueError(f"input {value.name} has no tensor type with a rank")
+    shape = [
+        extent if isinstance(extent, int) else plan.extents[_symbol(value, axis)]
+        for axis, extent in enumerate(value.shape)
+    ]
+    generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])
+    return _draw(generator, shape, value.dtype, plan.highest)
+
+
+def _draw(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, highest: int) -> Array:
+    if dtype == ir.DataType.STRING:
+        return generator.choice(np.array(["", "a", "bc", "def"], dtype=object), size=tuple(shape))
+    if dtype == ir.DataType.BOOL:
+        return generator.random(tuple(shape)) < 0.5
+    if dtype in (ir.DataType.UINT8, ir.DataType.INT8):
+        return generator.integers(0, 128, size=tuple(shape)).astype(dtype.numpy())
+    if dtype.is_integer():
+        return generator.integers(0, highest, size=tuple(shape)).astype(dtype.numpy())
+    # A different mean along the last axis: data that looks the same from every side hides a swapped axis.
+    lean = generator.normal(size=shape[-1]) if shape else 0.0
+    return np.asarray(generator.normal(size=tuple(shape)) + 0.5 * lean).astype(dtype.numpy())
+
+
+def with_weights(model: ir.Model) -> ir.Model:
+    """Return the model with data for each absent constant: drawn for its name, moved as its owner is told to.
+
+    The same model if nothing is absent. Raises ValueError where a transform cannot be undone to find the owner's shape.
+    """
+    absent = [value for graph in all_graphs(model) for value in graph.initializers.values()]
+    if not any(isinstance(value.const_value, AbsentTensor) for value in absent):
+        return model
+    filled = model.clone()
+    for graph in all_graphs(filled):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, AbsentTensor):
+                value.const_value = ir.tensor(
+                    _weight(value.const_value), dtype=value.const_value.dtype, name=value.name
+                )
+    return filled
+
+
+def _weight(tensor: AbsentTensor) -> Array:
+    shape = _shape_before(tuple(int(extent) for extent in tensor.shape.numpy()), tensor.transform)
+    generator = np.random.default_rng(zlib.crc32(str(tensor.name).encode()))
+    if tensor.dtype.is_floating_point() and len(shape) < 2:
+        # One-dimensional weights are scales, variances and shifts: away from zero suits all.
+        data: Array = generator.uniform(0.5, 1.5, size=shape).astype(tensor.dtype.numpy())
+    elif tensor.dtype.is_floating_point():
+        fan_in = max(1, int(np.prod(shape[1:])))
+        data = (generator.normal(size=shape) / np.sqrt(fan_in)).astype(tensor.dtype.numpy())
+    else:
+        data = _draw(generator, shape, tensor.dtype, 2)
+    for step in tensor.transform:
+        data = data.transpose(step["perm"]) if step["op"] == "transpose" else data.reshape(step["shape"])
+    return np.ascontiguousarray(data)
+
+
+def _shape_before(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
+    for step in reversed(steps):
+        if step["op"] != "transpose":
+            raise ValueError(f"the shape before {dict(step)} is not noted")
+        perm = list(step["perm"])
+        shape = tuple(shape[perm.index(axis)] for axis in range(len(shape)))
+    return shape

@@ -1,0 +1,114 @@
+"""The verifier: derive every layout afresh, compare with what the backend asked for, run beside the original.
+
+It imports nothing of what made the model: neither the op table, nor the problem, nor the solve, nor the rewrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+
+from relayout.backend import Backend, load_backend
+from relayout.errors import InputError
+from relayout.model_io import Source, read_model
+from relayout.report import Finding, Report, Verification
+from relayout.verify.accounting import check_report
+from relayout.verify.comparison import check_against
+from relayout.verify.contract import check_annotations, check_requirements
+from relayout.verify.derivation import derive
+from relayout.verify.functions import check_functions
+from relayout.verify.soundness import check_channels, check_onnx, check_shapes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relayout.report import Numeric
+
+__all__ = ["verify"]
+
+_RANK = {"error": 0, "warning": 1, "note": 2}
+
+
+def verify(
+    model: Source,
+    backend: str | Path | Mapping[str, Any] | Backend | type[Backend] = "onnx",
+    against: Source | None = None,
+    *,
+    samples: int = 2,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    report: Report | None = None,
+    run: bool = True,
+) -> Verification:
+    """Return everything that is wrong with `model` for `backend`, as findings.
+
+    With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
+    seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's accounts are checked too.
+    Raises InputError for what is no model, BackendError for a backend that fails; a wrong model is data.
+    """
+    chosen = load_backend(backend)
+    findings: list[Finding] = []
+    subject, faults = _readable(model)
+    findings += faults
+    original = read_model(against) if against is not None else None
+    findings += _static(subject, chosen)
+    if original is not None:
+        findings += check_against(subject, original)
+    if report is not None:
+        findings += check_report(report, subject, original, dims)
+    numeric: Numeric | None = None
+    if original is not None and run:
+        found, numeric = _numeric(subject, original, findings, samples, seed, dims)
+        findings += found
+    ordered = sorted(_once(findings), key=lambda finding: _RANK[finding.severity])
+    passed = all(finding.severity != "error" for finding in ordered)
+    return Verification(passed=passed, findings=tuple(ordered), numeric=numeric)
+
+
+def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
+    """The model as it is read; one whose parts contradict each other as it stands, and the contradiction."""
+    try:
+        return read_model(model), []
+    except InputError as error:
+        if isinstance(model, ir.Model):
+            raw = model
+        elif isinstance(model, onnx.ModelProto):
+            raw = ir.from_proto(model)
+        else:
+            raise
+        text = f"{error.where}: {error.problem}" if error.where else error.problem
+        finding = Finding(rule="shape", expected=error.expected, found=error.found, message=text)
+        return raw, [finding]
+
+
+def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+    derivation = derive(model)
+    yield from check_onnx(model)
+    yield from check_shapes(model)
+    yield from check_channels(model)
+    yield from check_functions(model)
+    yield from check_annotations(model, derivation)
+    yield from check_requirements(model, backend, derivation)
+
+
+def _numeric(
+    model: ir.Model,
+    original: ir.Model,
+    findings: list[Finding],
+    samples: int,
+    seed: int,
+    dims: Mapping[str, int] | None,
+) -> tuple[list[Finding], Numeric]:
+    from relayout.report import Numeric
+    from relayout.verify.numeric import compare
+
+    if any(finding.rule == "boundary" for finding in findings):
+        return [], Numeric(status="skipped", reason="the boundaries differ")
+    return compare(model, original, samples=samples, seed=seed, dims=dims)
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    return list(dict.fromkeys(findings))
