@@ -52,6 +52,7 @@ class Alternative:
     formats: tuple[Order, ...]
     form: Form
     cost: int = 0
+    is_source: bool = False
 
 
 @dataclass(slots=True)
@@ -163,7 +164,7 @@ class _Builder:
             format_ = operand.view.to_root(order_of(axes))
             assert format_ is not None
             self.spaces.add_format(operand.tensor, format_)
-            choice.alternatives.append(Alternative((format_,), order_of(axes)))
+            choice.alternatives.append(Alternative((format_,), order_of(axes), 0, _changes_nothing(order_of(axes))))
             choice.layouts.append((wanted or self.names.of(operand) or "as in the source",))
 
     def _boundary_axes(self, operand: Operand, wanted: str | None, where: str) -> Axes:
@@ -256,17 +257,21 @@ class _Builder:
                     assert format_ is not None
                     self.spaces.add_format(port.operand.tensor, format_)
                     formats.append(format_)
-                self._add(choice, Alternative(tuple(formats), form, implementation.cost), wish)
+                self._add(choice, formats, form, wish)
         if not choice.alternatives:
             raise _infeasible(choice, broken)
         self.choices.append(choice)
 
-    def _add(self, choice: NodeChoice, alternative: Alternative, wish: _Wish) -> None:
-        """Enter an alternative; of two with the same formats the cheaper stays."""
+    def _add(self, choice: NodeChoice, formats: list[Order], form: Form, wish: _Wish) -> None:
+        """Enter an alternative; of two with the same formats the cheaper stays, then the one that changes nothing."""
+        natural = _changes_nothing(form) and all(
+            f == self._source_format(port) for port, f in zip(choice.ports, formats, strict=True)
+        )
+        alternative = Alternative(tuple(formats), form, wish.implementation.cost, natural)
         shown = tuple(str(layout) if layout is not None else "" for layout in wish.layouts)
         for place, known in enumerate(choice.alternatives):
             if known.formats == alternative.formats:
-                if alternative.cost < known.cost:
+                if (alternative.cost, not natural) < (known.cost, not known.is_source):
                     choice.alternatives[place], choice.layouts[place] = alternative, shown
                 return
         choice.alternatives.append(alternative)
@@ -400,7 +405,7 @@ class _Builder:
             else:
                 for port, format_ in zip(ports, formats, strict=True):
                     self.spaces.add_format(port.operand.tensor, format_)
-                self._add(choice, Alternative(tuple(formats), form, implementation.cost), wish)
+                self._add(choice, formats, form, wish)
         if not choice.alternatives:
             raise _infeasible(choice, broken)
         self.choices.append(choice)
@@ -438,7 +443,9 @@ class _Builder:
                 own = port.operand.view.from_root(format_)
                 place = next(placements(own, len(port.operand.view.axes)), None) if own is not None else None
                 if place is not None:
-                    choice.alternatives.append(Alternative((format_,), order_of(place)))
+                    choice.alternatives.append(
+                        Alternative((format_,), order_of(place), 0, _changes_nothing(order_of(place)))
+                    )
                     choice.layouts.append(("any",))
         warnings = []
         if self.spaces.capped:
@@ -463,7 +470,7 @@ class _Builder:
                 )
                 assert format_ is not None
                 formats.append(format_)
-            self._add(choice, Alternative(tuple(formats), form, wish.implementation.cost), wish)
+            self._add(choice, formats, form, wish)
         if not choice.alternatives:
             broken = [
                 f"{_place(choice, port)} requires {layout}"
@@ -472,6 +479,14 @@ class _Builder:
                 if layout is not None
             ]
             raise _infeasible(choice, broken)
+
+
+def _changes_nothing(form: Form) -> bool:
+    if isinstance(form, FixedForm):
+        return all(order is None or order == tuple(range(len(order))) for order in (*form.inputs, *form.outputs))
+    if isinstance(form, tuple):
+        return form == source_order(len(form))
+    return not form
 
 
 def _fill(wanted: str, native: str) -> str | None:

@@ -241,7 +241,7 @@ def expand(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit(constants={1: np.array([full[a] for a in order], np.int64)})
 
-    return Free(extents, (axes[rank - own :], None), (axes,), edit=edit)
+    return Free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes)
 
 
 @row("free", "Gather")
@@ -250,18 +250,19 @@ def gather(node: Reading) -> Free:
     data, index = node.extents(0), node.extents(1)
     rank, many = len(data), len(index)
     axis = node.axis(0, rank)
-    inner = tuple(range(rank, rank + many))
-    extents: tuple[Extent, ...] = data + index
-    result = (*range(axis), *inner, *range(axis + 1, rank))
+    inner = tuple(range(axis + 1, axis + 1 + many))
+    outer = (*range(axis + 1), *range(axis + 1 + many, rank + many))
+    extents: tuple[Extent, ...] = (*data[: axis + 1], *index, *data[axis + 1 :])
+    result = tuple(a for a in range(rank + many) if a != axis)
 
     def allows(order: Axes) -> bool:
         at = order.index(axis)
         return order[at + 1 : at + 1 + many] == inner
 
     def edit(order: Axes) -> Edit:
-        return Edit({"axis": position(order, tuple(range(rank)), axis)})
+        return Edit({"axis": position(order, outer, axis)})
 
-    return Free(extents, (tuple(range(rank)), None), (result,), allows=allows, edit=edit)
+    return Free(extents, (outer, None), (result,), allows=allows, edit=edit)
 
 
 @row("free", "LayerNormalization", since=17)

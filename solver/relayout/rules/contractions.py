@@ -36,21 +36,21 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     if len(a) < 2 or len(b) < 2:
         raise NoRuleError
     result = node.result_extents()
-    rank = len(result)
-    contracted = rank
-    extents: tuple[Extent, ...] = (*result, a[-1])
-    first = (*range(rank - len(a), rank - 1), contracted)
-    second = (*range(rank - len(b), rank - 2), contracted, rank - 1)
-    last_row, column = rank - 2, rank - 1
+    rows = len(result) - 1
+    contracted, column = rows, rows + 1
+    extents: tuple[Extent, ...] = (*result[:-1], a[-1], result[-1])
+    first = (*range(rows - len(a) + 1, rows), contracted)
+    second = (*range(rows - len(b) + 1, rows - 1), contracted, column)
 
     def allows(order: Axes) -> bool:
         if order[-2:] != (contracted, column):
             return False
-        return len(b) == 2 or order[-3] == last_row
+        return len(b) == 2 or order[-3] == rows - 1
 
     inputs: list[Axes | None] = [None] * len(node.node.inputs)
     inputs[left], inputs[right] = first, second
-    return Free(extents, tuple(inputs), (tuple(range(rank)),), allows=allows)
+    batch = tuple(range(rows - 1))
+    return Free(extents, tuple(inputs), ((*range(rows), column),), allows=allows, broadcasts=batch)
 
 
 @row("contract", "Gemm")
@@ -74,7 +74,7 @@ def einsum(node: Reading) -> Free:
     operands = terms.split(",")
     if not arrow or "." in equation or any(len(set(t)) != len(t) for t in (*operands, result)):
         raise NoRuleError
-    subscripts = sorted(set("".join(operands)))
+    subscripts = _in_source_order([*operands, result])
     lengths: dict[str, Extent] = {}
     for index, term in enumerate(operands):
         if len(term) != node.rank(index):
@@ -92,3 +92,15 @@ def einsum(node: Reading) -> Free:
 
     output = tuple(subscripts.index(s) for s in result)
     return Free(tuple(lengths[s] for s in subscripts), inputs, (output,), edit=edit)
+
+
+def _in_source_order(terms: list[str]) -> str:
+    """All subscripts in an order that every term keeps; `NoRuleError` where the terms contradict each other."""
+    before = {s: {t for term in terms if s in term for t in term[: term.index(s)]} for s in "".join(terms)}
+    order = ""
+    while len(order) < len(before):
+        ready = sorted(s for s, earlier in before.items() if s not in order and earlier <= set(order))
+        if not ready:
+            raise NoRuleError
+        order += ready[0]
+    return order

@@ -24,7 +24,7 @@ def elementwise(node: Reading) -> Free:
         return tuple(range(rank - own, rank))
 
     inputs = tuple(aligned(i) for i in range(len(node.node.inputs)))
-    return Free(extents, inputs, (tuple(range(rank)),), splits=True)
+    return Free(extents, inputs, (tuple(range(rank)),), splits=True, broadcasts=tuple(range(rank)))
 
 
 @row("free", "CastLike")

@@ -59,7 +59,7 @@ class Free:
     space orders every operand. `allows` and `edit` take a full order of the space's axes. `letters` names the space's
     axes where the operator names them; only then can a backend ask for an order that ONNX has no word for, and the node
     is written as `relayout::`. `splits`: the operator works on each element by itself, so factors of axes may be
-    apart.
+    apart. `broadcasts`: the axes that an input may lack and is then read as if it had them with extent 1.
     """
 
     extents: tuple[Extent, ...]
@@ -69,6 +69,7 @@ class Free:
     edit: Callable[[Axes], Edit] = _unchanged
     letters: str = ""
     splits: bool = False
+    broadcasts: Axes = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,229 @@
+"""The one door: read, require, formulate, solve, rewrite, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from relayout.backend import Backend, load_backend
+from relayout.cost import OBJECTIVES
+from relayout.errors import InfeasibleError, OutOfTimeError, UsageError
+from relayout.explain import conversions_of
+from relayout.formulation import Formulation, formulate
+from relayout.model_io import Source, read_model, to_json, to_proto, warnings_of
+from relayout.report import Report, SolverFacts
+from relayout.requirements import collect_requirements
+from relayout.rewrite import rewrite
+from relayout.solve import Solution, solve
+from relayout.totals import totals
+from relayout.views import collect_tensors
+
+__all__ = ["Options", "Outcome", "inline_functions", "legalize", "legalize_model", "output_path"]
+
+BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller may choose beside the backend. `dims` gives sizes to symbolic dims, for pricing only."""
+
+    objective: str = "bytes"
+    input_layouts: Mapping[str, str] | None = None
+    output_layouts: Mapping[str, str] | None = None
+    dims: Mapping[str, int] | None = None
+    time_limit: float | None = None
+    engine: str = "auto"
+    max_transposes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise UsageError(
+                "unknown objective", where="objective", expected=" or ".join(OBJECTIVES), found=str(self.objective)
+            )
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise UsageError("the time limit must be positive", where="time_limit", found=str(self.time_limit))
+        for name, size in (self.dims or {}).items():
+            if size < 1:
+                raise UsageError(
+                    "a dim's size must be positive", where=f"dims, {name}", expected="1 or more", found=str(size)
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The legal model, its report, and whether it differs from the source at all."""
+
+    model: ir.Model
+    report: Report
+    changed: bool
+
+
+def legalize(
+    model: Source,
+    backend: BackendSpec = "onnx",
+    *,
+    objective: str = "bytes",
+    input_layouts: Mapping[str, str] | None = None,
+    output_layouts: Mapping[str, str] | None = None,
+    dims: Mapping[str, int] | None = None,
+    time_limit: float | None = None,
+    engine: str = "auto",
+    desired_layouts: Mapping[str, Sequence[str]] | None = None,
+    skip: Sequence[str] = (),
+    check: bool = False,
+    inline: bool = False,
+    max_transposes: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Any, Report]:
+    """The cheapest model that computes the same and is legal for `backend`, and the report.
+
+    `model` is a path (.onnx or .json), ONNX bytes, an onnx.ModelProto, an onnx_ir.Model or graph JSON (a dict). The legal
+    model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument itself is never changed.
+    `input_layouts` and `output_layouts` set how graph inputs and outputs lie ("NHWC", or "any": the solver chooses).
+    `desired_layouts` and `skip` go to the backend `convert-layout`. `check` runs the verifier against the source;
+    `inline` replaces the `relayout::` functions by their bodies.
+
+    Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
+    """
+    options = Options(objective, input_layouts, output_layouts, dims, time_limit, engine, max_transposes)
+    chosen = load_backend(backend, options={"desired_layouts": desired_layouts, "skip": tuple(skip)})  # type: ignore[arg-type]
+    outcome = legalize_model(read_model(model), chosen, options, progress=progress)
+    legal, report = outcome.model, outcome.report
+    if inline:
+        inline_functions(legal)
+    if check:
+        from relayout.verify import verify
+
+        report = report.model_copy(update={"verification": verify(legal, chosen, against=model)})
+    if isinstance(model, onnx.ModelProto):
+        return to_proto(legal), report
+    if isinstance(model, dict):
+        return to_json(legal), report
+    return legal, report
+
+
+def legalize_model(
+    model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
+) -> Outcome:
+    """The stages, one after the other, on a model of our own that may be changed."""
+    tell = progress or (lambda stage: None)
+    clock = perf_counter()
+    dims = dict(options.dims or {})
+    before = totals(model, dims)
+    tell("requirements")
+    tensors = collect_tensors(model)
+    requirements = collect_requirements(
+        model,
+        backend,
+        tensors,
+        input_layouts={**_declared(model), **(options.input_layouts or {})},
+        output_layouts=options.output_layouts,
+    )
+    formulation = formulate(requirements, model, backend, options.objective, dims)
+    built = perf_counter() - clock
+    tell("solve")
+    natural = formulation.source_assignment()
+    solution = solve(
+        formulation.problem,
+        engine=options.engine,
+        time_limit=options.time_limit,
+        hint=natural,
+        max_conversions=options.max_transposes,
+    )
+    assignment = _assignment(solution, formulation)
+    made = list(formulation.conversions(assignment))
+    spent = sum(m.bytes for m in made)
+    tell("rewrite")
+    start = perf_counter()
+    changed = assignment != natural or (before.transposes, before.bytes) != (len(made), spent)
+    conversions = conversions_of(formulation, assignment)
+    if changed:
+        rewrite(model, formulation, assignment)
+    after = totals(model, dims) if changed else before
+    seconds = {"build": built, **solution.seconds, "rewrite": perf_counter() - start}
+    facts = SolverFacts(
+        choices=solution.choices,
+        kernel_choices=solution.kernel_choices,
+        engine=solution.engine,
+        seconds={name: round(value, 6) for name, value in seconds.items()},
+    )
+    cost, bound = _in_units(solution, formulation, assignment, options.objective)
+    report = Report(
+        status=solution.status,  # type: ignore[arg-type]
+        cost=cost,
+        bound=bound,
+        objective=options.objective,
+        backend=backend.name,
+        before=before,
+        after=after,
+        conversions=conversions,
+        solver=facts,
+        warnings=(*warnings_of(model), *requirements.warnings),
+    )
+    return Outcome(model, report, changed)
+
+
+def _assignment(solution: Solution, formulation: Formulation) -> tuple[int, ...]:
+    if solution.status == "infeasible":
+        names = [formulation.requirements.choices[c].label for c in solution.conflict]
+        raise InfeasibleError("the requirements contradict each other", conflict=names)
+    if solution.assignment is None:
+        raise OutOfTimeError(
+            "no solution was found in the time that was given",
+            found=f"bound {solution.bound}",
+            hint="give it more time with --time-limit",
+        )
+    return solution.assignment
+
+
+def _in_units(
+    solution: Solution, formulation: Formulation, assignment: Sequence[int], objective: str
+) -> tuple[int, int]:
+    """Cost and bound in the objective's own unit: bytes, or transposes."""
+    made = list(formulation.conversions(assignment))
+    own = sum(
+        choice.alternatives[a].cost
+        for choice, a in zip(formulation.requirements.choices, assignment, strict=True)
+    )
+    cost = sum(m.bytes for m in made) + own if objective == "bytes" else len(made)
+    if solution.status == "optimal":
+        return cost, cost
+    scale = formulation.scale
+    weight, unit = (scale.byte_weight, scale.unit) if objective == "bytes" else (scale.count_weight, 1)
+    return cost, min(cost, (solution.bound or 0) // weight * unit)
+
+
+def _declared(model: ir.Model) -> dict[str, str]:
+    """The layouts that the model's own inputs declare (graph JSON's `layout`)."""
+    return {
+        value.name: layout
+        for value in model.graph.inputs
+        if value.name and (layout := value.metadata_props.get("relayout.boundary_layout"))
+    }
+
+
+def inline_functions(model: ir.Model) -> None:
+    """Replace every `relayout::` operator by its body, for runtimes that know no functions."""
+    from onnx_ir.passes.common import InlinePass
+
+    InlinePass()(model)
+
+
+def output_path(path: str | os.PathLike[str]) -> Path:
+    """Where to write: the suffix says the format."""
+    target = Path(path)
+    if target.suffix not in (".onnx", ".json"):
+        raise UsageError(
+            "the suffix says the format", where=f"-o {target}", expected=".onnx or .json", found=target.suffix or "none"
+        )
+    return target
+
+

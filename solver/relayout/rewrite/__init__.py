@@ -1,0 +1,26 @@
+"""Model x solution -> the legal model.
+
+Node by node, in topological order: operands read from the right copy, attributes rewritten, each copy made once, right
+after its source. Relabel nodes vanish. Names of graph inputs and outputs stay; so does all that layouts do not concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from relayout.formulation import Formulation
+from relayout.rewrite.rewriter import Rewriter
+
+__all__ = ["rewrite"]
+
+
+def rewrite(model: ir.Model, formulation: Formulation, assignment: Sequence[int]) -> None:
+    """Make `model` what the assignment says. The formulation was built from this very object, which is changed."""
+    rewriter = Rewriter(model, formulation, assignment)
+    rewriter.enter_inputs()
+    for node in list(model.graph):
+        rewriter.write(node)
+    rewriter.leave_outputs()
+    rewriter.clean_up()

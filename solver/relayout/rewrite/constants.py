@@ -1,0 +1,203 @@
+"""Constants in the format that a reader wants, made before the model runs.
+
+A stored constant is re-laid out lazily when it is written. A value computed from constants (a dequantised weight, say)
+keeps its computation, on re-laid-out constants, where the op table knows how; else it is computed once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.memory_format import Extent
+from relayout.rewrite.physical import Emitter
+from relayout.rules import Axes, Free, extents_of
+from relayout.tensor_types import is_absent
+from relayout.tensors import Step, relaid
+from relayout.views import Tensors
+
+__all__ = ["Constants", "broadcast_shape", "input_places"]
+
+FOLD_LIMIT = 1 << 28
+
+
+def input_places(rule: Free, axes: Axes, order: Axes) -> list[int | None]:
+    """The input's axes in the order of the space, outermost first; None where a unit dimension stands in for an axis
+    that it lacks. Those at the front are left out: broadcasting adds them."""
+    places = [axes.index(a) if a in axes else None for a in order if a in axes or a in rule.broadcasts]
+    while places and places[0] is None:
+        places.pop(0)
+    return places
+
+
+def broadcast_shape(shape: Sequence[Extent], places: Sequence[int | None]) -> list[int] | None:
+    """The shape in the order of `places`, with a unit dimension where it has None; None where it has none."""
+    if None not in places:
+        return None
+    return [int(shape[p]) if p is not None else 1 for p in places]  # type: ignore[arg-type]
+
+
+class Constants:
+    """Every re-laid-out constant of one rewrite, each made once."""
+
+    def __init__(self, tensors: Tensors, emitter: Emitter) -> None:
+        self._tensors = tensors
+        self._emitter = emitter
+        self._made: dict[tuple[ir.Value, tuple[int, ...], tuple[int, ...] | None], ir.Value] = {}
+        self.replaced: dict[ir.Value, list[ir.Value]] = {}
+
+    def laid(self, value: ir.Value, perm: Sequence[int], shape: Sequence[int] | None = None) -> ir.Value:
+        """`value` transposed by `perm` and then reshaped to `shape`, as a constant or a computation from constants."""
+        perm = tuple(perm)
+        if perm == tuple(range(len(perm))) and shape is None:
+            return value
+        key = (value, perm, tuple(shape) if shape is not None else None)
+        if key not in self._made:
+            self._made[key] = self._make(value, perm, key[2])
+        return self._made[key]
+
+    def _make(self, value: ir.Value, perm: tuple[int, ...], shape: tuple[int, ...] | None) -> ir.Value:
+        steps: list[Step] = []
+        if perm != tuple(range(len(perm))):
+            steps.append({"op": "transpose", "perm": list(perm)})
+        if shape is not None:
+            steps.append({"op": "reshape", "shape": list(shape)})
+        tensor = ir.convenience.get_const_tensor(value)
+        if tensor is not None:
+            return self._stored(value, relaid(tensor, steps))
+        producer = value.producer()
+        assert producer is not None
+        rule = self._tensors.rules.get(producer)
+        if isinstance(rule, Free) and shape is None and len(producer.outputs) == 1:
+            own = rule.outputs[0]
+            order = _space_order(rule, own, perm) if own is not None else None
+            if order is not None and rule.allows(order):
+                return self._recomputed(producer, rule, order)
+        folded = _fold(value)
+        if folded is not None:
+            return self._stored(value, relaid(folded, steps))
+        return self._at_run_time(value, perm, shape)
+
+    def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+        name = self._emitter.fresh(f"{value.name}_laid")
+        tensor.name = name
+        made = ir.Value(
+            name=name,
+            shape=ir.Shape(list(tensor.shape)),
+            type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
+            doc_string=value.doc_string,
+        )
+        self._emitter.constants.append(made)
+        self.replaced.setdefault(value, []).append(made)
+        return made
+
+    def _recomputed(self, producer: ir.Node, rule: Free, order: Axes) -> ir.Value:
+        """The same computation in another order of its axes."""
+        inputs: list[ir.Value | None] = []
+        for index, value in enumerate(producer.inputs):
+            axes = rule.inputs[index] if index < len(rule.inputs) else None
+            if value is None or axes is None:
+                inputs.append(value)
+                continue
+            places = input_places(rule, axes, order)
+            extents = extents_of(value)
+            assert extents is not None
+            perm = [p for p in places if p is not None]
+            inputs.append(self.laid(value, perm, broadcast_shape(extents, places)))
+        edit = rule.edit(order)
+        for index, array in edit.constants.items():
+            inputs += [None] * (index + 1 - len(inputs))
+            inputs[index] = self._emitter.constant(f"{producer.outputs[0].name}_{index}", array)
+        attributes = {name: attr for name, attr in producer.attributes.items() if name not in edit.attributes}
+        for name, setting in edit.attributes.items():
+            if setting is not None:
+                attributes[name] = ir.convenience.convert_attribute(name, _listed(setting))
+        source = producer.outputs[0]
+        extents = rule.outputs[0] and extents_of(source)
+        own = rule.outputs[0]
+        assert own is not None and extents is not None
+        shape = [extents[own.index(a)] for a in order if a in own]
+        result = ir.Value(name=self._emitter.fresh(f"{source.name}_laid"), shape=ir.Shape(shape), type=source.type)
+        self._emitter.emitted.append(
+            ir.Node(
+                producer.domain,
+                producer.op_type,
+                inputs,
+                attributes,
+                outputs=[result],
+                name=self._emitter.fresh(f"{producer.name or source.name}_laid"),
+                doc_string=producer.doc_string,
+            )
+        )
+        return result
+
+    def _at_run_time(self, value: ir.Value, perm: tuple[int, ...], shape: tuple[int, ...] | None) -> ir.Value:
+        extents = extents_of(value)
+        assert extents is not None
+        stem = f"{value.name}_laid"
+        permuted = [extents[p] for p in perm]
+        made = self._emitter.node("Transpose", [value], {"perm": list(perm)}, value, permuted, stem)
+        if shape is not None:
+            given = self._emitter.integers(f"{stem}_shape", shape)
+            made = self._emitter.node("Reshape", [made, given], {}, value, list(shape), stem)
+        return made
+
+
+def _listed(setting: object) -> object:
+    return list(setting) if isinstance(setting, tuple) else setting
+
+
+def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
+    """The order of the space that lays the result out by `perm`, where the result has all of the space's axes."""
+    if len(own) != len(rule.extents):
+        return None
+    return tuple(own[p] for p in perm)
+
+
+def _fold(value: ir.Value) -> ir.TensorProtocol | None:
+    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or it is too large."""
+    nodes: list[ir.Node] = []
+    leaves: dict[str, np.ndarray] = {}
+    pending, seen = [value], set()
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        tensor = ir.convenience.get_const_tensor(current)
+        if tensor is not None:
+            if is_absent(tensor) or tensor.nbytes > FOLD_LIMIT:
+                return None
+            leaves[current.name or ""] = tensor.numpy()
+            continue
+        producer = current.producer()
+        if producer is None:
+            return None
+        nodes.append(producer)
+        pending += [v for v in producer.inputs if v is not None]
+    return _evaluate(value, nodes, leaves)
+
+
+def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarray]) -> ir.TensorProtocol | None:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    graph = nodes[0].graph
+    assert graph is not None
+    order = {node: place for place, node in enumerate(graph)}
+    protos = [ir.to_proto(node) for node in sorted(set(nodes), key=order.__getitem__)]
+    inputs = [
+        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in leaves.items()
+    ]
+    output = onnx.helper.make_value_info(value.name or "", onnx.TypeProto())
+    body = onnx.helper.make_graph(protos, "constants", inputs, [output])
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
+    try:
+        (result,) = ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=opsets)).run(None, leaves)
+    except Exception:  # the reference implementation lacks operators and types; then the model computes it itself
+        return None
+    return ir.tensor(np.asarray(result))
