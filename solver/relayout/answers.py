@@ -30,7 +30,8 @@ _Operand = tuple[str, int]
 def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The ways in which `backend` runs `node`, checked: a layout for each operand, of its rank, and a cost.
 
-    A missing operand is in any layout, of rank 0. An operand of unknown rank keeps the layout that was answered.
+    A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
+    unknown rank keeps the layout that was answered.
     Raises BackendError.
     """
     answer = _call(backend, node, "implementations", lambda: backend.implementations(node))
@@ -99,6 +100,8 @@ def _layout(
     if not isinstance(layout, Layout):
         raise _nonsense(backend, node, "a Layout or its string", _shown(layout), operand)
     rank = rank_of(value)
+    if str(layout) == "*":
+        return Layout.any(rank)
     if value.shape is not None and axis_count(layout) != rank:
         raise _nonsense(
             backend, node, f"a layout of rank {rank}, as the tensor", f"{str(layout)!r}, of rank {layout.rank}", operand
