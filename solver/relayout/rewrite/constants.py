@@ -14,8 +14,7 @@ import onnx_ir as ir
 from relayout.memory_format import Extent
 from relayout.rewrite.physical import Emitter
 from relayout.rules import Axes, Free, extents_of
-from relayout.tensor_types import is_absent
-from relayout.tensors import Step, relaid
+from relayout.tensors import AbsentTensor, Step, relaid
 from relayout.views import Tensors
 
 __all__ = ["Constants", "broadcast_shape", "input_places"]
@@ -169,7 +168,7 @@ def _fold(value: ir.Value) -> ir.TensorProtocol | None:
         seen.add(current)
         tensor = ir.convenience.get_const_tensor(current)
         if tensor is not None:
-            if is_absent(tensor) or tensor.nbytes > FOLD_LIMIT:
+            if isinstance(tensor, AbsentTensor) or tensor.nbytes > FOLD_LIMIT:
                 return None
             leaves[current.name or ""] = tensor.numpy()
             continue

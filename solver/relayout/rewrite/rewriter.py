@@ -138,7 +138,10 @@ class Rewriter:
                 dims = _dims_of(port.operand, source_order(len(port.operand.view.axes)))
             else:
                 dims = _input_dims(port.operand, rule, axes, form, whole)
-            found = self._read(port.operand.tensor, format_, dims, broadcast=True, stem=self._stem(port.operand))
+            # An operand of lower rank may as well have unit dimensions at the front: broadcasting adds them anyway.
+            most = _full_rank(rule, form, whole) if axes is not None and rule.broadcasts else 0
+            most = most if axes is not None and len(axes) < len(rule.outputs[0] or ()) else 0
+            found = self._read(port.operand.tensor, format_, dims, most=most, stem=self._stem(port.operand))
             self._replace(node, index, found.value)
         gather = None
         if whole is not None:
@@ -392,14 +395,17 @@ class Rewriter:
         return _dims_of(port.operand, order_of(order) if order is not None else identity)
 
     def _read(
-        self, tensor: Tensor, format_: Order, dims: Dims, *, stem: str, broadcast: bool = False
+        self, tensor: Tensor, format_: Order, dims: Dims, *, stem: str, most: int = 0
     ) -> Physical:
-        """The tensor in this format and with these dimensions, regrouped if nobody had them so yet."""
+        """The tensor in this format and with these dimensions, regrouped if nobody had them so yet. Unit dimensions in
+        front are let pass up to `most` dimensions."""
         known = self.copies.get((tensor, format_))
         if known is None:
             raise InternalError(f"tensor '{tensor.root.name}' is read in a format that nothing gives")
         for physical in known:
-            if physical.dims == dims or (broadcast and same_but_leading_units(physical.dims, dims)):
+            if physical.dims == dims:
+                return physical
+            if len(dims) < len(physical.dims) <= most and same_but_leading_units(physical.dims, dims):
                 return physical
         regrouped = self.emitter.regroup(known[0], dims, tensor.extents, f"{stem}_view")
         known.append(regrouped)
@@ -477,6 +483,10 @@ def _dims_of(operand: Operand, own: Order) -> Dims:
             assert group is not None
             dims.append(group)
     return tuple(dims)
+
+
+def _full_rank(rule: Free, form: Order, whole: Axes | None) -> int:
+    return len(form) if whole is None else len(rule.outputs[0] or ())
 
 
 def _input_dims(operand: Operand, rule: Free, axes: Axes, form: Order, whole: Axes | None) -> Dims:

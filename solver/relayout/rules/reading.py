@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.memory_format import Extent
+from relayout.tensors import AbsentTensor
 
 __all__ = ["NoRuleError", "Reading", "constant_array", "extents_of"]
 
@@ -29,7 +30,7 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
         return None
     tensor = ir.convenience.get_const_tensor(value)
     # A constant without data has no numbers to read; `size` is cheap where `numpy` may read a file.
-    if tensor is None or tensor.size > 4096 or getattr(tensor, "is_absent", False):
+    if tensor is None or tensor.size > 4096 or isinstance(tensor, AbsentTensor):
         return None
     return tensor.numpy()
 

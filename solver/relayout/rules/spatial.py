@@ -114,7 +114,11 @@ def resize(node: Reading) -> Free:
         per_axis = {1: "scales"}
     else:
         per_axis = {index: name for index, name in ((1, "roi"), (2, "scales"), (3, "sizes")) if node.has(index)}
-    arrays = {index: node.constant(index) for index in per_axis}
+    try:
+        arrays = {index: node.constant(index) for index in per_axis}
+    except NoRuleError:
+        # Sizes that are computed at run time: as it is, or inside a function.
+        return _named(node, (0,), "exact")
     named = node.ints("axes")
     covered = tuple(a % rank for a in named) if named is not None else axes
     if node.string("keep_aspect_ratio_policy", "stretch") != "stretch" or node.string(
