@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from relayout.layout import Layout
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
     import onnx_ir as ir
 
@@ -154,7 +154,7 @@ def axis_count(layout: Layout) -> int:
 
 
 def load_backend(
-    spec: str | Path | Mapping[str, Any] | Backend | type[Backend],
+    spec: str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend],
     *,
     options: Mapping[str, Any] | None = None,
     allow_files: bool = True,

@@ -9,6 +9,7 @@ The backends that ship with relayout are found the same way. A backend is import
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -67,7 +68,7 @@ def find_backends() -> dict[str, Plugin]:
 
 
 def load(
-    spec: str | Path | Mapping[str, Any] | Backend | type[Backend],
+    spec: str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend],
     *,
     options: Mapping[str, Any],
     allow_files: bool = True,
@@ -76,10 +77,11 @@ def load(
     given = {name: value for name, value in options.items() if value}
     if isinstance(spec, Mapping):
         return _configured(_declared(spec), given)
-    if isinstance(spec, str | Path):
-        if allow_files and str(spec).endswith(_FILES):
-            return _configured(_declared(Path(spec)), given)
-        return _configured(_named(str(spec)).load(), given, str(spec))
+    if isinstance(spec, str | os.PathLike):
+        name = os.fspath(spec)
+        if allow_files and name.endswith(_FILES):
+            return _configured(_declared(Path(name)), given)
+        return _configured(_named(name).load(), given, name)
     return _configured(spec, given)
 
 
