@@ -18,7 +18,8 @@ import onnx
 import onnx_ir as ir
 
 from relayout.errors import InternalError, UsageError
-from relayout.tensors import AbsentTensor, is_in_file
+from relayout.external_data import is_in_file
+from relayout.tensors import AbsentTensor
 
 __all__ = ["replace_file", "write_onnx"]
 

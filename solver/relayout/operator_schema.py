@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import onnx
@@ -13,55 +14,70 @@ from relayout.errors import InputError
 __all__ = ["attribute_type", "check_node"]
 
 Versions = Mapping[str, int]
+ANY_NUMBER = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    attributes: Mapping[str, int]
+    required: tuple[str, ...]
 
 
 @lru_cache(maxsize=4096)
-def _schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+def _definition(op: str, domain: str, version: int) -> _Definition | None:
     try:
-        return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+        schema = onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
     except onnx.defs.SchemaError:
         return None
+    return _Definition(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        {name: attribute.type.value for name, attribute in schema.attributes.items()},
+        tuple(name for name, attribute in schema.attributes.items() if attribute.required),
+    )
 
 
 def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.AttributeType | None:
     """The type that the operator's definition gives the attribute `name`; None for what ONNX does not define."""
-    schema = _schema(op, domain, versions.get(domain, 1))
-    if schema is None or name not in schema.attributes:
+    definition = _definition(op, domain, versions.get(domain, 1))
+    if definition is None or name not in definition.attributes:
         return None
-    return ir.AttributeType(int(schema.attributes[name].type))
+    return ir.AttributeType(definition.attributes[name])
 
 
 def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
     """InputError where a node is none of its operator; operators that ONNX does not define may be anything."""
     domain = "" if node.domain == "ai.onnx" else node.domain
-    schema = _schema(node.op_type, domain, versions.get(domain, 1))
-    if schema is None:
+    definition = _definition(node.op_type, domain, versions.get(domain, 1))
+    if definition is None:
         return
-    sides = (
-        ("inputs", len(node.input), schema.min_input, schema.max_input),
-        ("outputs", len(node.output), schema.min_output, schema.max_output),
-    )
-    for side, count, least, most in sides:
+    for side, count, (least, most) in (
+        ("inputs", len(node.input), definition.inputs),
+        ("outputs", len(node.output), definition.outputs),
+    ):
         if not least <= count <= most:
             raise InputError(
                 f"an operator with the wrong number of {side}",
                 where=where,
-                expected=f"{least} to {most}" if most < 1 << 31 - 1 else f"at least {least}",
+                expected=f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}",
                 found=str(count),
             )
-    given = {attribute.name: attribute for attribute in node.attribute}
-    for name, definition in schema.attributes.items():
-        attribute = given.get(name)
-        if attribute is None and definition.required:
+    given = {attribute.name: attribute.type for attribute in node.attribute}
+    for name in definition.required:
+        if name not in given:
             raise InputError("an operator lacks an attribute", where=where, expected=f"'{name}'", found="none")
-        if attribute is not None and attribute.type != int(definition.type):
+    for name, kind in given.items():
+        wanted = definition.attributes.get(name)
+        if wanted is not None and kind != wanted:
             raise InputError(
                 "an attribute has the wrong type",
                 where=f"{where}, attribute '{name}'",
-                expected=_name(int(definition.type)),
-                found=_name(attribute.type),
+                expected=_name(wanted),
+                found=_name(kind),
             )
 
 
 def _name(number: int) -> str:
-    return ir.AttributeType(number).name.lower()
+    return next((kind.name.lower() for kind in ir.AttributeType if kind.value == number), f"type {number}")

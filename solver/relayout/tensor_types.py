@@ -20,6 +20,7 @@ _FIELDS = {
     "string_data": {"STRING": 1.0},
 }
 _PACKED = {2: 0.25, 4: 0.5}
+_BY_NAME = {dtype.name.lower(): dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _NUMPY_NAMES = {"float32": "float", "float64": "double", "str": "string"}
 
 
@@ -35,11 +36,10 @@ def name_of_dtype(number: int, where: str) -> str:
 
 def dtype_of_name(name: str, where: str) -> ir.DataType:
     """The element type of ONNX's lower-case name; NumPy's float32, float64 and str are understood too."""
-    known = {dtype.name.lower(): dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
-    dtype = known.get(_NUMPY_NAMES.get(name, name))
+    dtype = _BY_NAME.get(_NUMPY_NAMES.get(name, name))
     if dtype is None:
         raise InputError(
-            "unknown dtype", where=where, expected=f"one of {', '.join(sorted(known))}", found=f"'{name[:40]}'"
+            "unknown dtype", where=where, expected=f"one of {', '.join(sorted(_BY_NAME))}", found=f"'{name[:40]}'"
         )
     return dtype
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, NoReturn
 
@@ -24,11 +23,9 @@ from relayout.errors import InputError, InternalError
 
 __all__ = [
     "AbsentTensor",
-    "FileTensor",
     "RelaidTensor",
     "Step",
     "Steps",
-    "is_in_file",
     "relaid",
     "share",
     "transform_of",
@@ -93,43 +90,6 @@ class AbsentTensor(TensorProtoTensor):
 
     def __repr__(self) -> str:
         return f"{self._repr_base()}(absent, name={self.name!r})"
-
-
-class FileTensor(ir.LazyTensor):
-    """A part of a file, mapped for as long as an array made of it lives.
-
-    The file's identity is taken when the model is read: data that changed since then is an error, never a wrong weight.
-    """
-
-    __slots__ = ("_identity", "length", "offset", "path")
-
-    def __init__(
-        self,
-        path: str,
-        offset: int,
-        dtype: ir.DataType,
-        shape: Sequence[int],
-        *,
-        name: str | None,
-        doc_string: str = "",
-    ) -> None:
-        self.path, self.offset = path, offset
-        super().__init__(self._open, dtype, ir.Shape(shape, frozen=True), name=name, doc_string=doc_string or None)
-        self.length = self.nbytes
-        self._identity = _identity(path)
-
-    def _open(self) -> ir.ExternalTensor:
-        if _identity(self.path) != self._identity:
-            raise InputError(
-                "the file changed after the model was read",
-                where=f"constant '{self.name}', {self.path}",
-                expected="the file that the model was read with",
-                found="another file, size or modification time",
-                hint="read the model again",
-            )
-        return ir.ExternalTensor(
-            self.path, self.offset, self.length, self.dtype, shape=ir.Shape(self.shape), name=self.name or ""
-        )
 
 
 class SharedTensor(ir.LazyTensor):
@@ -221,13 +181,6 @@ def transform_of(tensor: ir.TensorProtocol | None) -> Steps:
     return tensor.transform if isinstance(tensor, AbsentTensor | RelaidTensor) else ()
 
 
-def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
-    """Whether the data, before any step, lies in a file beside a model."""
-    while isinstance(tensor, SharedTensor | RelaidTensor):
-        tensor = tensor.source
-    return isinstance(tensor, FileTensor | ir.ExternalTensor)
-
-
 def _shape_after(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
     for step in steps:
         if step["op"] == "transpose" and sorted(step["perm"]) == list(range(len(shape))):
@@ -237,11 +190,3 @@ def _shape_after(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ..
         else:
             raise InternalError("a constant cannot be re-laid like this", found=f"{dict(step)} on shape {list(shape)}")
     return shape
-
-
-def _identity(path: str) -> tuple[int, int, int, int]:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise InputError("the external data cannot be read", where=path, found=error.strerror or str(error)) from error
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,99 @@
+"""One way to say each thing, so that later stages need to know only one.
+
+The standard domain is '', an unknown extent is no number, constants are inputs only where they can be overridden, local
+functions are inlined (all but those of the domain `relayout`, which hold our own operators), nodes are in topological
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from relayout.errors import InputError, InternalError
+from relayout.structure import OLDEST_OPSET, check_structure
+
+__all__ = ["FUNCTION_DOMAIN", "normalize"]
+
+FUNCTION_DOMAIN = "relayout"
+OLDEST_IR_VERSION_WITH_CONSTANTS = 4
+
+
+def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.ModelProto:
+    """`proto`, changed in place or replaced; `notes` gets what its owner may want to know."""
+    _name_opsets(proto)
+    for graph in _graphs(proto.graph):
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            _forget_minus_one(info.type)
+    if proto.training_info:
+        notes.append("the model's training information is not kept")
+    if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
+        _separate_constants(proto, notes)
+    if in_order and all(function.domain == FUNCTION_DOMAIN for function in proto.functions):
+        return proto
+    model = ir.from_proto(proto)
+    _inline(model)
+    model.graph.sort()
+    inlined: onnx.ModelProto = ir.to_proto(model)
+    check_structure(inlined)
+    return inlined
+
+
+def _name_opsets(proto: onnx.ModelProto) -> None:
+    for owner in (proto, *proto.functions):
+        versions = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in owner.opset_import}
+        if owner is proto and "" not in versions:
+            # No standard operator so far, but a Transpose may come: the newest opset that the model's age suggests.
+            table = onnx.helper.VERSION_TABLE
+            versions[""] = max((row[2] for row in table if row[1] <= proto.ir_version), default=OLDEST_OPSET)
+            versions[""] = max(versions[""], OLDEST_OPSET)
+        owner.ClearField("opset_import")
+        for domain, version in versions.items():
+            owner.opset_import.add(domain=domain, version=version)
+
+
+def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
+    """Before IR version 4 every constant had to be listed as an input; runtimes take these for constants."""
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    listed = [info for info in proto.graph.input if info.name in constants]
+    for info in listed:
+        proto.graph.input.remove(info)
+    if listed:
+        notes.append(f"IR version {proto.ir_version} lists constants as inputs: {len(listed)} became plain constants")
+    proto.ir_version = OLDEST_IR_VERSION_WITH_CONSTANTS
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(subgraph)
+
+
+def _forget_minus_one(proto: onnx.TypeProto) -> None:
+    """Old exporters write an unknown extent as -1."""
+    if proto.HasField("tensor_type"):
+        for dim in proto.tensor_type.shape.dim:
+            if dim.dim_value == -1:
+                dim.ClearField("value")
+
+
+def _inline(model: ir.Model) -> None:
+    outputs = [value.name for value in model.graph.outputs]
+    try:
+        InlinePass(lambda function: function.domain != FUNCTION_DOMAIN)(model)
+    except Exception as error:
+        raise InputError(
+            "the model's local functions cannot be inlined",
+            where="model, functions",
+            expected="functions of the model's own opsets that do not call themselves",
+            found=str(error.__cause__ or error)[:500],
+        ) from error
+    for identifier in [key for key in model.functions if key[0] != FUNCTION_DOMAIN]:
+        del model.functions[identifier]
+    if [value.name for value in model.graph.outputs] != outputs:
+        raise InternalError("inlining changed the names of the outputs", expected=", ".join(map(str, outputs)))

@@ -1,0 +1,116 @@
+"""A model taken apart into its graph and its weights, and put together again.
+
+Between the two, structure, functions and shapes are worked on in a protobuf that is small and that nobody else holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from relayout.errors import InputError
+from relayout.external_data import Folder, adopt_external
+from relayout.shape_inference import LARGEST_KEPT, all_graphs
+from relayout.tensor_types import is_absent
+from relayout.tensors import AbsentTensor, share
+
+__all__ = ["Weights", "attach", "detach", "detach_from_model"]
+
+LARGEST_VECTOR_KEPT = 1 << 20
+_INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+
+Weights = dict[str, ir.TensorProtocol]
+
+
+def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
+    """A copy of `proto` in which the graph's large constants are absent, and these as they are in `proto`."""
+    light = onnx.ModelProto()
+    _copy_fields(proto, light, "graph")
+    _copy_fields(proto.graph, light.graph, "initializer")
+    weights: Weights = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            outside = adopt_external(serde.deserialize_tensor(tensor), folder, f"constant '{tensor.name}'")
+            if outside.nbytes <= LARGEST_KEPT:
+                light.graph.initializer.add(
+                    name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=outside.tobytes()
+                )
+                continue
+            weights[tensor.name] = outside
+        elif _is_kept(tensor):
+            light.graph.initializer.append(tensor)
+            continue
+        else:
+            weights[tensor.name] = share(serde.TensorProtoTensor(tensor))
+        light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return light, weights
+
+
+def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
+    """The same of an onnx_ir.Model, which is left alone; InputError where its nodes are in no order."""
+    try:
+        clone = model.clone()
+    except Exception as error:
+        raise InputError(
+            "the onnx_ir.Model is not a graph",
+            where=f"graph '{model.graph.name}'",
+            expected="nodes in topological order, each operand an input, a constant or another node's output",
+            found=str(error.__cause__ or error)[:500],
+            hint="model.graph.sort() orders the nodes",
+        ) from error
+    weights: Weights = {}
+    for graph in all_graphs(clone):
+        for name, value in graph.initializers.items():
+            if value.const_value is None:
+                raise InputError(
+                    "a constant has no data", where=f"constant '{name}'", expected="a tensor", found="none"
+                )
+            # Writing a tensor gives it its value's name: the caller's own must not be given one.
+            tensor = value.const_value = share(adopt_external(value.const_value, folder, f"constant '{name}'"))
+            if graph is clone.graph and tensor.nbytes > LARGEST_KEPT and tensor.dtype != ir.DataType.STRING:
+                weights[name] = tensor
+                value.const_value = AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
+    return ir.to_proto(clone), weights
+
+
+def attach(model: ir.Model, weights: Weights, folder: Folder) -> None:
+    """Give `model` its weights."""
+    for graph in all_graphs(model):
+        own = weights if graph is model.graph else {}
+        for name, value in graph.initializers.items():
+            value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'")
+        for node in graph:
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    place = f"node '{node.name}' ({node.op_type}), attribute '{name}'"
+                    adopted = _adopt(attribute.value, folder, place)
+                    if adopted is not attribute.value:
+                        node.attributes[name] = ir.AttrTensor(name, adopted, doc_string=attribute.doc_string)
+
+
+def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:
+    if isinstance(tensor, serde.TensorProtoTensor) and is_absent(tensor.raw):
+        return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
+    return adopt_external(tensor, folder, where)
+
+
+def _is_kept(tensor: onnx.TensorProto) -> bool:
+    """What inference may want to look at, what weighs nothing here, and what has no plain bytes."""
+    size = tensor.ByteSize()
+    vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS and size <= LARGEST_VECTOR_KEPT
+    return size <= LARGEST_KEPT or vector or tensor.data_type == onnx.TensorProto.STRING
+
+
+def _copy_fields(source: Any, target: Any, left_out: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)
