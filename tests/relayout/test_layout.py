@@ -37,7 +37,8 @@ boxes = st.builds(lambda namespace, data: f"{namespace}:{data}", namespaces.filt
 @st.composite
 def dims(draw: st.DrawFn) -> list[Dim]:
     """Dimensions that make a layout, blocked ones and all kinds of extensions among them."""
-    names = draw(st.lists(st.sampled_from(LETTERS + "*" * 12), max_size=MAX_RANK).filter(letters_once))
+    letters = draw(st.lists(st.sampled_from("NCHWnchw") | st.sampled_from(LETTERS), unique=True, max_size=MAX_RANK))
+    names = [letter if draw(st.integers(0, 4)) else "*" for letter in letters]
     chosen = []
     for name in names:
         extensions = draw(st.lists(boxes, max_size=2))
@@ -47,11 +48,6 @@ def dims(draw: st.DrawFn) -> list[Dim]:
             extensions.append("tile:" + draw(numbers))
         chosen.append(Dim(name, tuple(draw(st.permutations(extensions)))))
     return chosen
-
-
-def letters_once(names: list[str]) -> bool:
-    letters = [name for name in names if name != "*"]
-    return len(set(letters)) == len(letters)
 
 
 layouts = st.builds(lambda chosen: Layout(tuple(chosen)), dims())
@@ -235,6 +231,10 @@ def test_a_layout_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         layout.dims[0].name = "C"  # type: ignore[misc]
     assert not hasattr(layout, "__dict__")
+
+
+def test_a_backends_words_are_parsed_once() -> None:
+    assert Layout.parse("N[a=32]HWC") is Layout.parse("N[a=32]HWC")
 
 
 # Setting
