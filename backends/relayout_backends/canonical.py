@@ -4,15 +4,17 @@ Glow's rule: an operator that works element by element, or is on the list of tho
 nothing; every other operand of rank 4 must be NHWC. Glow's names are ONNX's here (BatchedReduceAdd is ReduceSum, Select
 is Where, Reshape stands for Flatten, Squeeze and Unsqueeze too). A filter's NHWC has the output channels first: OHWI.
 
-Where Glow's code lists an operator with named axes as taking any layout (BatchNormalization, InstanceNormalization,
-SpaceToDepth), ours is NHWC: "any" would mean ONNX's own layout, NCHW, to relayout.
+Operators on that list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
+in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,
+where their layouts go without saying.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, rank_of
+from relayout.backend import Backend, Implementation, rank_of
 from relayout.layout import Layout, default_layout
 from relayout.roles import DATA, KERNEL, has_roles, input_role, result_role, spell
 
@@ -36,6 +38,7 @@ _NO_TENSORS = """
     If Loop Scan SequenceMap ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt
     SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence"""
 _ACCEPTS_ANY = frozenset(f"{_ELEMENTWISE} {_ANY} {_NO_TENSORS}".split())
+_NAMED_ACCEPTS_ANY = ("BatchNormalization", "InstanceNormalization", "SpaceToDepth")
 
 
 class Canonical(Backend):
@@ -51,6 +54,10 @@ class Canonical(Backend):
 
     def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         return self._requirement(node, result_role(node, n), rank_of(node.outputs[n]))
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        stated = super().implementations(node)
+        return [*stated, _channels_last(node)] if has_roles(node) and accepts_any_layout(node) else stated
 
     def _requirement(self, node: ir.Node, role: str, rank: int) -> Layout:
         if accepts_any_layout(node):
@@ -69,5 +76,15 @@ class Canonical(Backend):
 def accepts_any_layout(node: ir.Node) -> bool:
     """Glow's acceptsAnyLayout for an ONNX node; an operator of another domain is as its own model defines it."""
     if has_roles(node):
-        return False
+        return node.op_type in _NAMED_ACCEPTS_ANY
     return node.domain not in ("", "ai.onnx") or node.op_type in _ACCEPTS_ANY
+
+
+def _channels_last(node: ir.Node) -> Implementation:
+    def layout(role: str, rank: int) -> Layout:
+        return spell("NSC", rank) if role == DATA else Layout.any(rank)
+
+    return Implementation(
+        tuple(layout(input_role(node, n), rank_of(value)) for n, value in enumerate(node.inputs)),
+        tuple(layout(result_role(node, n), rank_of(value)) for n, value in enumerate(node.outputs)),
+    )

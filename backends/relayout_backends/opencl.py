@@ -6,9 +6,10 @@ backend is asked with this one as its context, so that what it looks up about ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, rank_of
+from relayout.backend import Backend, Implementation, rank_of
 from relayout.layout import Layout
 from relayout.roles import DATA, OTHER, input_role, own_layout, result_role, spell
 from relayout_backends.canonical import Canonical
@@ -29,6 +30,10 @@ class OpenCl(Backend):
     def __init__(self, context: Backend | None = None) -> None:
         super().__init__(context)
         self._canonical = Canonical(context=self.context)
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        follows = node.op_type in _FOLLOWS_ITS_NODE
+        return super().implementations(node) if follows else self._canonical.implementations(node)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         role = input_role(node, n)

@@ -110,7 +110,7 @@ def test_data_and_kernels_are_in_the_backends_layout_and_nothing_else_is(
     op: str, backend: str, data: str, kernel: str, transposed: str
 ) -> None:
     asked = node(NODES[op])
-    (only,) = ask(load_backend(backend), asked)
+    only = ask(load_backend(backend), asked)[-1]
     expected = {"data": {data}, "kernel": {transposed if op == "ConvTranspose" else kernel}, "other": OTHER}
     for n, layout in enumerate(only.inputs):
         assert str(layout) in expected[input_role(asked, n)], f"input {n}"
@@ -181,6 +181,16 @@ def test_an_operator_of_another_domain_is_as_its_model_defines_it() -> None:
     assert layouts("canonical", unary("mine.Softmax")) == "**** -> ****"
 
 
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+@pytest.mark.parametrize("op", ["BatchNormalization", "InstanceNormalization", "SpaceToDepth"])
+def test_named_operators_on_glows_list_run_as_in_onnx_or_channels_last(backend: str, op: str) -> None:
+    found = ask(load_backend(backend), node(NODES[op]))
+    assert [(str(each.inputs[0]), str(each.results[0]), each.cost) for each in found] == [
+        ("****", "****", 0),
+        ("NHWC", "NHWC", 0),
+    ]
+
+
 def test_canonical_defaults_are_glows() -> None:
     assert [str(Canonical().default_nd_layout(rank)) for rank in range(6)] == ["", "N", "**", "***", "NHWC", "*****"]
 
@@ -206,7 +216,7 @@ def test_what_the_outermost_backend_says_of_defaults_is_honoured() -> None:
         ("MaxPool", "NCHW -> NCHW NCHW"),
         ("AveragePool", "NCHW -> NCHW"),
         ("ConvTranspose", "NHWC OHWI -> NHWC"),
-        ("BatchNormalization", "NHWC * * * * -> NHWC"),
+        ("LRN", "NHWC -> NHWC"),
     ],
 )
 def test_opencl_leaves_convolutions_and_pools_as_they_are_and_is_canonical_else(op: str, expected: str) -> None:
