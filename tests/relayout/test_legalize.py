@@ -1,0 +1,206 @@
+"""The whole way, on networks whose minimum is known by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+from relayout.errors import InfeasibleError, UsageError
+from relayout.legalize import legalize
+
+TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def nhwc_conv(net: Net, value: str, inputs: int, outputs: int) -> str:
+    """A convolution as an exporter wraps it whose framework is channels-last."""
+    return net.transpose(net.conv(net.transpose(value, *TO_NCHW), inputs, outputs), *TO_NHWC)
+
+
+def test_inverse_transposes_around_a_model_vanish() -> None:
+    net = Net()
+    value = net.transpose(net.transpose(net.input("x", (2, 3, 8, 8)), *TO_NHWC), *TO_NCHW)
+    value = net.node("Relu", net.conv(value, 3, 4))
+    net.output(net.transpose(net.transpose(value, *TO_NHWC), *TO_NCHW))
+    legal, report = legalize(net.model())
+    assert (report.status, report.cost, report.after.transposes) == ("optimal", 0, 0)
+    assert [node.op_type for node in legal.graph.node] == ["Conv", "Relu"]
+    assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 40])
+def test_a_residual_chain_whose_first_skip_is_the_raw_input_keeps_two(blocks: int) -> None:
+    net = Net()
+    value = net.input("x", (1, 6, 6, 4))
+    for _ in range(blocks):
+        value = net.node("Add", value, nhwc_conv(net, value, 4, 4))
+    net.output(value)
+    legal, report = legalize(net.model())
+    assert report.before.transposes == 2 * blocks
+    assert report.after.transposes == 2
+    if blocks < 10:
+        assert_same_numbers(net.model(), legal)
+
+
+def test_a_raw_input_added_after_every_convolution_is_transposed_once() -> None:
+    net = Net()
+    raw = net.input("x", (1, 6, 6, 4))
+    value = raw
+    for _ in range(5):
+        value = net.node("Add", nhwc_conv(net, value, 4, 4), raw)
+    net.output(value)
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 2
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_vector_that_scales_channels_becomes_a_view_and_no_transpose() -> None:
+    net = Net()
+    image, scale = net.input("x", (2, 3, 8, 8)), net.input("scale", ("C",))
+    value = net.transpose(net.conv(image, 3, 5), *TO_NHWC)
+    value = net.transpose(net.node("Mul", value, scale), *TO_NCHW)
+    net.output(net.conv(value, 5, 5))
+    model = net.model()
+    legal, report = legalize(model)
+    assert report.after.transposes == 0
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 8, 8), np.float32), "scale": np.arange(5, dtype=np.float32)}
+    assert_same_numbers(model, legal, feeds)
+
+
+def test_squeeze_and_excite_needs_no_transpose() -> None:
+    net = Net()
+    value = net.transpose(net.conv(net.input("x", (2, 3, 8, 8)), 3, 6), *TO_NHWC)
+    pooled = net.node("ReduceMean", value, axes=[1, 2], keepdims=0)
+    gate = net.node("Sigmoid", net.node("MatMul", pooled, net.weight(6, 6)))
+    gate = net.node("Reshape", gate, net.constant([-1, 1, 1, 6]))
+    value = net.transpose(net.node("Mul", value, gate), *TO_NCHW)
+    net.output(net.conv(value, 6, 2))
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 0
+    assert_same_numbers(net.model(), legal)
+
+
+def test_one_pinned_reader_does_not_block_the_others() -> None:
+    net = Net()
+    value = net.transpose(net.conv(net.input("x", (1, 3, 8, 8)), 3, 4), *TO_NHWC)
+    net.output(value)
+    for _ in range(3):
+        value = net.node("Relu", nhwc_conv(net, value, 4, 4))
+    net.output(value)
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 2
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_transpose_goes_where_the_tensor_is_small() -> None:
+    net = Net()
+    value = net.conv(net.input("x", (1, 3, 8, 8)), 3, 4)
+    value = net.node("Resize", value, "", net.constant(np.array([1, 1, 4, 4], np.float32)), mode="nearest")
+    net.output(net.transpose(value, *TO_NHWC))
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 1
+    assert report.after.bytes * 16 == report.before.bytes
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_transpose_of_unit_axes_costs_nothing() -> None:
+    net = Net()
+    value = net.node("GlobalAveragePool", net.conv(net.input("x", (1, 3, 8, 8)), 3, 4))
+    net.output(net.transpose(value, *TO_NHWC))
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 0
+    assert_same_numbers(net.model(), legal)
+
+
+def test_flatten_into_gemm_permutes_the_constant_rows_or_moves_nothing_more() -> None:
+    net = Net()
+    value = net.transpose(net.conv(net.input("x", (2, 3, 4, 4)), 3, 5), *TO_NHWC)
+    value = net.node("Relu", net.transpose(value, *TO_NCHW))
+    net.output(net.node("Gemm", net.node("Flatten", value), net.weight(80, 7), net.weight(7)))
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 0
+    assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "nchw"])
+def test_legalizing_a_legal_model_changes_nothing(backend: str) -> None:
+    net = Net()
+    value = net.input("x", (1, 6, 6, 4))
+    for _ in range(3):
+        value = net.node("Relu", net.node("Add", value, nhwc_conv(net, value, 4, 4)))
+    net.output(value)
+    once, _ = legalize(net.model(), backend)
+    twice, report = legalize(once, backend)
+    assert report.before == report.after
+    assert [n.SerializeToString() for n in twice.graph.node] == [n.SerializeToString() for n in once.graph.node]
+
+
+def test_the_same_input_gives_the_same_output() -> None:
+    net = Net()
+    value = net.input("x", (1, 6, 6, 4))
+    for _ in range(4):
+        value = net.node("Add", value, nhwc_conv(net, value, 4, 4))
+    net.output(value)
+    first, second = (legalize(net.model(), "nhwc")[0].SerializeToString(deterministic=True) for _ in range(2))
+    assert first == second
+
+
+def test_channels_last_keeps_one_transpose_in_and_one_out() -> None:
+    net = Net()
+    value = net.input("x", (1, 3, 8, 8))
+    for channels in (3, 8, 8):
+        value = net.node("Relu", net.conv(value, channels, 8))
+    net.output(net.node("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2]))
+    legal, report = legalize(net.model(), "nhwc")
+    assert report.after.transposes == 2
+    convolutions = [n for n in legal.graph.node if n.op_type == "Conv"]
+    assert {n.domain for n in convolutions} == {"relayout"}
+    assert {a.s for n in convolutions for a in n.attribute if a.name == "data_layout"} == {b"NHWC"}
+    assert_same_numbers(net.model(), legal)
+
+
+def test_the_caller_s_model_is_left_alone() -> None:
+    net = Net()
+    net.output(nhwc_conv(net, net.input("x", (1, 8, 8, 3)), 3, 4))
+    model = net.model()
+    before = model.SerializeToString(deterministic=True)
+    legalize(model, "nhwc")
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_an_input_can_arrive_in_another_layout() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.conv(net.input("x", (2, 3, 8, 6)), 3, 4)))
+    model = net.model()
+    legal, report = legalize(model, input_layouts={"x": "NHWC"}, output_layouts={net.outputs[0].name: "NHWC"})
+    assert [d.dim_value for d in legal.graph.input[0].type.tensor_type.shape.dim] == [2, 8, 6, 3]
+    assert [d.dim_value for d in legal.graph.output[0].type.tensor_type.shape.dim] == [2, 8, 6, 4]
+    assert report.after.transposes == 2
+    onnx.checker.check_model(legal, full_check=True)
+
+
+def test_a_freed_input_is_fed_as_the_solver_likes() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.conv(net.input("x", (2, 3, 8, 6)), 3, 4)))
+    legal, report = legalize(net.model(), "nhwc", input_layouts={"x": "any"}, output_layouts={net.outputs[0].name: "any"})
+    assert report.after.transposes == 0
+    assert [d.dim_value for d in legal.graph.input[0].type.tensor_type.shape.dim] == [2, 8, 6, 3]
+
+
+def test_a_layout_that_does_not_fit_is_an_error() -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (2, 3, 8, 6)), 3, 4))
+    with pytest.raises(UsageError, match="does not fit"):
+        legalize(net.model(), input_layouts={"x": "NHW"})
+    with pytest.raises(UsageError, match="no input of this name"):
+        legalize(net.model(), input_layouts={"y": "NHWC"})
+
+
+def test_a_requirement_for_a_black_box_is_never_ignored() -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (2, 3, 8, 6)), 3, 4))
+    table = {"name": "boxed", "rule": [{"op": "Conv", "data": "N[acme:x]CHW"}]}
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(net.model(), table)
+    assert "N[acme:x]CHW" in str(caught.value)

@@ -1,0 +1,100 @@
+"""Small models for the tests, built with onnx.helper, and running them without any optimisation of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+__all__ = ["Net", "assert_same_numbers", "random_feeds", "run"]
+
+
+class Net:
+    """A graph under construction: each call adds a node and returns its result's name."""
+
+    def __init__(self, opset: int = 17, seed: int = 0) -> None:
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.rng = np.random.default_rng(seed)
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
+        return name
+
+    def constant(self, array: np.ndarray | Sequence[int], name: str = "") -> str:
+        array = np.asarray(array)
+        name = name or f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        return self.constant(self.rng.standard_normal(shape).astype(np.float32), f"weight_{len(self.constants)}")
+
+    def node(self, operator: str, *inputs: str, results: int = 1, domain: str = "", **attributes: Any) -> Any:
+        number = len(self.nodes)
+        names = [f"{operator.lower()}_{number}" + (f"_{i}" if i else "") for i in range(results)]
+        made = helper.make_node(operator, inputs, names, name=f"n{number}", domain=domain, **attributes)
+        self.nodes.append(made)
+        return names[0] if results == 1 else tuple(names)
+
+    def transpose(self, value: str, *perm: int) -> str:
+        return str(self.node("Transpose", value, perm=perm))
+
+    def conv(self, value: str, inputs: int, outputs: int, kernel: int = 3, **attributes: Any) -> str:
+        pads = [kernel // 2] * 4
+        weight = self.weight(outputs, inputs // attributes.get("group", 1), kernel, kernel)
+        return str(self.node("Conv", value, weight, self.weight(outputs), pads=pads, **attributes))
+
+    def output(self, value: str, dtype: int = TensorProto.FLOAT) -> None:
+        self.outputs.append(helper.make_value_info(value, helper.make_tensor_type_proto(dtype, None)))
+
+    def model(self, **extra: Any) -> onnx.ModelProto:
+        graph = helper.make_graph(self.nodes, "net", self.inputs, self.outputs, self.constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10, **extra)
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        del model.graph.output[:]
+        model.graph.output.extend(inferred.graph.output)
+        return model
+
+
+def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for value in model.graph.input:
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = [d.dim_value if d.HasField("dim_value") else 3 for d in value.type.tensor_type.shape.dim]
+        kind = np.dtype(dtype).kind
+        drawn = rng.standard_normal(shape) if kind == "f" else rng.integers(0, 2 if kind == "b" else 5, shape)
+        feeds[value.name] = drawn.astype(dtype)
+    return feeds
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return list(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, dict(feeds)))
+
+
+def assert_same_numbers(
+    model: onnx.ModelProto, legal: onnx.ModelProto, feeds: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """Both models give the same on the same inputs, up to rounding, and what they give depends on the inputs."""
+    onnx.checker.check_model(legal, full_check=True)
+    feeds = feeds if feeds is not None else random_feeds(model)
+    expected, found = run(model, feeds), run(legal, feeds)
+    assert len(expected) == len(found)
+    for one, other in zip(expected, found, strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+        scale = float(np.abs(one.astype(np.float64)).max(initial=0.0)) if one.dtype.kind in "fiu" else 1.0
+        np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * max(scale, 1))
