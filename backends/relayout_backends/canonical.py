@@ -1,10 +1,10 @@
-"""`canonical`: Glow's CanonicalTensorLayout for ONNX operators: whatever is not known to take any layout is NHWC.
+"""`canonical`: Glow's CanonicalTensorLayout for ONNX operators: four dimensions are NHWC, unless an operator takes any.
 
 Glow's rule: an operator that works element by element, or is on the list of those that take any layout, is asked
-nothing; every other operand of rank 4 must be NHWC. Glow's names are ONNX's here (BatchedReduceAdd is ReduceSum, Select
-is Where, Reshape stands for Flatten, Squeeze and Unsqueeze too). A filter's NHWC has the output channels first: OHWI.
+nothing; of every other one the operands of rank 4 must be NHWC. Operators that Glow does not have are asked nothing either. A
+filter's NHWC has the output channels first: OHWI.
 
-Operators on that list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
+Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,
 where their layouts go without saying.
 """
@@ -23,21 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Canonical"]
 
-_ELEMENTWISE = """
-    Abs Acos Acosh Add And Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
-    CastLike Ceil Celu Clip Cos Cosh CumProd CumSum DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp
-    Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean
-    Min Mish Mod Mul Neg NonZero Not Or PRelu Pow QuantizeLinear Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh
-    Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"""
-_ANY = """
-    Concat Constant ConstantOfShape Einsum Expand Flatten MatMul MatMulInteger MeanVarianceNormalization Pad
-    QLinearMatMul RandomNormalLike RandomUniformLike ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
-    ReduceMin ReduceSum Reshape Shape Size Slice Split Squeeze Tile Transpose Unsqueeze"""
-# What has bodies, sequences or optionals for operands has no layout to speak of.
-_NO_TENSORS = """
-    If Loop Scan SequenceMap ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt
-    SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence"""
-_ACCEPTS_ANY = frozenset(f"{_ELEMENTWISE} {_ANY} {_NO_TENSORS}".split())
+# Glow's operators that are neither element by element nor on its list, by ONNX's names; those with named axes apart.
+_STRICT = frozenset(
+    [
+        *("ArgMax", "ArgMin", "Gather", "GatherElements", "GatherND", "Gemm", "LayerNormalization", "LogSoftmax"),
+        *("NegativeLogLikelihoodLoss", "NonMaxSuppression", "ReduceProd", "ReduceSumSquare", "Scatter"),
+        *("ScatterElements", "ScatterND", "Softmax", "SoftmaxCrossEntropyLoss", "TopK"),
+    ]
+)
 _NAMED_ACCEPTS_ANY = ("BatchNormalization", "InstanceNormalization", "SpaceToDepth")
 
 
@@ -77,7 +70,7 @@ def accepts_any_layout(node: ir.Node) -> bool:
     """Glow's acceptsAnyLayout for an ONNX node; an operator of another domain is as its own model defines it."""
     if has_roles(node):
         return node.op_type in _NAMED_ACCEPTS_ANY
-    return node.domain not in ("", "ai.onnx") or node.op_type in _ACCEPTS_ANY
+    return node.domain not in ("", "ai.onnx") or node.op_type not in _STRICT
 
 
 def _channels_last(node: ir.Node) -> Implementation:

@@ -161,6 +161,11 @@ def test_what_works_element_by_element_takes_any_layout(op: str) -> None:
     assert layouts("canonical", unary(op)) == "**** -> ****"
 
 
+@pytest.mark.parametrize("op", ["Trilu", "Det", "Compress", "Hardmax", "OneHot"])
+def test_what_glow_does_not_have_takes_any_layout(op: str) -> None:
+    assert layouts("canonical", unary(op)) == "**** -> ****"
+
+
 @pytest.mark.parametrize(
     "op", ["Concat <axis = 1>", "Pad", "Slice", "Tile", "ReduceMean", "MatMul", "Transpose", "Reshape"]
 )
@@ -171,7 +176,7 @@ def test_glows_list_takes_any_layout(op: str) -> None:
 @pytest.mark.parametrize(
     "op", ["Softmax", "LogSoftmax", "LayerNormalization", "ArgMax", "Gather", "TopK", "ReduceProd"]
 )
-def test_every_other_operator_is_nhwc_in_four_dimensions_and_only_there(op: str) -> None:
+def test_glows_other_operators_are_nhwc_in_four_dimensions_and_only_there(op: str) -> None:
     assert layouts("canonical", unary(op)) == "NHWC -> NHWC"
     assert layouts("canonical", unary(op, "2,3,4")) == "*** -> ***"
     assert layouts("canonical", unary(op, "2,3,4,5,6")) == "***** -> *****"
