@@ -84,11 +84,7 @@ class Problem:
                         expected=f"0 to {len(alternatives) - 1}",
                         found=str(use.choice),
                     )
-                if (
-                    len(use.formats) != alternatives[use.choice]
-                    or max(use.formats) >= formats
-                    or min(use.formats) < 0
-                ):
+                if len(use.formats) != alternatives[use.choice] or max(use.formats) >= formats or min(use.formats) < 0:
                     raise InternalError(
                         "a use does not fit its choice and its value",
                         where=f"{value.name}, {self.choices[use.choice].name}",

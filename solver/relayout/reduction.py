@@ -115,11 +115,11 @@ def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | Non
 
 def _fix(network: Network, x: int) -> int:
     """Give one variable the state that looks cheapest, and take it out of the network."""
-    total = network.unary[x]
+    total: Table = network.unary[x]
     for scope in network.touching[x]:
         table = network.tables[scope]
-        least: Table = table.min(axis=tuple([axis for axis, y in enumerate(scope) if y != x]))
-        total = np.minimum(total + least, FORBIDDEN)
+        least = table.min(axis=tuple([axis for axis, y in enumerate(scope) if y != x]))
+        total = np.minimum(total + np.asarray(least), FORBIDDEN)
     state = int(total.argmin())
     for scope in list(network.touching[x]):
         table = network.tables.pop(scope).take(state, axis=scope.index(x))

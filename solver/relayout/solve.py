@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from .conflict import smallest_conflict
+from .encoding import network_of
 from .errors import InternalError, UsageError
-from .network import FORBIDDEN, Network, network_of
+from .network import FORBIDDEN, Network
 from .problem import Problem, conversions_of, cost_of
 from .reduction import eliminate, guess, walk_back
 
@@ -129,9 +130,7 @@ def _solve_reduced(problem: Problem, clock: _Clock, hint: Sequence[int] | None) 
     return _better_hint(problem, solution, hint)
 
 
-def _solve_kernel(
-    network: Network, alive: set[int], clock: _Clock
-) -> tuple[str, dict[int, int] | None, int]:
+def _solve_kernel(network: Network, alive: set[int], clock: _Clock) -> tuple[str, dict[int, int] | None, int]:
     incumbent = guess(deepcopy(network), alive, CELLS)
     clock.stage("guess")
     # Imported only now: its import is the larger part of a small run.
@@ -166,9 +165,7 @@ def _better_hint(problem: Problem, solution: Solution, hint: Sequence[int] | Non
     )
 
 
-def _solve_whole(
-    problem: Problem, clock: _Clock, hint: Sequence[int] | None, max_conversions: int | None
-) -> Solution:
+def _solve_whole(problem: Problem, clock: _Clock, hint: Sequence[int] | None, max_conversions: int | None) -> Solution:
     network_of(Problem(problem.choices, ()))
     from .cpsat import solve_whole
 
