@@ -1,8 +1,8 @@
 """`canonical`: Glow's CanonicalTensorLayout for ONNX operators: four dimensions are NHWC, unless an operator takes any.
 
 Glow's rule: an operator that works element by element, or is on the list of those that take any layout, is asked
-nothing; of every other one the operands of rank 4 must be NHWC. Operators that Glow does not have are asked nothing either. A
-filter's NHWC has the output channels first: OHWI.
+nothing; of every other one the operands of rank 4 must be NHWC. Operators that Glow does not have are asked nothing
+either. A filter's NHWC has the output channels first: OHWI.
 
 Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, Implementation
-from relayout.layout import Layout
+from relayout import Backend, Implementation, Layout
 from relayout_backends.nhwc import Nhwc
 
 if TYPE_CHECKING:
