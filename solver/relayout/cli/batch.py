@@ -1,0 +1,107 @@
+"""`relayout batch`: every model of a folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relayout.cli.failures import DONE, FINDINGS, describe
+from relayout.cli.files import SUFFIXES, check_files, put
+from relayout.cli.progress import Bar
+from relayout.cli.running import Wanted, legalize_file, save
+from relayout.cli.terminal import tell
+from relayout.errors import UsageError
+
+if TYPE_CHECKING:
+    from relayout.report import Report
+
+__all__ = ["run_batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """One model: its exit status, and its report or what went wrong."""
+
+    name: str
+    status: int
+    report: Report | None = None
+    message: str = ""
+
+
+def run_batch(folder: Path, output: Path, wanted: Wanted, report_file: Path | None) -> int:
+    """Legalize every model of `folder` into `output`; the exit status is the highest that one of them has."""
+    models = _models(folder)
+    check_files({"--report": report_file})
+    try:
+        output.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            "the folder cannot be made", where=f"-o {output}", expected="a folder", found=error.strerror or str(error)
+        ) from error
+    done = []
+    with Bar(len(models)) as bar:
+        for model in models:
+            bar(model.name)
+            done.append(_one(model, output / model.name, wanted))
+    if report_file is not None:
+        put(report_file, "--report", json.dumps([_record(each) for each in done], indent=2) + "\n")
+    tell(_table(done))
+    for each in done:
+        if each.message:
+            tell(f"relayout: error: {each.name}: {each.message}")
+    return max(each.status for each in done)
+
+
+def _models(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UsageError("no such folder", where=str(folder), expected="a folder with models", found="none")
+    models = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    if not models:
+        raise UsageError("no models", where=f"folder {folder}", expected="files .onnx or .json", found="none")
+    return models
+
+
+def _one(model: Path, target: Path, wanted: Wanted) -> _Done:
+    try:
+        outcome = legalize_file(model, wanted, lambda step: None)
+        if outcome.report.ok:
+            save(outcome, model, target)
+    except Exception as error:
+        return _Done(model.name, *_failed(error))
+    if not outcome.report.ok:
+        return _Done(model.name, FINDINGS, outcome.report, "the verification failed, and it was not written")
+    return _Done(model.name, DONE, outcome.report)
+
+
+def _failed(error: Exception) -> tuple[int, None, str]:
+    status, message = describe(error)
+    return status, None, message
+
+
+def _record(done: _Done) -> dict[str, Any]:
+    report = done.report.model_dump(mode="json") if done.report is not None else None
+    return {"model": done.name, "exit_status": done.status, "report": report, "error": done.message or None}
+
+
+def _table(done: list[_Done]) -> str:
+    rows: list[tuple[str, ...]] = [("model", "status", "transposes", "", "MB moved", "", "nodes", "")]
+    for each in done:
+        report = each.report
+        if report is None:
+            rows.append((each.name, f"failed ({each.status})", *[""] * 6))
+            continue
+        before, after = report.before, report.after
+        status = report.status if report.ok else f"findings ({each.status})"
+        bytes_ = f"{before.bytes / 1e6:.2f}", f"{after.bytes / 1e6:.2f}"
+        counts = str(before.nodes), str(after.nodes)
+        rows.append((each.name, status, str(before.transposes), str(after.transposes), *bytes_, *counts))
+    widths = [max(len(row[column]) for row in rows) for column in range(8)]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [f"{cell:<{widths[i]}}" if i < 2 else f"{cell:>{widths[i]}}" for i, cell in enumerate(row)]
+        arrow = "  " if number == 0 or not row[2] else "->"
+        pairs = [f"{cells[i]} {arrow} {cells[i + 1]}" for i in (2, 4, 6)]
+        lines.append("   ".join([*cells[:2], *pairs]).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,309 @@
+"""The subcommands and their options. What they do is imported when they do it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="relayout",
+    help="Make a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.",
+    epilog="Exit status: 0 done, 1 findings, 2 bad input or usage, 3 infeasible, 4 nothing found in the time, "
+    "5 a fault of relayout.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json.", show_default=False)]
+BackendName = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        "-b",
+        metavar="NAME|FILE",
+        help="An installed backend (see `relayout backends`), or a .toml or .json file that declares one. "
+        "[default: onnx, or convert-layout with --desired-layout]",
+        show_default=False,
+    ),
+]
+Objective = Annotated[str, typer.Option(metavar="bytes|transposes", help="What is to be as little as can be.")]
+InputLayouts = Annotated[
+    list[str],
+    typer.Option(
+        "--input-layout",
+        metavar="NAME=LAYOUT",
+        help="How a graph input arrives in the legal model; `any` lets the solver choose. May be repeated.",
+        show_default=False,
+    ),
+]
+OutputLayouts = Annotated[
+    list[str],
+    typer.Option(
+        "--output-layout",
+        metavar="NAME=LAYOUT",
+        help="The same of a graph output. May be repeated.",
+        show_default=False,
+    ),
+]
+Dims = Annotated[
+    list[str],
+    typer.Option(
+        "--dim", metavar="NAME=N", help="The size of a symbolic dim, for pricing. May be repeated.", show_default=False
+    ),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option("--time-limit", metavar="SECONDS", help="For the solver, of wall-clock time.", show_default=False),
+]
+Engine = Annotated[str, typer.Option(metavar="auto|cp-sat", help="cp-sat solves without the reduction: a cross-check.")]
+DesiredLayouts = Annotated[
+    list[str],
+    typer.Option(
+        "--desired-layout",
+        metavar="OP=LAYOUT[,KERNEL]",
+        help="For the backend convert-layout: the layout of an operator's data, and of its kernel. May be repeated.",
+        show_default=False,
+    ),
+]
+Skip = Annotated[
+    list[str],
+    typer.Option(
+        "--skip",
+        metavar="NODE",
+        help="For convert-layout: a node to leave as it is. May be repeated.",
+        show_default=False,
+    ),
+]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Write the report as JSON; - is stdout.", show_default=False),
+]
+Check = Annotated[bool, typer.Option("--check", help="Verify the result, and run it beside the source.")]
+Inline = Annotated[
+    bool, typer.Option("--inline", help="Replace relayout's operators by their bodies in standard ONNX.")
+]
+MaxTransposes = Annotated[
+    int | None,
+    typer.Option("--max-transposes", min=0, metavar="K", help="Allow no more than K transposes.", show_default=False),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"relayout {version('relayout')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def relayout(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> int:
+    if context.invoked_subcommand is None:
+        sys.stderr.write(f"{context.get_help()}\n")
+        return 2
+    return 0
+
+
+@app.command("legalize")
+def legalize_command(
+    model: Model,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="The legal model: .onnx or .json; - is JSON to stdout.",
+            show_default=False,
+        ),
+    ],
+    backend: BackendName = None,
+    objective: Objective = "bytes",
+    report: ReportFile = None,
+    input_layout: InputLayouts = [],  # noqa: B006  # typer reads the default, nothing changes it
+    output_layout: OutputLayouts = [],  # noqa: B006
+    dim: Dims = [],  # noqa: B006
+    time_limit: TimeLimit = None,
+    engine: Engine = "auto",
+    desired_layout: DesiredLayouts = [],  # noqa: B006
+    skip: Skip = [],  # noqa: B006
+    check: Check = False,
+    inline: Inline = False,
+    max_transposes: MaxTransposes = None,
+    quiet: Quiet = False,
+) -> int:
+    """Write the cheapest model that computes the same and is legal for the backend."""
+    from relayout.cli.legalizing import run_legalize, wanted_of
+
+    wanted = wanted_of(
+        backend=backend,
+        objective=objective,
+        input_layouts=input_layout,
+        output_layouts=output_layout,
+        dims=dim,
+        time_limit=time_limit,
+        engine=engine,
+        desired_layouts=desired_layout,
+        skip=skip,
+        check=check,
+        inline=inline,
+        max_transposes=max_transposes,
+    )
+    return run_legalize(model, output, wanted, report, quiet=quiet)
+
+
+@app.command("verify")
+def verify_command(
+    model: Model,
+    backend: BackendName = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ORIGINAL", help="Run both on random inputs, and compare what they compute.", show_default=False
+        ),
+    ] = None,
+    report: ReportFile = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the findings as JUnit XML.", show_default=False)
+    ] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the findings as SARIF 2.1.0.", show_default=False)
+    ] = None,
+    budget: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A .toml or .json file with max_transposes and max_bytes; more of them is a finding.",
+            show_default=False,
+        ),
+    ] = None,
+    dim: Dims = [],  # noqa: B006
+    desired_layout: DesiredLayouts = [],  # noqa: B006
+    skip: Skip = [],  # noqa: B006
+    quiet: Quiet = False,
+) -> int:
+    """List what breaks the backend's contract; exit status 1 where something does."""
+    from relayout.cli.verifying import Files, run_verify
+
+    files = Files(report=report, junit=junit, sarif=sarif)
+    return run_verify(model, backend, against, files, budget, dims=dim, desired=desired_layout, skip=skip, quiet=quiet)
+
+
+@app.command("explain")
+def explain_command(
+    model: Model,
+    backend: BackendName = None,
+    objective: Objective = "bytes",
+    report: ReportFile = None,
+    input_layout: InputLayouts = [],  # noqa: B006
+    output_layout: OutputLayouts = [],  # noqa: B006
+    dim: Dims = [],  # noqa: B006
+    time_limit: TimeLimit = None,
+    desired_layout: DesiredLayouts = [],  # noqa: B006
+    skip: Skip = [],  # noqa: B006
+) -> int:
+    """Say why each conversion of the legal model is there: who gives the value, who wants it otherwise, the bytes."""
+    from relayout.cli.explaining import run_explain
+    from relayout.cli.legalizing import wanted_of
+
+    wanted = wanted_of(
+        backend=backend,
+        objective=objective,
+        input_layouts=input_layout,
+        output_layouts=output_layout,
+        dims=dim,
+        time_limit=time_limit,
+        desired_layouts=desired_layout,
+        skip=skip,
+    )
+    return run_explain(model, wanted, report)
+
+
+@app.command("backends")
+def backends_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|FILE]", help="One backend: what it wants, by operator.", show_default=False),
+    ] = None,
+) -> int:
+    """List the installed backends, or what one of them wants of each operator."""
+    from relayout.cli.backends import list_backends, show_backend
+
+    return list_backends() if name is None else show_backend(name)
+
+
+@app.command("layout")
+def layout_command(
+    layout: Annotated[str, typer.Argument(help="Such as 'N[a=32]HWC'.", show_default=False)],
+    tvm: Annotated[bool, typer.Option("--tvm", help="Read it as TVM writes it, such as NCHW16c.")] = False,
+) -> int:
+    """Parse a layout string: its dimensions as a table, and what TVM calls it."""
+    from relayout.cli.layouts import show_layout
+
+    return show_layout(layout, tvm=tvm)
+
+
+@app.command("batch")
+def batch_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the models are.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Where the legal models go, by the same names.", show_default=False
+        ),
+    ],
+    backend: BackendName = None,
+    objective: Objective = "bytes",
+    report: ReportFile = None,
+    dim: Dims = [],  # noqa: B006
+    time_limit: TimeLimit = None,
+    engine: Engine = "auto",
+    desired_layout: DesiredLayouts = [],  # noqa: B006
+    skip: Skip = [],  # noqa: B006
+    check: Check = False,
+    inline: Inline = False,
+    max_transposes: MaxTransposes = None,
+) -> int:
+    """Legalize every model of a folder; one that fails does not stop the others."""
+    from relayout.cli.batch import run_batch
+    from relayout.cli.legalizing import wanted_of
+
+    wanted = wanted_of(
+        backend=backend,
+        objective=objective,
+        dims=dim,
+        time_limit=time_limit,
+        engine=engine,
+        desired_layouts=desired_layout,
+        skip=skip,
+        check=check,
+        inline=inline,
+        max_transposes=max_transposes,
+        strict=False,
+    )
+    return run_batch(folder, output, wanted, report)
+
+
+@app.command("serve")
+def serve_command(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
+) -> int:
+    """Run the HTTP service."""
+    from relayout.cli.serving import run_server
+
+    return run_server(host, port)

@@ -1,0 +1,74 @@
+"""From an exception to a message on stderr and an exit status."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from relayout.cli.terminal import tell
+from relayout.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, RelayoutError, UsageError
+
+__all__ = ["DONE", "FAULT", "FINDINGS", "INTERRUPTED", "describe", "status_of"]
+
+DONE, FINDINGS, BAD_INPUT, INFEASIBLE, OUT_OF_TIME, FAULT = range(6)
+INTERRUPTED = 130
+
+_STATUS: dict[type[RelayoutError], int] = {
+    InputError: BAD_INPUT,
+    UsageError: BAD_INPUT,
+    InfeasibleError: INFEASIBLE,
+    OutOfTimeError: OUT_OF_TIME,
+}
+DEBUG = "RELAYOUT_DEBUG"
+
+
+def status_of(error: BaseException) -> int:
+    """Say on stderr what went wrong, and return the exit status. RELAYOUT_DEBUG=1 adds the traceback."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else DONE
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return INTERRUPTED
+    if os.environ.get(DEBUG):
+        import traceback
+
+        tell("".join(traceback.format_exception(error)))
+    status, message = describe(error)
+    tell(f"relayout: error: {message}")
+    return status
+
+
+def describe(error: BaseException) -> tuple[int, str]:
+    """The exit status of a failure, and what to say of it."""
+    for kind, status in _STATUS.items():
+        if isinstance(error, kind):
+            return status, str(error)
+    usage = getattr(error, "format_message", None)
+    if usage is not None:
+        # An option or argument that the parser refused; the class that they have in common is typer's own affair.
+        return BAD_INPUT, _with_help(error, usage())
+    if isinstance(error, MemoryError):
+        return FAULT, "there is not enough memory"
+    said = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {str(error)[:500]}"
+    return FAULT, (
+        f"{said}\n  {'at:':<10}{_place(error.__traceback__)}\n"
+        f"  {'hint:':<10}this is a fault of relayout, please report it with the model; {DEBUG}=1 shows the traceback"
+    )
+
+
+def _with_help(error: BaseException, message: str) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "relayout"
+    return f"{message}\n  {'hint:':<10}{command} --help"
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The innermost line of relayout's own."""
+    package = Path(__file__).parents[1]
+    place = "unknown"
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if file.is_relative_to(package):
+            place = f"{file.relative_to(package.parent)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

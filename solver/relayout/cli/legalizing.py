@@ -1,0 +1,85 @@
+"""`relayout legalize`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relayout.cli.arguments import dim_sizes, layouts_by_operator, named_layouts
+from relayout.cli.failures import DONE, FINDINGS
+from relayout.cli.files import STDOUT, check_files, check_output, put
+from relayout.cli.progress import Bar
+from relayout.cli.running import STEPS, Wanted, backend_of, legalize_file, save
+from relayout.cli.terminal import print_result, tell, terminal_width
+
+if TYPE_CHECKING:
+    from relayout.report import Report
+
+__all__ = ["print_report", "run_legalize", "wanted_of"]
+
+MOST_ROWS = 50
+
+
+def wanted_of(
+    *,
+    backend: str | None,
+    objective: str,
+    dims: Sequence[str],
+    time_limit: float | None,
+    desired_layouts: Sequence[str],
+    skip: Sequence[str],
+    input_layouts: Sequence[str] = (),
+    output_layouts: Sequence[str] = (),
+    engine: str = "auto",
+    check: bool = False,
+    inline: bool = False,
+    max_transposes: int | None = None,
+    strict: bool = True,
+) -> Wanted:
+    """What the options of the command line ask for. Raises UsageError."""
+    # Everything that costs no import first: a mistake on the command line is told at once.
+    named = named_layouts("--input-layout", input_layouts), named_layouts("--output-layout", output_layouts)
+    sizes, desired = dim_sizes(dims), layouts_by_operator(desired_layouts)
+    chosen = backend_of(backend, desired, skip)
+    from relayout.legalize import Options
+
+    options = Options(objective, *named, sizes, time_limit, engine, max_transposes)
+    return Wanted(chosen, options, skip, check, inline, strict)
+
+
+def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | None, *, quiet: bool) -> int:
+    """Legalize `model` into `output`, and return the exit status; nothing is written where something failed."""
+    if output != STDOUT:
+        check_output(output)
+    check_files({"-o": output, "--report": report_file})
+    with Bar(STEPS) as bar:
+        outcome = legalize_file(model, wanted, bar)
+        report = outcome.report
+        if report.ok:
+            bar("write")
+            if output == STDOUT:
+                from relayout.model_io import to_json
+
+                print_result(json.dumps(to_json(outcome.model), separators=(",", ":"), allow_nan=False))
+            else:
+                save(outcome, model, output)
+    if report_file is not None:
+        put(report_file, "--report", report.model_dump_json(indent=2) + "\n")
+    if not quiet:
+        print_report(report)
+    if not report.ok:
+        tell(f"relayout: error: {output} was not written, for the verification failed")
+    return DONE if report.ok else FINDINGS
+
+
+def print_report(report: Report) -> None:
+    """The tables for a person, on stderr."""
+    from relayout.rendering import render_text
+
+    left_out = len(report.conversions) - MOST_ROWS
+    shown = report.model_copy(update={"conversions": report.conversions[:MOST_ROWS]}) if left_out > 0 else report
+    tell(render_text(shown, width=terminal_width()))
+    if left_out > 0:
+        tell(f"and {left_out} conversions more: --report has them all, relayout explain prints them")

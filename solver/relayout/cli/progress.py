@@ -1,0 +1,75 @@
+"""A progress bar for what takes longer than a second, where somebody watches."""
+
+from __future__ import annotations
+
+import sys
+from threading import Lock, Timer
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+__all__ = ["Bar"]
+
+PATIENCE = 1.0
+
+
+class Bar:
+    """Tells which of `steps` steps is under way; nothing is shown within the first second or without a terminal."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._done = -1
+        self._step = ""
+        self._lock = Lock()
+        self._timer: Timer | None = None
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._timer = Timer(PATIENCE, self._show)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+    def __call__(self, step: str) -> None:
+        """The step before is done, and `step` begins."""
+        with self._lock:
+            self._done, self._step = self._done + 1, step
+            if self._shown is not None:
+                progress, task = self._shown
+                progress.update(task, description=step, completed=self._done)
+
+    def clear(self) -> None:
+        """Take the bar away."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._shown is not None:
+                self._shown[0].stop()
+                self._shown = None
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with self._lock:
+            if self._timer is None:
+                return
+            progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            task = progress.add_task(self._step, total=self._steps, completed=max(self._done, 0))
+            progress.start()
+            self._shown = progress, task

@@ -1,0 +1,50 @@
+"""The two streams: results to stdout, all else to stderr, and neither a closed pipe nor a strange name is a failure."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from typing import TextIO
+
+__all__ = ["prepare_streams", "print_result", "tell", "terminal_width"]
+
+WIDTH_WITHOUT_TERMINAL = 120
+# Names come from files: whatever a terminal would take for a command is shown as its code.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def prepare_streams() -> None:
+    """Make both streams write any text, whatever their encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_result(text: str) -> None:
+    """Print to stdout."""
+    _write(sys.stdout, text)
+
+
+def tell(text: str) -> None:
+    """Print to stderr."""
+    _write(sys.stderr, text)
+
+
+def terminal_width() -> int:
+    """The columns that a table may take."""
+    import shutil
+
+    return max(60, shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    shown = _CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+    try:
+        stream.write(shown if shown.endswith("\n") else f"{shown}\n")
+        stream.flush()
+    except BrokenPipeError:
+        # Whoever read this has seen enough. The stream's own flush at exit has to go somewhere too.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())

@@ -1,0 +1,136 @@
+"""`relayout verify`, with its budget."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relayout.cli.arguments import check_known, dim_sizes, layouts_by_operator
+from relayout.cli.failures import DONE, FINDINGS
+from relayout.cli.files import check_files, put
+from relayout.cli.progress import Bar
+from relayout.cli.running import backend_of, dim_names
+from relayout.cli.terminal import print_result, tell
+from relayout.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from relayout.report import Finding, Report, Totals
+
+__all__ = ["Budget", "Files", "over_budget", "read_budget", "run_verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the findings go beside stdout."""
+
+    report: Path | None = None
+    junit: Path | None = None
+    sarif: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a model may spend on layouts; None is no limit."""
+
+    max_transposes: int | None = None
+    max_bytes: int | None = None
+
+
+def read_budget(path: Path) -> Budget:
+    """The budget in a .toml or .json file. Raises InputError, UsageError."""
+    where = f"--budget {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise UsageError("the budget cannot be read", where=where, found=error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        expected = "TOML" if path.suffix == ".toml" else "JSON"
+        raise InputError("not a budget", where=where, expected=expected, found=str(error)[:200]) from error
+    known = tuple(Budget.__dataclass_fields__)
+    if not isinstance(table, dict) or not table:
+        raise InputError("not a budget", where=where, expected=" and ".join(known), found=type(table).__name__)
+    for key, value in table.items():
+        if key not in known:
+            raise InputError("not a budget", where=where, expected=" or ".join(known), found=str(key))
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError("not a limit", where=f"{where}, {key}", expected="0 or more", found=str(value)[:100])
+    return Budget(**table)
+
+
+def over_budget(budget: Budget, spent: Totals) -> Iterator[Finding]:
+    """A finding for each limit that the model exceeds."""
+    from relayout.report import Finding
+
+    limits = ("transposes", budget.max_transposes, spent.transposes), ("bytes", budget.max_bytes, spent.bytes)
+    for what, limit, found in limits:
+        if limit is not None and found > limit:
+            yield Finding(
+                rule="budget",
+                expected=f"at most {limit}",
+                found=str(found),
+                message=f"the model's {what} exceed the budget",
+            )
+
+
+def run_verify(
+    path: Path,
+    backend: str | None,
+    against: Path | None,
+    files: Files,
+    budget_file: Path | None,
+    *,
+    dims: Sequence[str],
+    desired: Sequence[str],
+    skip: Sequence[str],
+    quiet: bool,
+) -> int:
+    """Verify the model at `path`, print what was found, and return the exit status."""
+    sizes = dim_sizes(dims)
+    chosen = backend_of(backend, layouts_by_operator(desired), skip)
+    check_files({"--report": files.report, "--junit": files.junit, "--sarif": files.sarif})
+    budget = read_budget(budget_file) if budget_file is not None else Budget()
+    from relayout.model_io import read_model
+    from relayout.report import Report
+    from relayout.totals import totals
+    from relayout.verify import verify
+
+    with Bar(3) as bar:
+        bar("read")
+        model = read_model(path)
+        check_known("--dim", sizes, dim_names(model), "symbolic dim")
+        original = read_model(against) if against is not None else model
+        before, after = totals(original, sizes), totals(model, sizes)
+        bar("verify")
+        verification = verify(model, chosen, original if against is not None else None, dims=sizes)
+    findings = (*verification.findings, *over_budget(budget, after))
+    passed = all(finding.severity != "error" for finding in findings)
+    verification = verification.model_copy(update={"findings": findings, "passed": passed})
+    report = Report(status="verified", backend=chosen.name, before=before, after=after, verification=verification)
+    _write(report, files, path)
+    _print(report, quiet)
+    return DONE if passed else FINDINGS
+
+
+def _write(report: Report, files: Files, path: Path) -> None:
+    from relayout.rendering import render_json, render_junit, render_sarif
+
+    if files.report is not None:
+        put(files.report, "--report", render_json(report))
+    if files.junit is not None:
+        put(files.junit, "--junit", render_junit(report))
+    if files.sarif is not None:
+        put(files.sarif, "--sarif", render_sarif(report, artifact=path.as_posix()))
+
+
+def _print(report: Report, quiet: bool) -> None:
+    from relayout.rendering import render_text
+
+    if quiet:
+        return
+    print_result(render_text(report))
+    tell("")
