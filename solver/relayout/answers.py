@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.errors import BackendError, InputError, LayoutSyntaxError
@@ -23,137 +23,128 @@ __all__ = ["MAX_COST", "ask", "stated"]
 MAX_COST = 1 << 48
 """The most that an implementation may cost, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
-# What may be wrong with an operand: its kind ("input" or "result") and its number.
-_Operand = tuple[str, int]
+_NO_TENSOR = Layout.any(0)
 
 
 def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The ways in which `backend` runs `node`, checked: a layout for each operand, of its rank, and a cost.
 
     A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the layout that was answered.
-    Raises BackendError.
+    unknown rank keeps the layout that was answered. Raises BackendError.
     """
-    answer = _call(backend, node, "implementations", lambda: backend.implementations(node))
-    if isinstance(answer, Implementation) or not isinstance(answer, Iterable):
-        raise _nonsense(backend, node, "a sequence of Implementation", _shown(answer))
-    implementations = tuple(_checked(backend, node, each) for each in _call(backend, node, "", lambda: list(answer)))
-    if not implementations:
-        raise _nonsense(
-            backend, node, "at least one implementation", "none", hint="`supports` is where a backend declines a node"
+    question = _Question(backend, node)
+    try:
+        answer: object = backend.implementations(node)
+        # A generator is a stranger's code too, and may fail on the way.
+        given = tuple(answer) if isinstance(answer, Iterable) else None
+    except Exception as error:
+        question.blame(error)
+    if given is None:
+        raise question.nonsense("a sequence of Implementation", _shown(answer))
+    if not given:
+        raise question.nonsense(
+            "at least one implementation", "none", hint="`supports` is where a backend declines a node"
         )
-    return implementations
+    return tuple([question.implementation(each) for each in given])
 
 
 def stated(backend: Backend, node: ir.Node) -> Implementation:
     """The one implementation that a backend's two requirement methods state, at no extra cost. Raises BackendError."""
-    inputs = [
-        _layout(backend, node, value, ("input", n), partial(backend.nth_input_layout_requirements, node, n))
-        for n, value in enumerate(node.inputs)
-    ]
-    results = [
-        _layout(backend, node, value, ("result", n), partial(backend.nth_result_layout_requirements, node, n))
-        for n, value in enumerate(node.outputs)
-    ]
-    return Implementation(tuple(inputs), tuple(results))
-
-
-def _checked(backend: Backend, node: ir.Node, each: object) -> Implementation:
-    if not isinstance(each, Implementation):
-        raise _nonsense(backend, node, "an Implementation", _shown(each))
+    inputs = _Question(backend, node, "input")
+    results = _Question(backend, node, "result")
+    of_input, of_result = backend.nth_input_layout_requirements, backend.nth_result_layout_requirements
     return Implementation(
-        _layouts(backend, node, "input", each.inputs, node.inputs),
-        _layouts(backend, node, "result", each.results, node.outputs),
-        _cost(backend, node, each.cost),
+        tuple([inputs.answered(of_input, value, n) for n, value in enumerate(node.inputs)]),
+        tuple([results.answered(of_result, value, n) for n, value in enumerate(node.outputs)]),
     )
 
 
-def _layouts(
-    backend: Backend, node: ir.Node, kind: str, layouts: object, values: Sequence[ir.Value | None]
-) -> tuple[Layout, ...]:
-    if isinstance(layouts, str | Layout) or not isinstance(layouts, Sequence):
-        raise _nonsense(backend, node, f"a tuple of {kind} layouts", _shown(layouts))
-    if len(layouts) != len(values):
-        raise _nonsense(backend, node, f"{len(values)} {kind} layouts, one an operand", f"{len(layouts)}")
-    return tuple(
-        _layout(backend, node, value, (kind, n), partial(layouts.__getitem__, n)) for n, value in enumerate(values)
-    )
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked, for the checks of the answer and for their errors; `kind` is "input" or "result"."""
 
+    backend: Backend
+    node: ir.Node
+    kind: str = ""
 
-def _layout(
-    backend: Backend, node: ir.Node, value: ir.Value | None, operand: _Operand, answer: Callable[[], object]
-) -> Layout:
-    """One operand's layout, parsed and of the operand's rank."""
-    if value is None:
-        return Layout.any(0)
-    layout = _call(backend, node, operand, answer)
-    if isinstance(layout, str):
-        try:
-            layout = Layout.parse(layout)
-        except LayoutSyntaxError as error:
-            raise BackendError(
-                "the backend's answer is not a layout",
-                where=_where(backend, node, operand),
-                expected=error.expected,
-                found=f"{error.found} in {error.text!r}, column {error.column}",
-            ) from error
-    if not isinstance(layout, Layout):
-        raise _nonsense(backend, node, "a Layout or its string", _shown(layout), operand)
-    rank = rank_of(value)
-    if str(layout) == "*":
-        return Layout.any(rank)
-    if value.shape is not None and axis_count(layout) != rank:
-        raise _nonsense(
-            backend, node, f"a layout of rank {rank}, as the tensor", f"{str(layout)!r}, of rank {layout.rank}", operand
+    def implementation(self, given: object) -> Implementation:
+        if not isinstance(given, Implementation):
+            raise self.nonsense("an Implementation", _shown(given))
+        return Implementation(
+            _Question(self.backend, self.node, "input").layouts(given.inputs, self.node.inputs),
+            _Question(self.backend, self.node, "result").layouts(given.results, self.node.outputs),
+            self.cost(given.cost),
         )
-    return layout
 
+    def layouts(self, given: object, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise self.nonsense(f"a tuple of {self.kind} layouts", _shown(given))
+        if len(given) != len(values):
+            raise self.nonsense(f"{len(values)} {self.kind} layouts, one an operand", f"{len(given)}")
+        return tuple([self.layout(each, value, n) for n, (each, value) in enumerate(zip(given, values, strict=True))])
 
-def _cost(backend: Backend, node: ir.Node, cost: object) -> int:
-    try:
-        number = operator.index(cost)  # type: ignore[arg-type]  # what it is, is the question
-    except TypeError:
-        number = -1
-    if isinstance(cost, bool) or not 0 <= number <= MAX_COST:
-        raise _nonsense(backend, node, f"a cost in bytes: an integer from 0 to {MAX_COST}", _shown(cost))
-    return number
+    def answered(self, method: Callable[[ir.Node, int], object], value: ir.Value | None, n: int) -> Layout:
+        if value is None:
+            return _NO_TENSOR
+        try:
+            answer = method(self.node, n)
+        except Exception as error:
+            self.blame(error, n)
+        return self.layout(answer, value, n)
 
+    def layout(self, given: object, value: ir.Value | None, n: int) -> Layout:
+        """One operand's layout, parsed and of the operand's rank."""
+        if value is None:
+            return _NO_TENSOR
+        rank = rank_of(value)
+        if isinstance(given, str):
+            try:
+                given = Layout.parse(given)
+            except LayoutSyntaxError as error:
+                self.blame(error, n)
+        if not isinstance(given, Layout):
+            raise self.nonsense("a Layout or its string", _shown(given), n)
+        if axis_count(given) == rank or value.shape is None:
+            return given
+        if str(given) == "*":
+            return Layout.any(rank)
+        raise self.nonsense(f"a layout of rank {rank}, as the tensor", f"{str(given)!r}, of rank {given.rank}", n)
 
-def _call(backend: Backend, node: ir.Node, operand: _Operand | str, call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except LayoutSyntaxError as error:
-        raise _nonsense(
-            backend, node, error.expected, f"{error.found} in {error.text!r}, column {error.column}"
-        ) from error
-    except (BackendError, InputError):
-        raise
-    except Exception as error:
+    def cost(self, given: object) -> int:
+        try:
+            number = operator.index(given)  # type: ignore[arg-type]  # what it is, is the question
+        except TypeError:
+            number = -1
+        if isinstance(given, bool) or not 0 <= number <= MAX_COST:
+            raise self.nonsense(f"a cost in bytes: an integer from 0 to {MAX_COST}", _shown(given))
+        return number
+
+    def blame(self, error: Exception, n: int | None = None) -> NoReturn:
+        """Raise `error` as the backend's fault, or as it is where it is the model's or names the backend already."""
+        if isinstance(error, LayoutSyntaxError):
+            found = f"{error.found} in {error.text!r}, column {error.column}"
+            raise self.nonsense(error.expected, found, n) from error
+        if isinstance(error, BackendError | InputError):
+            raise error
+        first_line = next(iter(str(error).splitlines()), "no message")
         raise BackendError(
-            f"the backend failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
-            where=_where(backend, node, operand if isinstance(operand, tuple) else None),
-            expected="a layout" if isinstance(operand, tuple) else "the node's implementations",
+            f"the backend failed: {type(error).__name__}: {first_line}",
+            where=self.where(n),
+            expected="the node's implementations" if n is None else "a layout",
             found=type(error).__name__,
             hint="this is a fault of the backend, not of the model",
         ) from error
 
+    def nonsense(self, expected: str, found: str, n: int | None = None, *, hint: str = "") -> BackendError:
+        return BackendError(
+            "the backend's answer makes no sense", where=self.where(n), expected=expected, found=found, hint=hint
+        )
 
-def _nonsense(
-    backend: Backend, node: ir.Node, expected: str, found: str, operand: _Operand | None = None, hint: str = ""
-) -> BackendError:
-    return BackendError(
-        "the backend's answer makes no sense",
-        where=_where(backend, node, operand),
-        expected=expected,
-        found=found,
-        hint=hint,
-    )
-
-
-def _where(backend: Backend, node: ir.Node, operand: _Operand | None) -> str:
-    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    place = f"backend {backend.name or type(backend).__name__}, node {node.name or '(no name)'} ({kind})"
-    return f"{place}, {operand[0]} {operand[1]}" if operand else place
+    def where(self, n: int | None) -> str:
+        node = self.node
+        kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        place = f"backend {self.backend.name or type(self.backend).__name__}, node {node.name or '(no name)'} ({kind})"
+        return place if n is None else f"{place}, {self.kind} {n}"
 
 
 def _shown(answer: object) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from relayout.layout import Layout
@@ -144,6 +145,7 @@ def rank_of(value: ir.Value | None) -> int:
     return len(value.shape) if value is not None and value.shape is not None else 0
 
 
+@lru_cache(maxsize=4096)
 def axis_count(layout: Layout) -> int:
     """How many axes of a tensor a layout speaks of: the inner part of a tiled dimension is no axis of its own.
 

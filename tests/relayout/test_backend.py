@@ -178,7 +178,7 @@ def test_a_backend_that_parses_a_bad_layout_itself_is_told_the_same() -> None:
 
     with pytest.raises(BackendError) as caught:
         ask(Parses(), conv())
-    assert caught.value.where == "backend Parses, node c (Conv)"
+    assert caught.value.where == "backend Parses, node c (Conv), result 0"
     assert caught.value.found == "'1' in 'N1', column 2"
 
 
