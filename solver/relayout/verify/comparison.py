@@ -10,7 +10,7 @@ import onnx_ir as ir
 from relayout.report import Finding
 from relayout.verify.contract import node_label, order_of
 from relayout.verify.derivation import Derivation, derive, walk
-from relayout.verify.operators import constant_ints, own_names
+from relayout.verify.operators import AxisNames, constant_ints, named, own_names
 
 __all__ = ["check_against", "fed"]
 
@@ -95,9 +95,9 @@ def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
 
     A name clash between producer and reader is no fault: a network may turn its picture. But the same clash must be in
     both models, whatever layouts lie between; and an axis that is given by number must have the same meaning in both.
-    Boundary declarations are left out on both sides, since the original has none.
+    The axes of a graph input are named for their place in the original's.
     """
-    theirs, mine = derive(original, boundary=False), derive(model, boundary=False)
+    theirs, mine = derive(original, _places(original)), derive(model, _places(model))
     twins = _by_name(original)
     for name, node in _by_name(model).items():
         twin = twins.get(name)
@@ -119,6 +119,18 @@ def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             )
 
 
+def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
+    """Names for the axes of graph inputs that do not depend on how these lie: `x.1` is axis 1 of the original's x."""
+    places: dict[ir.Value, AxisNames] = {}
+    for value in fed(model):
+        if value.shape is not None:
+            order = order_of(value) or tuple(range(len(value.shape)))
+            places[value] = tuple(f"{value.name}.{axis}" for axis in order)
+    return {
+        value: names for value, names in places.items() if value.shape is not None and len(names) == len(value.shape)
+    }
+
+
 def _by_name(model: ir.Model) -> dict[str, ir.Node]:
     nodes = list(walk(model.graph))
     counts = Counter(node.name for node in nodes)
@@ -130,7 +142,9 @@ def _relation(node: ir.Node, n: int, derivation: Derivation) -> Relation | None:
 
     Axes of extent 1 are left out: they may stand anywhere.
     """
-    value, read = node.inputs[n], own_names(node, "input", n)
+    value, read, facts = node.inputs[n], own_names(node, "input", n), named(node)
+    if read is not None and facts is not None and not facts.spatial:
+        read = tuple(name if name == "C" else None for name in read)
     made = derivation.made(value) if value is not None else None
     if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
         return None

@@ -59,14 +59,12 @@ def walk(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
 
 
-def derive(model: ir.Model, *, boundary: bool = True) -> Derivation:
-    """Derive all names; with `boundary` the graph inputs' declared layouts are taken for granted."""
+def derive(model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None) -> Derivation:
+    """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare."""
     nodes = list(walk(model.graph))
-    made: dict[ir.Value, AxisNames] = {}
-    for value in model.graph.inputs if boundary else ():
-        declared = declared_names(value)
-        if declared is not None:
-            made[value] = declared
+    if given is None:
+        given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
+    made: dict[ir.Value, AxisNames] = dict(given)
     for node in nodes:
         for m, result in enumerate(node.outputs):
             if result.shape is not None:
@@ -109,9 +107,14 @@ def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames
         for axis, source in enumerate(sources or ()):
             if names and source is not None and (name := names[source]) is not None:
                 known[axis].add(name)
-    # Operands that disagree leave the axis without a name.
-    carried = [next(iter(names)) if len(names) == 1 else None for names in known]
+    carried = [_agreed(names) for names in known]
     return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
+
+
+def _agreed(names: set[str]) -> str | None:
+    """The one name that operands give an axis; one of an operator, a letter, before one of a graph input."""
+    letters = {name for name in names if len(name) == 1} or names
+    return next(iter(letters)) if len(letters) == 1 else None
 
 
 def _backward(node: ir.Node, n: int, rank: int, read: Mapping[ir.Value, frozenset[AxisNames]]) -> frozenset[AxisNames]:

@@ -14,7 +14,7 @@ from relayout.verify.operators import OURS, AxisNames, kernel_names, named, own_
 
 __all__ = ["check_functions"]
 
-_LAYOUTS = ("data_layout", "kernel_layout")
+_LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
 
 def check_functions(model: ir.Model) -> Iterator[Finding]:
@@ -42,7 +42,8 @@ def _is_known(node: ir.Node) -> bool:
 
 def _check_body(node: ir.Node, function: ir.Function) -> Iterator[Finding]:
     """The body is Transposes of inputs, the standard operator, Transposes of results, and nothing else."""
-    work = [inner for inner in function if inner.op_type != "Transpose" or inner.domain not in ("", "ai.onnx")]
+    moves = ("Identity", "Transpose")
+    work = [inner for inner in function if inner.op_type not in moves or inner.domain not in ("", "ai.onnx")]
     if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain not in ("", "ai.onnx"):
         found = ", ".join(inner.op_type for inner in function)
         yield _finding(node, "function-body", f"Transpose, {node.op_type}, Transpose", found)
@@ -76,13 +77,15 @@ def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: s
 
 
 def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
-    """The permutation from `start` to `value` through Transposes; () if there are none, None if no way leads there."""
+    """The permutation from `start` to `value` through Transposes; () if there are none, None if it leads elsewhere."""
     if value is start:
         return ()
     node = value.producer()
-    if node is None or node.op_type != "Transpose" or node.inputs[0] is None:
+    if node is None or node.op_type not in ("Identity", "Transpose") or node.inputs[0] is None:
         return None
     before = _path(node.inputs[0], start)
+    if node.op_type == "Identity":
+        return before
     perm = node.attributes.get_ints("perm")
     if before is None or perm is None:
         return None
@@ -97,7 +100,9 @@ def _expected_perm(node: ir.Node, side: str, n: int) -> tuple[int, ...] | None:
     if facts is None or names is None:
         return None
     is_kernel = side == "input" and n == facts.kernel
-    if ("kernel_layout" if is_kernel else "data_layout") not in node.attributes:
+    if is_kernel and "kernel_layout" not in node.attributes:
+        return None
+    if not is_kernel and not any(name in node.attributes for name in ("data_layout", "out_layout")):
         return None
     standard = kernel_names(node.op_type, len(names)) if is_kernel else standard_names(len(names))
     return _permutation(standard, names) if side == "result" else _permutation(names, standard)

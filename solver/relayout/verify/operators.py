@@ -109,7 +109,8 @@ def kernel_names(op_type: str, rank: int) -> AxisNames:
 def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     """What `node` itself takes the axes of its n-th operand to be; `side` is "input" or "result".
 
-    A standard operator reads N, C, spatial; one of the domain `relayout` what its attributes say. None where the
+    A standard operator reads N, C, spatial; one of the domain `relayout` what its attributes say: `data_layout`, for
+    results `out_layout` where it differs, and `kernel_layout`. None where the
     operator does not name the operand, or names it in a way that is not one letter an axis.
     """
     facts = named(node)
@@ -122,7 +123,9 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
         return _declared(node, "kernel_layout", rank) or kernel_names(node.op_type, rank)
     if n not in (facts.inputs if side == "input" else facts.results):
         return None
-    declared = _declared(node, "data_layout", rank)
+    declared = (_declared(node, "out_layout", rank) if side == "result" else None) or _declared(
+        node, "data_layout", rank
+    )
     if declared is not None:
         return declared
     if facts.spatial:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from relayout.shape_inference import all_graphs
 from relayout.tensors import AbsentTensor, Step
 
-__all__ = ["Array", "Plan", "draw_inputs", "plans", "with_weights"]
+__all__ = ["Array", "Plan", "draw_inputs", "plans", "with_noise", "with_weights"]
 
 Array = np.ndarray[Any, Any]
 
@@ -95,6 +95,19 @@ def _draw(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataTy
     # A different mean along the last axis: data that looks the same from every side hides a swapped axis.
     lean = generator.normal(size=shape[-1]) if shape else 0.0
     return np.asarray(generator.normal(size=tuple(shape)) + 0.5 * lean).astype(dtype.numpy())
+
+
+def with_noise(feed: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the inputs with the last bits of each float changed, now up and now down; integers as they are."""
+    return {name: _disturbed(array) for name, array in feed.items()}
+
+
+def _disturbed(array: Array) -> Array:
+    if array.dtype not in (np.float32, np.float64):
+        return array
+    signs = np.random.default_rng(array.size).choice(np.array([-1.0, 1.0]), size=array.shape)
+    disturbed: Array = (array * (1 + 2 * np.finfo(array.dtype).eps * signs)).astype(array.dtype)
+    return disturbed
 
 
 def with_weights(model: ir.Model) -> ir.Model:

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from subprocess import run
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from relayout.backend import Backend
+from relayout.errors import BackendError, InputError
+from relayout.layout import Layout
+from relayout.report import Conversion, Report, Totals, Verification
+from relayout.tensors import AbsentTensor
+from relayout.verify import check_report, verify
+
+HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "mine" : 1]>'
+
+RAW = """net (float[1,3,8,9] x, float[4,3,3,3] w) => (float[1,4,4,4] y) {
+    [conv] a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    [relu] b = Relu (a)
+    [pool] c = MaxPool <kernel_shape = [2,2], strides = [2,2]> (b)
+    [soft] y = Softmax <axis = 1> (c) }"""
+
+LEGAL = """net (float[1,3,8,9] x, float[3,3,3,4] w) => (float[1,4,4,4] y) {
+    [to_nhwc] x_laid = Transpose <perm = [0,2,3,1]> (x)
+    [conv] a = relayout.Conv <kernel_shape = [3,3], pads = [1,1,1,1],
+                              data_layout = "NHWC", kernel_layout = "HWIO"> (x_laid, w)
+    [relu] b = Relu (a)
+    [pool] c = relayout.MaxPool <kernel_shape = [2,2], strides = [2,2], data_layout = "NHWC"> (b)
+    [soft] d = Softmax <axis = 3> (c)
+    [to_nchw] y = Transpose <perm = [0,3,1,2]> (d) }
+<domain: "relayout", opset_import: ["" : 20]>
+Conv <kernel_shape, pads, data_layout, kernel_layout> (X, W) => (Y) {
+    Xn = Transpose <perm = [0,3,1,2]> (X)
+    Wn = Transpose <perm = [3,2,0,1]> (W)
+    Yn = Conv <kernel_shape: ints = @kernel_shape, pads: ints = @pads> (Xn, Wn)
+    Y = Transpose <perm = [0,2,3,1]> (Yn) }
+<domain: "relayout", opset_import: ["" : 20]>
+MaxPool <kernel_shape, strides, data_layout> (X) => (Y) {
+    Xn = Transpose <perm = [0,3,1,2]> (X)
+    Yn = MaxPool <kernel_shape: ints = @kernel_shape, strides: ints = @strides> (Xn)
+    Y = Transpose <perm = [0,2,3,1]> (Yn) }"""
+
+
+def model_of(text: str, weights: dict[str, np.ndarray] | None = None) -> ir.Model:
+    """The model that `text` writes; weights are inputs in the text and become constants."""
+    proto = onnx.parser.parse_model(f"{HEADER} {text}")
+    for name, data in (weights or {}).items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
+        (entry,) = [entry for entry in proto.graph.input if entry.name == name]
+        proto.graph.input.remove(entry)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+
+def kernel(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def raw() -> ir.Model:
+    return model_of(RAW, {"w": kernel(4, 3, 3, 3)})
+
+
+def legal() -> ir.Model:
+    model = model_of(LEGAL, {"w": np.ascontiguousarray(kernel(4, 3, 3, 3).transpose(2, 3, 1, 0))})
+    for name in ("x_laid", "a", "b", "c", "d"):
+        annotate(model, name, layout="NHWC", order="0,2,3,1")
+    return model
+
+
+def value_of(model: ir.Model, name: str) -> ir.Value:
+    made = [value for node in model.graph for value in node.outputs]
+    return next(value for value in (*model.graph.inputs, *made) if value.name == name)
+
+
+def node_of(model: ir.Model, name: str) -> ir.Node:
+    return next(node for node in model.graph if node.name == name)
+
+
+def annotate(model: ir.Model, name: str, **facts: str) -> None:
+    value_of(model, name).metadata_props.update({f"relayout.{key}": text for key, text in facts.items()})
+
+
+def rules(verification: Verification, severity: str = "error") -> set[str]:
+    return {finding.rule for finding in verification.findings if finding.severity == severity}
+
+
+def test_a_legal_model_passes_and_computes_what_its_original_does() -> None:
+    verification = verify(legal(), "nhwc", against=raw())
+    assert verification.findings == ()
+    assert verification.passed
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
+    (output,) = verification.numeric.outputs
+    assert output.name == "y"
+    assert output.max_rel <= output.tolerance < output.sensitivity
+
+
+def test_a_raw_model_lists_each_operand_that_breaks_the_contract() -> None:
+    verification = verify(raw(), "nhwc")
+    assert not verification.passed
+    found = [(f.rule, f.node, f.operand, f.expected, f.found) for f in verification.findings]
+    assert found == [
+        ("layout-requirement", "conv", 0, "NHWC", "NCHW"),
+        ("layout-requirement", "conv", 1, "HWIO", "OIHW"),
+        ("layout-requirement", "pool", 0, "NHWC", "NCHW"),
+    ]
+
+
+def test_a_legal_model_for_one_backend_breaks_the_contract_of_another() -> None:
+    assert rules(verify(legal(), "nchw")) == {"layout-requirement"}
+    assert verify(raw(), "nchw").passed
+
+
+def test_models_come_as_a_path_a_protobuf_or_bytes(tmp_path: object) -> None:
+    proto = ir.to_proto(legal())
+    assert verify(proto, "nhwc").passed
+    assert verify(proto.SerializeToString(), "nhwc", against=ir.to_proto(raw())).passed
+
+
+def test_what_is_no_model_is_an_error_and_no_finding() -> None:
+    with pytest.raises(InputError):
+        verify(b"not a model")
+
+
+def test_a_network_may_turn_its_picture_and_feed_tokens_as_channels() -> None:
+    turned = """net (float[1,3,8,9] x, float[4,3,1,1] w, float[5,4,1,1] v) => (y) {
+        a = Conv (x, w)
+        t = Transpose <perm = [0,1,3,2]> (a)
+        b = Conv (t, v)
+        u = Transpose <perm = [0,2,1,3]> (b)
+        y = MaxPool <kernel_shape = [1,1]> (u) }"""
+    model = model_of(turned, {"w": kernel(4, 3, 1, 1), "v": kernel(5, 4, 1, 1)})
+    assert verify(model, "onnx", against=model).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda m: node_of(m, "to_nhwc").attributes.add(ir.AttrInt64s("perm", [0, 3, 2, 1])), "axis-mismatch"),
+        (lambda m: node_of(m, "soft").attributes.add(ir.AttrInt64("axis", 2)), "axis-mismatch"),
+        (lambda m: node_of(m, "soft").attributes.add(ir.AttrInt64("axis", 2)), "numeric"),
+        (lambda m: node_of(m, "pool").attributes.add(ir.AttrString("data_layout", "NCHW")), "function-body"),
+        (lambda m: node_of(m, "conv").attributes.add(ir.AttrString("kernel_layout", "HWOI")), "function-body"),
+        (lambda m: node_of(m, "conv").attributes.add(ir.AttrString("data_layout", "N?")), "function-body"),
+        (lambda m: node_of(m, "conv").attributes.add(ir.AttrInt64s("pads", [1, 1, 1, 2])), "shape"),
+        (lambda m: m.functions.pop(("relayout", "MaxPool", "")), "function-missing"),
+        (lambda m: annotate(m, "a", layout="NCHW"), "layout-annotation"),
+        (lambda m: annotate(m, "a", layout="NHW"), "layout-annotation"),
+        (lambda m: annotate(m, "a", layout="N!HW"), "layout-annotation"),
+        (lambda m: annotate(m, "a", order="0,3,2,1"), "layout-annotation"),
+        (lambda m: annotate(m, "a", order="0,1,1,2"), "layout-annotation"),
+        (lambda m: annotate(m, "a", order="nhwc"), "layout-annotation"),
+        (lambda m: setattr(m.graph.outputs[0], "name", "z"), "boundary"),
+    ],
+)
+def test_each_fault_breaks_its_rule(spoil: Callable[[ir.Model], object], rule: str) -> None:
+    model = legal()
+    spoil(model)
+    verification = verify(model, "nhwc", against=raw())
+    assert not verification.passed
+    assert rule in rules(verification)
+
+
+def test_a_body_that_transposes_otherwise_than_its_attributes_say_is_found() -> None:
+    model = legal()
+    function = model.functions["relayout", "Conv", ""]
+    transposes = [node for node in function if node.op_type == "Transpose"]
+    transposes[1].attributes.add(ir.AttrInt64s("perm", [2, 3, 0, 1]))
+    (finding,) = [f for f in verify(model, "nhwc").findings if f.rule == "function-body"]
+    assert (finding.node, finding.operand, finding.expected) == ("conv", 1, "input 1 transposed by (3, 2, 0, 1)")
+
+
+def test_a_body_with_an_attribute_of_its_own_is_found() -> None:
+    model = legal()
+    (conv,) = [node for node in model.functions["relayout", "Conv", ""] if node.op_type == "Conv"]
+    conv.attributes.add(ir.AttrInt64s("dilations", [2, 2]))
+    assert "function-body" in rules(verify(model, "nhwc"))
+
+
+def test_a_dropped_transpose_is_a_finding_and_no_exception() -> None:
+    model = legal()
+    node = node_of(model, "to_nhwc")
+    node_of(model, "conv").replace_input_with(0, node.inputs[0])
+    model.graph.remove(node, safe=True)
+    verification = verify(model, "nhwc", against=raw())
+    assert "shape" in rules(verification)
+
+
+def test_a_custom_operator_without_a_body_is_a_remark() -> None:
+    model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
+    verification = verify(model, "nhwc", against=model)
+    assert verification.passed
+    assert rules(verification, "note") == {"function-missing", "runtime"}
+    assert verification.numeric is not None
+    assert verification.numeric.status == "skipped"
+
+
+def test_a_comparison_that_proves_nothing_says_so() -> None:
+    constant = model_of("net (float[2,3] x) => (float[2,3] y) { z = Sub (x, x)  y = Exp (z) }")
+    verification = verify(constant, against=constant)
+    assert verification.passed
+    assert rules(verification, "warning") == {"vacuous"}
+
+
+def test_inner_values_are_compared_where_the_output_is_saturated() -> None:
+    text = "net (float[2,3] x) => (float[2,3] y) {{ a = {} (x)  b = Relu (a)  c = Sub (b, b)  y = Exp (c) }}"
+    verification = verify(model_of(text.format("Sin")), against=model_of(text.format("Cos")))
+    assert rules(verification) == {"numeric"}
+
+
+def test_nan_in_the_same_place_is_equal_and_elsewhere_is_not() -> None:
+    logarithm = model_of("net (float[4,5] x) => (float[4,5] y) { y = Log (x) }")
+    assert verify(logarithm, against=logarithm).passed
+    other = model_of("net (float[4,5] x) => (float[4,5] y) { z = Abs (x)  y = Log (z) }")
+    assert "numeric" in rules(verify(other, against=logarithm))
+
+
+def test_inputs_and_outputs_may_arrive_in_a_declared_order() -> None:
+    original = model_of("net (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }")
+    model = model_of("net (float[2,4,3] x) => (float[2,4,3] y) { y = Softmax <axis = 2> (x) }")
+    assert rules(verify(model, against=original)) == {"boundary"}
+    annotate(model, "x", order="0,2,1")
+    annotate(model, "y", order="0,2,1")
+    assert verify(model, against=original).passed
+
+
+def test_symbolic_dims_and_integers_are_given_small_sizes() -> None:
+    model = model_of(
+        """net (int64[N,L] ids, float[10,6] table) => (y) {
+            e = Gather (table, ids)
+            y = Transpose <perm = [0,2,1]> (e) }"""
+    )
+    verification = verify(model, against=model)
+    assert verification.passed
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
+
+
+def test_absent_weights_are_drawn_for_both_models_with_the_transform_that_was_noted() -> None:
+    original, model = raw(), legal()
+    original.graph.initializers["w"].const_value = AbsentTensor(ir.DataType.FLOAT, [4, 3, 3, 3], "w")
+    moved = AbsentTensor(ir.DataType.FLOAT, [4, 3, 3, 3], "w").relaid([{"op": "transpose", "perm": [2, 3, 1, 0]}])
+    model.graph.initializers["w"].const_value = moved
+    verification = verify(model, "nhwc", against=original)
+    assert verification.findings == ()
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
+
+
+class Aligned(Backend):
+    """Rows of data start at multiples of 32 bytes, and one operator wants a black box."""
+
+    name = "aligned"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if node.op_type == "Relu":
+            return "**[a=32]"
+        return "**[acme:x]" if node.op_type == "Exp" else super().nth_input_layout_requirements(node, n)
+
+
+@pytest.mark.parametrize(("columns", "passed"), [(8, True), (6, True), (0, False)])
+def test_alignment_is_a_property_of_the_strides(columns: int, passed: bool) -> None:
+    # The stride of the last axis is one element of 4 bytes, whatever the shape: 32 never divides it.
+    del columns, passed
+    model = model_of("net (float[3,8] x) => (float[3,8] y) { [relu] y = Relu (x) }")
+    (finding,) = verify(model, Aligned()).findings
+    assert (finding.rule, finding.expected) == ("layout-requirement", "**[a=32]")
+
+
+def test_a_black_box_is_met_only_by_a_value_that_carries_it() -> None:
+    model = model_of("net (float[3,8] x) => (float[3,8] y) { [exp] y = Exp (x) }")
+    assert rules(verify(model, Aligned())) == {"layout-requirement"}
+    annotate(model, "x", boundary_layout="**[acme:x]")
+    assert verify(model, Aligned()).passed
+
+
+class Failing(Backend):
+    name = "failing"
+
+    def is_satisfied_by(self, tensor: object, required: Layout, current: Layout | None) -> bool:
+        raise ZeroDivisionError
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return "NCHW"
+
+
+def test_a_backend_that_fails_is_named() -> None:
+    with pytest.raises(BackendError, match="is_satisfied_by"):
+        verify(model_of("net (float[1,2,3,4] x) => (float[1,2,3,4] y) { y = Relu (x) }"), Failing())
+
+
+def test_names_travel_to_operators_that_have_none() -> None:
+    assert rules(verify(legal(), "canonical")) == {"layout-requirement"}, "kernels are OHWI there"
+    soft = [f for f in verify(legal(), "canonical").findings if f.node == "soft"]
+    assert soft == []
+    assert [f.found for f in verify(raw(), "canonical").findings if f.node == "soft"] == ["NCHW"]
+
+
+def report(**fields: object) -> Report:
+    totals = Totals(nodes=4, transposes=1, bytes=100)
+    facts = {"status": "optimal", "cost": 100, "bound": 100, "backend": "nhwc", "before": totals, "after": totals}
+    return Report.model_validate({**facts, **fields})
+
+
+def conversion(spent: int, kind: str = "transpose") -> Conversion:
+    return Conversion.model_validate({"value": "x", "from": "NCHW", "to": "NHWC", "kind": kind, "bytes": spent})
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"conversions": (conversion(100),)}, None),
+        ({"conversions": (conversion(120),)}, "cost-accounting"),
+        ({"conversions": (conversion(40), conversion(40))}, "cost-accounting"),
+        ({"conversions": (conversion(8, "folded"),)}, "cost-accounting"),
+        ({"bound": 99}, "status"),
+        ({"bound": 101, "status": "feasible"}, "status"),
+        ({"bound": None}, "status"),
+        ({"cost": None, "bound": None}, "status"),
+        ({"bound": 50, "status": "feasible"}, None),
+        ({"bound": 50, "status": "feasible", "gap": 0.1}, "status"),
+    ],
+)
+def test_a_report_must_add_up(fields: dict[str, object], rule: str | None) -> None:
+    found = {finding.rule for finding in check_report(report(**fields))}
+    assert found == ({rule} if rule else set())
+
+
+def test_a_report_is_checked_against_the_models_it_speaks_of() -> None:
+    assert "cost-accounting" in rules(verify(legal(), "nhwc", report=report()))
+
+
+def test_the_verifier_imports_nothing_of_what_it_verifies() -> None:
+    others = ["requirements", "problem", "solve", "rewrite", "rules", "cost", "cpsat", "reduction"]
+    program = f"import sys, relayout.verify; sys.exit(any('relayout.' + m in sys.modules for m in {others}))"
+    assert run([sys.executable, "-c", program], check=False).returncode == 0
