@@ -21,6 +21,8 @@ from relayout.names import Names, conventional
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel
 from relayout.views import Operand, Tensors
 
+MAX_RANK = 8
+
 __all__ = ["Alternative", "FixedForm", "NodeChoice", "Port", "Requirements", "collect_requirements"]
 
 
@@ -191,7 +193,7 @@ class _Builder:
 
     def node(self, node: ir.Node) -> None:
         rule = self.tensors.rules.get(node)
-        wishes = ask(self.backend, node)
+        wishes = self._ask(node)
         if isinstance(rule, Free):
             self._free(node, rule, wishes)
         elif isinstance(rule, Fixed):
@@ -200,6 +202,13 @@ class _Builder:
             self._listed(node, rule, wishes)
         else:
             self._pinned(node, wishes)
+
+    def _ask(self, node: ir.Node) -> tuple[Implementation, ...]:
+        """What the backend says; nobody can wish anything of a tensor with more dimensions than layouts have."""
+        if any(v is not None and v.shape is not None and len(v.shape) > MAX_RANK for v in (*node.inputs, *node.outputs)):
+            nothing = Layout.any(0)
+            return (Implementation((nothing,) * len(node.inputs), (nothing,) * len(node.outputs)),)
+        return ask(self.backend, node)
 
     def _ports(self, node: ir.Node, *, skip_constants: bool = True) -> tuple[Port, ...]:
         ports: list[Port] = []

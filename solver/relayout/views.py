@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from relayout.memory_format import Extent, View
-from relayout.rules import Relabel, Rule, extents_of, rule_of
+from relayout.rules import Listed, Relabel, Rule, extents_of, rule_of
 
 __all__ = ["Operand", "Tensor", "Tensors", "collect_tensors", "holds_subgraph"]
 
@@ -98,9 +98,26 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
                 found.operands[unread] = None
             return
         rule = None
-    found.rules[node] = rule
     for value in node.outputs:
         found.add(value, constant=constant)
+    found.rules[node] = rule if rule is None or _ranks_known(node, rule, found) else None
+
+
+def _ranks_known(node: ir.Node, rule: Rule, found: Tensors) -> bool:
+    """Whether every operand that the rule lays out has a rank; one without could not follow the others."""
+    if isinstance(rule, Relabel):
+        return True
+    sides = [(rule.inputs, node.inputs), (rule.outputs, node.outputs)] if not isinstance(rule, Listed) else []
+    for orders, values in sides:
+        for order, value in zip(orders, values, strict=False):
+            if order is None or value is None:
+                continue
+            extents = extents_of(value)
+            if (extents is None and (value.uses() or value.is_graph_output())) or (
+                extents is not None and len(extents) != len(order)
+            ):
+                return False
+    return True
 
 
 def _is_constant(node: ir.Node, found: Tensors) -> bool:

@@ -1,0 +1,285 @@
+"""One or more examples for every row of the op table: the material for testing the rows by numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from relayout.rules import Row, rows
+from relayout.rules.elementwise import BROADCAST, UNARY
+
+__all__ = ["EXAMPLES", "Constant", "Example", "Input", "examples_of"]
+
+F, D, I64, I32, I8, U8, B = (np.float32, np.float64, np.int64, np.int32, np.int8, np.uint8, np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """A run-time input: drawn, or these numbers. `low` and `high` bound what is drawn."""
+
+    shape: tuple[int, ...]
+    dtype: Any = F
+    low: float = -2.0
+    high: float = 2.0
+    laid: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    array: Any
+    dtype: Any = I64
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A node: operator, opset, inputs (None: omitted), attributes. `moves`: some order other than the source's must be
+    reached without a transpose, else the row would prove nothing."""
+
+    operator: str
+    inputs: tuple[Input | Constant | None, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    opset: int = 18
+    results: int = 1
+    moves: bool = True
+    dtypes: tuple[Any, ...] = (F,)
+
+
+X = Input((2, 3, 4, 5))
+POSITIVE = Input((2, 3, 4, 5), low=1.0, high=2.0)
+UNIT = Input((2, 3, 4, 5), low=-0.9, high=0.9)
+WHOLE = Input((2, 3, 4, 5), I32, 0, 7)
+FLAG = Input((2, 3, 4, 5), B, 0, 2)
+SPECIAL: dict[str, Input] = {
+    **dict.fromkeys(("Acos", "Asin", "Atanh"), UNIT),
+    **dict.fromkeys(("Acosh", "Log", "Reciprocal", "Sqrt"), POSITIVE),
+    "BitwiseNot": WHOLE,
+    "Not": FLAG,
+}
+SINCE = {"BitwiseNot": 18, "Celu": 12, "Gelu": 20, "HardSwish": 14, "IsInf": 10, "Mish": 18, "Round": 11, "Swish": 24}
+ATTRIBUTES = {"Cast": {"to": 6}, "BitShift": {"direction": "LEFT"}, "Mod": {"fmod": 1}}
+WHOLE_OPERATORS = {"BitShift": (U8, 11), "BitwiseAnd": (I32, 18), "BitwiseOr": (I32, 18), "BitwiseXor": (I32, 18)}
+
+
+def _unary() -> list[Example]:
+    found = []
+    for name in UNARY:
+        opset = max(SINCE.get(name, 7), 18 if name not in ("Gelu", "Swish") else SINCE[name])
+        found.append(Example(name, (SPECIAL.get(name, X),), ATTRIBUTES.get(name, {}), opset))
+    found += [Example(name, (SPECIAL.get(name, X),), ATTRIBUTES.get(name, {}), 9) for name in ("Relu", "Exp", "Sigmoid")]
+    return found
+
+
+def _broadcast() -> list[Example]:
+    found = []
+    for name in BROADCAST:
+        attributes = ATTRIBUTES.get(name, {})
+        if name == "Where":
+            shapes: Sequence[tuple[int, ...]] = ((2, 3, 4, 5), (3, 1, 1), ())
+            found.append(
+                Example(name, (Input(shapes[0], B, 0, 2), X, Input((3, 1, 1))), {}, 18)
+            )
+            continue
+        if name in WHOLE_OPERATORS:
+            dtype, opset = WHOLE_OPERATORS[name]
+            full, low = Input((2, 3, 4, 5), dtype, 0, 5), Input((4, 5), dtype, 0, 3)
+            found.append(Example(name, (full, low), attributes, max(opset, 18)))
+            continue
+        if name in ("And", "Or", "Xor"):
+            found.append(Example(name, (FLAG, Input((4, 1), B, 0, 2)), {}, 18))
+            continue
+        first = POSITIVE if name == "Pow" else X
+        second = Input((2, 3, 4, 5), low=0.5, high=2.0)
+        found.append(Example(name, (first, second), attributes, 18))
+        found.append(Example(name, (first, Input((3, 1, 5), low=0.5, high=2.0)), attributes, 18))
+        found.append(Example(name, (first, Input((5,), low=0.5, high=2.0)), attributes, 18))
+        found.append(Example(name, (first, Constant(np.linspace(0.5, 2, 3).reshape(3, 1, 1), F)), attributes, 13))
+    found.append(Example("Add", (Input((4, 5)), Input((2, 3, 1, 1)))))
+    found.append(Example("Sum", (X, Input((5,)), Input((3, 1, 1)))))
+    found.append(Example("Max", (X, Input((4, 1)), Constant([0.5], F))))
+    return found
+
+
+def _axes() -> list[Example]:
+    found = []
+    for name in ("Softmax", "LogSoftmax", "Hardmax"):
+        found += [Example(name, (X,), {"axis": axis}, opset) for axis in (1, -1) for opset in (13, 18)]
+        found += [
+            Example(name, (X,), {"axis": 2}, 11, moves=name != "Hardmax"),
+            Example(name, (X,), {}, 11, moves=name != "Hardmax"),
+            Example(name, (Input((2, 7, 1, 1)),), {"axis": 1}, 11),
+            Example(name, (Input((3, 4, 1, 5)),), {"axis": 3}, 11),
+        ]
+    for name in ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+                 "ReduceProd", "ReduceSum", "ReduceSumSquare"):  # fmt: skip
+        source = POSITIVE if name == "ReduceLogSum" else X
+        found.append(Example(name, (source,), {"axes": [1, -1], "keepdims": 1}, 12))
+        found.append(Example(name, (source,), {"axes": [2], "keepdims": 0}, 12))
+        found.append(Example(name, (source,), {}, 12))
+        found.append(Example(name, (source, Constant([1, 2])), {"keepdims": 0}, 18))
+        found.append(Example(name, (source, Constant([-3])), {}, 18))
+    found.append(Example("ReduceSum", (X, Constant([3])), {"keepdims": 0}, 13))
+    for name in ("ArgMax", "ArgMin"):
+        found += [Example(name, (X,), {"axis": a, "keepdims": k}, 13) for a, k in ((1, 1), (-1, 0))]
+    found += [
+        Example("Concat", (X, Input((2, 2, 4, 5)), Constant(np.ones((2, 1, 4, 5)), F)), {"axis": 1}),
+        Example("Concat", (X, X), {"axis": -1}, 11),
+        Example("Split", (X,), {"axis": 2, "split": [1, 3]}, 11, results=2),
+        Example("Split", (X, Constant([2, 3])), {"axis": -1}, 13, results=2),
+        Example("Split", (X,), {"axis": 2, "num_outputs": 2}, 18, results=2),
+        Example("LpNormalization", (X,), {"axis": 1}),
+        Example("TopK", (X,), {"axis": 2, "k": 2}, 9, results=2),
+        Example("TopK", (X, Constant([2])), {"axis": -3}, 11, results=2),
+        Example("GatherElements", (X, Input((2, 3, 2, 5), I64, 0, 4)), {"axis": 2}),
+        Example("ScatterElements", (X, Constant(np.zeros((2, 3, 1, 5))), Input((2, 3, 1, 5))), {"axis": 2}),
+        Example("Scatter", (X, Constant(np.zeros((2, 1, 4, 5))), Input((2, 1, 4, 5))), {"axis": 1}, 9),
+        Example("CumSum", (X, Constant(np.array(-1))), {"reverse": 1}),
+        Example("CumSum", (X, Constant([1])), {"exclusive": 1}),
+        Example("CumProd", (X, Constant(np.array(2))), {}, 26),
+        Example("Pad", (X,), {"pads": [0, 1, 0, 2, 0, 0, 3, 1]}, 10),
+        Example("Pad", (X, Constant([0, 1, 0, 2, 0, 0, 3, 1]), Constant(np.array(0.5), F)), {}, 13),
+        Example("Pad", (X, Constant([1, 2, 0, 1]), None, Constant([-1, 1])), {"mode": "edge"}, 18),
+        Example("Pad", (X, Constant([0, 1, 1, 0, 0, 1, 0, 2])), {"mode": "reflect"}, 13),
+        Example("Slice", (X,), {"starts": [1, 0], "ends": [3, 4], "axes": [1, 3]}, 9),
+        Example("Slice", (X,), {"starts": [1, 0], "ends": [2, 2]}, 9),
+        Example("Slice", (X, Constant([0, -1]), Constant([2, -9]), Constant([-1, 1]), Constant([1, -1])), {}, 13),
+        Example("Slice", (X, Constant([0, 1, 1]), Constant([1, 3, 4])), {}, 13),
+        Example("Slice", (X, Constant([3, 0]), Constant([0, 9]), None, Constant([-1, 2])), {}, 13, moves=False),
+        Example("Tile", (X, Constant([1, 2, 1, 3]))),
+        Example("Expand", (Input((3, 1, 5)), Constant([2, 3, 4, 5])), moves=False),
+        Example("Expand", (Input((2, 3, 1, 5)), Constant([4, 1]))),
+        Example("Gather", (X, Constant([0, 2])), {"axis": 1}),
+        Example("Gather", (X, Constant(np.array(1))), {"axis": -1}),
+        Example("Gather", (X, Input((2, 2), I64, 0, 3, laid=False)), {"axis": 2}, moves=False),
+        Example("LayerNormalization", (X, Input((5,)), Input((5,)))),
+        Example("LayerNormalization", (X, Constant(np.arange(20).reshape(4, 5), F), Constant(np.ones((4, 5)), F)),
+                {"axis": 2}),
+        Example("LayerNormalization", (X, Input((4, 5))), {"axis": -2}),
+        Example("RMSNormalization", (X, Constant(np.arange(1, 6), F)), {}, 23),
+        Example("MeanVarianceNormalization", (X,), {"axes": [0, 2, 3]}),
+        Example("MeanVarianceNormalization", (X,), {"axes": [1, 2]}),
+        Example("ReverseSequence", (X, Constant([1, 3])), {"batch_axis": 0, "time_axis": 1}),
+        Example("Trilu", (X,), {"upper": 0}),
+        Example("Trilu", (X, Constant(np.array(1))), {}),
+        Example("Det", (Input((2, 3, 4, 4)),), moves=False),
+        Example("Compress", (X, Constant([True, False, True], B)), {"axis": 1}),
+        Example("OneHot", (Input((2, 3, 4), I64, 0, 5), Constant(np.array(5)), Constant([0.0, 1.0], F)), {"axis": 1},
+                moves=False),
+        Example("Clip", (X, Constant(np.array(-0.5), F), Constant(np.array(0.5), F))),
+        Example("Clip", (X,), {"min": -0.5, "max": 0.5}, 10),
+        Example("CastLike", (X, Constant([1], I32)), {}, 15),
+        Example("Shape", (X,), {}, 13, moves=False),
+        Example("Size", (X,), {}, 13),
+        Example("DynamicQuantizeLinear", (X,), {}, 11, results=3),
+        Example("QuantizeLinear", (X, Constant(np.array(0.02), F), Constant(np.array(3), U8)), {}, 10),
+        Example("QuantizeLinear", (X, Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], I8)), {"axis": 1}, 13),
+        Example("QuantizeLinear", (X, Constant(np.full((2, 3, 2, 5), 0.1), F)), {"axis": 2, "block_size": 2}, 21),
+        Example("DequantizeLinear", (Input((2, 3, 4, 5), U8, 0, 255), Constant(np.array(0.1), F)), {}, 10),
+        Example("DequantizeLinear",
+                (Input((2, 3, 4, 5), I8, -100, 100), Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], I8)),
+                {"axis": -3}, 13),
+    ]
+    return found
+
+
+def _spatial() -> list[Example]:
+    image, weights = Input((2, 4, 6, 5)), np.random.default_rng(1).standard_normal
+    scale = (Constant(np.arange(1, 5), F), Constant(np.ones(4), F))
+    return [
+        Example("BatchNormalization", (image, *scale, Constant(np.zeros(4), F), Constant(np.full(4, 2.0), F)), {}, 15),
+        Example("InstanceNormalization", (image, *scale), moves=False),
+        Example("GroupNormalization", (image, *scale), {"num_groups": 2}, 21, moves=False),
+        Example("LRN", (image,), {"size": 3}, moves=False),
+        *[Example(f"Global{kind}Pool", (image,)) for kind in ("Average", "Max", "Lp")],
+        *[
+            Example(f"{kind}Pool", (image,), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, moves=False)
+            for kind in ("Average", "Max", "Lp")
+        ],
+        Example("MaxPool", (image,), {"kernel_shape": [2, 2]}, 12, results=2, moves=False),
+        Example("MaxUnpool", (Input((1, 2, 2, 2)), Constant(np.array([0, 3, 9, 10, 16, 19, 25, 26]).reshape(1, 2, 2, 2))),
+                {"kernel_shape": [2, 2], "strides": [2, 2]}, 11, moves=False),
+        Example("DepthToSpace", (image,), {"blocksize": 2}, 13, moves=False),
+        Example("SpaceToDepth", (Input((1, 2, 4, 6)),), {"blocksize": 2}, 13, moves=False),
+        Example("Conv", (image, Constant(weights((6, 4, 3, 3)), F), Constant(weights(6), F)), {"pads": [1, 0, 1, 0]},
+                moves=False),
+        Example("Conv", (image, Constant(weights((4, 1, 3, 3)), F)), {"group": 4, "strides": [2, 1]}, moves=False),
+        Example("Conv", (Input((2, 4, 9)), Input((3, 4, 3))), {}, moves=False),
+        Example("Conv", (Input((1, 2, 4, 5, 6)), Constant(weights((3, 2, 2, 2, 2)), F)), {}, moves=False),
+        Example("ConvTranspose", (image, Constant(weights((4, 3, 3, 3)), F)), {"strides": [2, 2]}, moves=False),
+        Example("ConvInteger", (Input((2, 4, 6, 5), U8, 0, 9), Constant(np.ones((3, 4, 2, 2)), U8)), {}, 10, moves=False),
+        Example("QLinearConv",
+                (Input((2, 4, 6, 5), U8, 0, 255), Constant(np.array(0.1), F), Constant(np.array(3), U8),
+                 Constant(np.arange(48).reshape(3, 4, 2, 2), U8), Constant(np.array(0.02), F), Constant(np.array(9), U8),
+                 Constant(np.array(0.5), F), Constant(np.array(2), U8)), {}, 10, moves=False),
+        Example("DeformConv", (Input((1, 2, 5, 5)), Constant(weights((3, 2, 2, 2)), F), Input((1, 8, 4, 4))), {}, 19,
+                moves=False),
+        Example("GridSample", (Input((2, 3, 4, 5)), Input((2, 3, 2, 2), laid=False, low=-0.9, high=0.9)), {}, 16,
+                moves=False),
+        Example("RoiAlign", (Input((1, 3, 6, 6)), Constant([[0, 0, 4, 4], [1, 1, 5, 3]], F), Constant([0, 0])),
+                {"output_height": 2, "output_width": 2}, 16, moves=False),
+        Example("MaxRoiPool", (Input((1, 3, 6, 6)), Constant([[0, 0, 0, 4, 4]], F)), {"pooled_shape": [2, 2]}, 11,
+                moves=False),
+        Example("Resize", (image, None, Constant([1, 1, 2, 3], F)), {"mode": "nearest"}, 13),
+        Example("Resize", (image, None, None, Constant([2, 4, 12, 7])), {"mode": "linear"}, 13),
+        Example("Resize", (image, None, None, Constant([9, 10])), {"mode": "linear", "axes": [2, 3]}, 18),
+        Example("Resize", (image, None, Constant([1, 1, 2, 2], F)), {"mode": "cubic"}, 13),
+        Example("Resize", (image, Constant([1, 1, 2, 2], F)), {"mode": "nearest"}, 10),
+        Example("Upsample", (image, Constant([1, 1, 2, 2], F)), {}, 9),
+        Example("Upsample", (image,), {"scales": [1.0, 1.0, 2.0, 2.0]}, 8),
+    ]
+
+
+def _contractions() -> list[Example]:
+    numbers = np.random.default_rng(2).standard_normal
+    small = Constant(np.array(0.1), F), Constant(np.array(3), U8)
+    return [
+        Example("MatMul", (X, Constant(numbers((5, 6)), F))),
+        Example("MatMul", (X, Input((2, 3, 5, 6)))),
+        Example("MatMul", (X, Input((3, 5, 6)))),
+        Example("MatMul", (Input((4, 5)), Input((2, 3, 5, 6)))),
+        Example("MatMul", (Input((4, 5)), Input((5, 6))), moves=False),
+        Example("MatMulInteger", (Input((2, 3, 4, 5), U8, 0, 9), Constant(np.arange(30).reshape(5, 6), U8)), {}, 10),
+        Example("QLinearMatMul",
+                (Input((2, 3, 4, 5), U8, 0, 255), *small, Constant(np.arange(30).reshape(5, 6), U8), *small, *small),
+                {}, 10),
+        Example("Gemm", (Input((4, 5)), Constant(numbers((5, 6)), F), Constant(numbers(6), F)), moves=False),
+        Example("Gemm", (Input((5, 4)), Input((6, 5)), Input((6,))), {"transA": 1, "transB": 1, "alpha": 0.5}, moves=False),
+        Example("Einsum", (X, Constant(numbers((5, 6)), F)), {"equation": "nchw,wd->nchd"}),
+        Example("Einsum", (X, Input((2, 3, 6, 5))), {"equation": "bhqd, bhkd -> bhqk"}),
+        Example("Einsum", (X,), {"equation": "abcd->acbd"}, moves=False),
+    ]
+
+
+def _relabels() -> list[Example]:
+    return [
+        Example("Transpose", (X,), {"perm": [0, 2, 3, 1]}, moves=False),
+        Example("Transpose", (X,), {}, moves=False),
+        Example("Identity", (X,)),
+        Example("Dropout", (X,), {}, 10),
+        Example("Dropout", (X,), {}, 13),
+        Example("Squeeze", (Input((2, 1, 4, 1)),), {"axes": [1]}, 11),
+        Example("Squeeze", (Input((2, 1, 4, 1)), Constant([-1])), {}, 13),
+        Example("Squeeze", (Input((2, 1, 4, 1)),), {}, 13),
+        Example("Unsqueeze", (Input((2, 3, 4)),), {"axes": [0, 4]}, 11, moves=False),
+        Example("Unsqueeze", (Input((2, 3, 4)), Constant([-2])), {}, 13, moves=False),
+        Example("Flatten", (Input((2, 3, 1, 1)),), {}),
+        Example("Flatten", (X,), {"axis": 2}, moves=False),
+        Example("Reshape", (Input((2, 3, 1, 1)), Constant([0, -1]))),
+        Example("Reshape", (X, Constant([2, 12, 5])), moves=False),
+        Example("Reshape", (Input((2, 6, 5)), Constant([2, 2, 3, 5])), moves=False),
+    ]
+
+
+EXAMPLES = [*_unary(), *_broadcast(), *_axes(), *_spatial(), *_contractions(), *_relabels()]
+
+
+def row_of(example: Example) -> Row | None:
+    """The row that this example exercises."""
+    applicable = [r for r in rows() if r.operator == example.operator and r.since <= example.opset]
+    return applicable[-1] if applicable else None
+
+
+def examples_of(row: Row) -> list[Example]:
+    return [example for example in EXAMPLES if row_of(example) == row]
