@@ -1,0 +1,82 @@
+"""The application: settings, workers, endpoints, and errors as problem details."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from relayout.errors import InternalError, RelayoutError
+from relayout_api import openapi
+from relayout_api.problems import RefusedError, problem_of, respond
+from relayout_api.routes import router
+from relayout_api.settings import Settings
+from relayout_api.validation import usage_error
+from relayout_api.workers import Workers
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger("relayout_api")
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The service, with settings from the environment where none are given. Raises UsageError for a bad setting."""
+    app = FastAPI(
+        title="relayout",
+        version=version("relayout"),
+        lifespan=_lifespan,
+        # Their pages load scripts from elsewhere; / is ours, and any OpenAPI viewer reads /openapi.json.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.settings = settings or Settings.from_environment()
+    app.state.workers = Workers(app.state.settings)
+    app.include_router(router)
+    app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
+    app.add_exception_handler(RelayoutError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(ClientDisconnect, _on_gone)
+    app.add_exception_handler(Exception, _on_fault)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with app.state.workers.open():
+        yield
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RelayoutError)
+    if problem_of(error).status == 500:
+        _log.error("%s %s: %s", request.method, request.url.path, error)
+    return respond(error)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return respond(usage_error(error.errors(), "request"))
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-body")
+    headers = dict(error.headers or {})
+    return respond(RefusedError(kind, str(error.detail), found=f"{request.method} {request.url.path}"), headers)
+
+
+async def _on_gone(request: Request, error: Exception) -> Response:
+    # Nobody reads it; 499 is what logs call it.
+    return Response(status_code=499)
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    # The server logs the traceback itself.
+    return respond(InternalError("an unforeseen exception"))

@@ -1,0 +1,146 @@
+"""The OpenAPI document: what each endpoint takes and answers, with examples, and every error that it may end in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from relayout_api import examples
+from relayout_api.bodies import JSON, ONNX
+from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
+from relayout_api.schemas import (
+    BackendList,
+    LayoutInfo,
+    LayoutText,
+    LegalizeRequest,
+    LegalizeResponse,
+    ModelResponse,
+    VerifyRequest,
+    VerifyResponse,
+)
+
+__all__ = ["BACKENDS", "HEALTH", "LEGALIZE", "PARSE", "PROBLEM", "READY", "VERIFY", "describe"]
+
+_DESCRIPTION = """\
+relayout makes a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.
+A request never names a file of the server. Errors are problem details (RFC 9457)."""
+_MODELS: tuple[type[BaseModel], ...] = (
+    *(LegalizeRequest, LegalizeResponse, ModelResponse, VerifyRequest, VerifyResponse),
+    *(LayoutText, LayoutInfo, BackendList, Problem),
+)
+_BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
+_WORK = (*_BODY, "invalid-input", "invalid-layout", "invalid-options", "invalid-backend", "busy", "out-of-time")
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _json(model: type[BaseModel], shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    named = {"examples": {name: {"value": value} for name, value in shown.items()}} if shown else {}
+    return {JSON: {"schema": _ref(model), **named}}
+
+
+def _errors(*names: str) -> dict[int | str, dict[str, Any]]:
+    """The responses of these kinds of problems, by status."""
+    responses: dict[int | str, dict[str, Any]] = {}
+    for name in names:
+        kind = KINDS[name]
+        entry = responses.setdefault(
+            kind.status, {"description": "", "content": {MEDIA_TYPE: {"schema": _ref(Problem), "examples": {}}}}
+        )
+        entry["description"] = "; ".join(filter(None, [entry["description"], kind.title]))
+        example = {"type": f"/problems/{name}", "title": kind.title, "status": kind.status, "detail": kind.meaning}
+        entry["content"][MEDIA_TYPE]["examples"][name] = {"value": example}
+    return responses
+
+
+def _takes(content: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _says(description: str, content: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": content}
+
+
+_ANY_JSON = {JSON: {"schema": {"type": "object"}}}
+_MODEL = {ONNX: {"schema": {"type": "string", "format": "binary"}}}
+
+LEGALIZE: dict[str, Any] = {
+    "tags": ["work"],
+    "summary": "Make a graph legal",
+    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL}),
+    "responses": {
+        200: {
+            "description": "The legal graph or model, and the report",
+            "content": {
+                JSON: {"schema": {"anyOf": [_ref(LegalizeResponse), _ref(ModelResponse)]}},
+                **_MODEL,
+            },
+            "headers": {
+                "Relayout-Report": {
+                    "description": "with the model's bytes: the report in JSON, without its lists",
+                    "schema": {"type": "string"},
+                }
+            },
+        },
+        **_errors(*_WORK, "infeasible"),
+    },
+}
+VERIFY: dict[str, Any] = {
+    "tags": ["work"],
+    "summary": "Verify a graph",
+    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL}),
+    "responses": {200: _says("The report with the findings", _json(VerifyResponse)), **_errors(*_WORK)},
+}
+BACKENDS: dict[str, Any] = {
+    "tags": ["words"],
+    "summary": "The installed backends",
+    "responses": {200: _says("By name", _json(BackendList)), **_errors("internal")},
+}
+PARSE: dict[str, Any] = {
+    "tags": ["words"],
+    "summary": "Take a layout apart",
+    "openapi_extra": _takes(_json(LayoutText, {"aligned": examples.LAYOUT})),
+    "responses": {
+        200: _says("Its dimensions", _json(LayoutInfo)),
+        **_errors(*_BODY, "invalid-layout", "invalid-options"),
+    },
+}
+PROBLEM: dict[str, Any] = {
+    "tags": ["words"],
+    "summary": "What a problem means",
+    "responses": {200: _says("Its status, title and meaning", _ANY_JSON), **_errors("not-found")},
+}
+HEALTH: dict[str, Any] = {
+    "tags": ["service"],
+    "summary": "Is it alive",
+    "responses": {200: _says("Yes", _ANY_JSON)},
+}
+READY: dict[str, Any] = {
+    "tags": ["service"],
+    "summary": "Is it warm",
+    "responses": {200: _says("Yes", _ANY_JSON), **_errors("starting")},
+}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of `app`, made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes, license_info=_LICENSE
+        )
+        _, schemas = models_json_schema(
+            [(model, "validation") for model in _MODELS], ref_template="#/components/schemas/{model}"
+        )
+        document.setdefault("components", {})["schemas"] = schemas["$defs"]
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+_LICENSE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}

@@ -1,0 +1,183 @@
+"""The endpoints. What takes time goes to the workers; what is answered here is small."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.requests import ClientDisconnect
+
+from relayout.discovery import Plugin, find_backends
+from relayout.errors import BackendError, InputError, InternalError, RelayoutError
+from relayout.layout import Layout
+from relayout_api import openapi, page, tasks
+from relayout_api.bodies import JSON, ONNX, media_type, read_body
+from relayout_api.problems import KINDS, RefusedError
+from relayout_api.query import LegalizeQuery, VerifyQuery, refuse_query
+from relayout_api.schemas import BackendInfo, BackendList, DimInfo, LayoutInfo, LayoutText, LegalizeWish, VerifyWish
+from relayout_api.settings import Settings
+from relayout_api.tasks import Answer, Task
+from relayout_api.validation import load_body, validated
+from relayout_api.workers import Workers
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.post("/v1/legalize", **openapi.LEGALIZE)
+async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -> Response:
+    """The cheapest graph that computes the same and is legal for a backend, and a report of what it costs.
+
+    Graph JSON is answered with graph JSON, an ONNX model with the model in base64, or, with `Accept:
+    application/octet-stream`, with the model's bytes: then the header `Relayout-Report` has the report without its
+    lists.
+    """
+    return await _work(request, tasks.legalize, query.wish)
+
+
+@router.post("/v1/verify", **openapi.VERIFY)
+async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Response:
+    """Whether a graph is legal for a backend, and, with `against`, whether it computes what the original does.
+
+    What is wrong is in the report's `verification`; a graph that is not legal is no error of the request.
+    """
+    return await _work(request, tasks.verify, query.wish)
+
+
+@router.get("/v1/backends", **openapi.BACKENDS)
+def backends() -> Response:
+    """The backends that are installed here. A request may also bring a declarative one of its own."""
+    return Response(_installed(), media_type=JSON)
+
+
+@router.post("/v1/layouts/parse", **openapi.PARSE)
+async def parse_layout(request: Request) -> Response:
+    """A layout in Glow's language, taken apart."""
+    media_type(request, JSON)
+    body = load_body(await read_body(request, request.app.state.settings))
+    layout = Layout.parse(validated(LayoutText, body).layout)
+    dims = [DimInfo(name=dim.name, extensions=list(dim.extensions), alignment=dim.alignment) for dim in layout.dims]
+    info = LayoutInfo(layout=str(layout), names=layout.names, rank=layout.rank, dims=dims, tvm=_tvm(layout))
+    return JSONResponse(info.model_dump())
+
+
+@router.get("/problems/{kind}", **openapi.PROBLEM)
+def problem(kind: str) -> Response:
+    """What a kind of problem means: where the `type` of an error leads."""
+    if kind not in KINDS:
+        raise RefusedError("not-found", "there is no problem of this kind", expected=", ".join(KINDS), found=kind)
+    known = KINDS[kind]
+    return JSONResponse({"status": known.status, "title": known.title, "meaning": known.meaning})
+
+
+@router.get("/healthz", **openapi.HEALTH)
+async def healthz() -> Response:
+    """Whether the server answers at all."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz", **openapi.READY)
+async def readyz(request: Request) -> Response:
+    """Whether a worker is warm, so that requests are answered as fast as ever."""
+    if not request.app.state.workers.ready:
+        raise RefusedError("starting", "no worker is warm yet")
+    return JSONResponse({"status": "ready"})
+
+
+@router.get("/", include_in_schema=False)
+async def index() -> Response:
+    """The page."""
+    return HTMLResponse(page.HTML, headers=page.HEADERS)
+
+
+async def _work(
+    request: Request, function: Callable[[Task], Answer], wish: Callable[[], LegalizeWish | VerifyWish]
+) -> Response:
+    """Read the body, have a worker do `function`, and answer; what the caller does not wait for is stopped."""
+    settings: Settings = request.app.state.settings
+    workers: Workers = request.app.state.workers
+    kind = media_type(request, JSON, ONNX)
+    if kind == JSON:
+        refuse_query(request)
+    wished = wish() if kind == ONNX else None
+    as_bytes = kind == ONNX and function is tasks.legalize and _prefers_bytes(request)
+    with workers.admitted():
+        body = await read_body(request, settings)
+        task = Task(body, wished, settings.time_limit, settings.memory_bytes, as_bytes)
+        answer = await _unless_gone(request, workers, function, task)
+    if as_bytes:
+        return Response(answer.content, media_type=ONNX, headers={"Relayout-Report": answer.summary, "Vary": "Accept"})
+    return Response(answer.content, media_type=JSON, headers={"Vary": "Accept"})
+
+
+async def _unless_gone(request: Request, workers: Workers, function: Callable[[Task], Answer], task: Task) -> Answer:
+    """The worker's answer. Raises ClientDisconnect, the worker killed, as soon as nobody waits for it any more."""
+    answer: Answer | RelayoutError = InternalError("no answer")
+    gone = False
+
+    async def leave_when_gone() -> None:
+        nonlocal gone
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        both.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as both:
+        both.start_soon(leave_when_gone)
+        try:
+            answer = await workers.run(function, task)
+        except RelayoutError as error:
+            # An exception that left this block would come out as a group.
+            answer = error
+        both.cancel_scope.cancel()
+    if gone:
+        raise ClientDisconnect
+    if isinstance(answer, RelayoutError):
+        raise answer
+    return answer
+
+
+def _prefers_bytes(request: Request) -> bool:
+    """Whether the header Accept names ONNX's media type, and JSON's with no more weight."""
+    weights: dict[str, float] = {}
+    for part in request.headers.get("accept", "").split(","):
+        name, _, rest = part.partition(";")
+        weight = re.search(r"\bq=([01](?:\.\d{0,3})?)", rest)
+        weights[name.strip().lower()] = float(weight[1]) if weight else 1.0
+    return weights.get(ONNX, 0.0) > 0.0 and weights[ONNX] >= weights.get(JSON, 0.0)
+
+
+@cache
+def _installed() -> bytes:
+    # What is installed does not change while the server runs.
+    try:
+        plugins = find_backends().values()
+    except BackendError as error:
+        raise InternalError("the installed backends clash", found=str(error)) from error
+    infos = [
+        BackendInfo(name=each.name, distribution=each.distribution, version=each.version, summary=_summary(each))
+        for each in plugins
+    ]
+    return BackendList(backends=infos).model_dump_json().encode()
+
+
+def _summary(plugin: Plugin) -> str:
+    try:
+        says = inspect.getdoc(plugin.load()) or ""
+    except BackendError as error:
+        return error.problem
+    return " ".join(says.partition("\n\n")[0].split())
+
+
+def _tvm(layout: Layout) -> str | None:
+    try:
+        return layout.to_tvm()
+    except InputError:
+        return None

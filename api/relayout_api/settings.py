@@ -1,0 +1,61 @@
+"""What the service may be told from outside: environment variables `RELAYOUT_*`, checked once, at the start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from relayout.errors import UsageError
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The limits of the service. A field `x` is read from the variable RELAYOUT_X.
+
+    `workers` processes solve at once, and `queue` requests more may wait for one. What a request asks for has
+    `time_limit` seconds from the moment that it has a worker; then the worker is killed. A worker may have
+    `memory_bytes` of memory of its own (on Linux). A body has at most `max_body_bytes` and arrives in `body_seconds`.
+    """
+
+    workers: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 4)))
+    queue: int = 16
+    time_limit: float = 30.0
+    memory_bytes: int = 4 << 30
+    max_body_bytes: int = 128 << 20
+    body_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value, least = getattr(self, option.name), 0 if option.name == "queue" else 1e-3
+            if not least <= value < 1 << 50:
+                raise UsageError(
+                    "a setting is out of range",
+                    where=_variable(option.name),
+                    expected="0 or more" if least == 0 else "a positive number",
+                    found=str(value),
+                )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """The settings that the environment gives, defaults for the rest. Raises UsageError that names the variable."""
+        given: dict[str, float | int] = {}
+        for option in fields(cls):
+            text = environment.get(_variable(option.name))
+            if text is None:
+                continue
+            number = float if option.type == "float" else int
+            try:
+                given[option.name] = number(text)
+            except ValueError:
+                kind = "a number" if number is float else "a whole number"
+                raise UsageError(
+                    "a setting is no number", where=_variable(option.name), expected=kind, found=repr(text)
+                ) from None
+        return cls(**given)  # type: ignore[arg-type]
+
+
+def _variable(name: str) -> str:
+    return f"RELAYOUT_{name.upper()}"
