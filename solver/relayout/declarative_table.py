@@ -1,30 +1,29 @@
-"""The table of a declarative backend: its schema, and reading one from TOML, JSON or a dict; errors say where.
+"""The schema of a declarative backend's table.
 
 Everything is bounded, nothing is code, and no key names a file, so a table may come from a stranger.
 """
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Mapping
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from relayout.answers import MAX_COST
-from relayout.errors import BackendError, LayoutSyntaxError
+from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.roles import spell
-from relayout.toml_lines import line_of
 
-__all__ = ["MAX_BYTES", "BackendTable", "Condition", "Range", "Rule", "Way", "check_table", "read_table"]
-
-MAX_BYTES = 1 << 20
-"""How large a file may be."""
+__all__ = ["BackendTable", "Condition", "Range", "Rule", "Way"]
 
 _DATA = frozenset(["NCW", "NCHW", "NCDHW"])
 _KERNEL = frozenset(["OIW", "OIHW", "OIDHW"])
@@ -34,8 +33,12 @@ def _fault(expected: str, found: str) -> PydanticCustomError:
     return PydanticCustomError("relayout", "{expected}", {"expected": expected, "found": found})
 
 
-def _one_or_more(value: object) -> object:
-    return value if isinstance(value, list) else [value]
+def _one_or_several(kind: Any, most: int, *, least: int = 0) -> BeforeValidator:
+    """A single value stands for a list of one, in the schema too."""
+    several = Annotated[list[kind], Field(min_length=least, max_length=most)]
+    return BeforeValidator(
+        lambda value: value if isinstance(value, list) else [value], json_schema_input_type=kind | several
+    )
 
 
 def _layout(text: str) -> str:
@@ -84,6 +87,12 @@ _LayoutText = Annotated[_Text, AfterValidator(_layout)]
 _DataText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _DATA))]
 _KernelText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _KERNEL))]
 _Pattern = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.*?]+$")]
+_Rank = Annotated[int, Field(ge=0, le=8)]
+_Type = Annotated[_Text, AfterValidator(_element_type)]
+_SCALAR = {"type": ["number", "string"]}
+_Attribute = Annotated[
+    Any, AfterValidator(_attribute), WithJsonSchema({"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]})
+]
 _Extent = Annotated[int, Field(ge=0, le=1 << 48)]
 
 
@@ -102,11 +111,9 @@ class Range(_Table):
 class Condition(_Table):
     """What a node must be for a rule to apply; rank, dtype and channels are those of its first input."""
 
-    rank: Annotated[list[Annotated[int, Field(ge=0, le=8)]], BeforeValidator(_one_or_more), Field(max_length=9)] = []
-    dtype: Annotated[
-        list[Annotated[_Text, AfterValidator(_element_type)]], BeforeValidator(_one_or_more), Field(max_length=32)
-    ] = []
-    attributes: Annotated[dict[_Text, Annotated[Any, AfterValidator(_attribute)]], Field(max_length=32)] = {}
+    rank: Annotated[list[_Rank], Field(max_length=9), _one_or_several(_Rank, 9)] = []
+    dtype: Annotated[list[_Type], Field(max_length=32), _one_or_several(_Type, 32)] = []
+    attributes: Annotated[dict[_Text, _Attribute], Field(max_length=32)] = {}
     channels: Range | None = None
     kernel: Range | None = None
 
@@ -137,7 +144,7 @@ class Way(_Table):
 class Rule(Way):
     """Which nodes, and the ways to run them: its own layouts, or several under `implementation`."""
 
-    op: Annotated[list[_Pattern], BeforeValidator(_one_or_more), Field(min_length=1, max_length=64)]
+    op: Annotated[list[_Pattern], Field(min_length=1, max_length=64), _one_or_several(_Pattern, 64, least=1)]
     domain: Annotated[str, Field(max_length=256)] | None = None
     when: Condition = Condition()
     implementation: Annotated[list[Way], Field(max_length=16)] = []
@@ -169,91 +176,3 @@ class BackendTable(_Table):
     description: Annotated[str, Field(max_length=1024)] = ""
     extends: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
     rule: Annotated[list[Rule], Field(max_length=256)] = []
-
-
-def read_table(path: Path) -> BackendTable:
-    """The table in a .toml or .json file. Raises BackendError with the line."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BackendError("the backend's file cannot be read", where=str(path), found=str(error)) from error
-    if len(data) > MAX_BYTES:
-        raise BackendError(
-            "the backend's file is too large", where=str(path), expected=f"at most {MAX_BYTES} bytes", found="more"
-        )
-    is_toml = path.suffix == ".toml"
-    try:
-        table = tomllib.loads(text) if is_toml else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        kind = "TOML" if is_toml else "JSON"
-        raise BackendError(f"the backend's file is not {kind}", where=str(path), found=str(error)) from error
-    if not isinstance(table, Mapping):
-        raise BackendError(
-            "the backend's file is no table", where=str(path), expected="a JSON object", found=type(table).__name__
-        )
-    return check_table(table, str(path), text if is_toml else "")
-
-
-def check_table(table: Mapping[str, Any], where: str = "inline backend", toml: str = "") -> BackendTable:
-    """The table that a dict describes. Raises BackendError that names the key, and its line if `toml` is the text."""
-    try:
-        return BackendTable.model_validate(dict(table))
-    except ValidationError as error:
-        faults = error.errors(include_url=False)
-    place = _written(table, tuple(part for part in faults[0]["loc"] if part != "[key]"))
-    line = line_of(toml, place) if toml else None
-    expected, found, hint = _explained(faults[0]["type"], faults[0])
-    raise BackendError(
-        "the backend's table is not right" + (f" ({len(faults)} faults, this is the first)" if faults[1:] else ""),
-        where=", ".join(filter(None, [where, f"line {line}" if line else "", _path(place)])),
-        expected=expected,
-        found=found,
-        hint=hint,
-    )
-
-
-def _written(table: Mapping[str, Any], place: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """`place` as the table has it: a single value that stands for a list of one has no index."""
-    inner: Any = table
-    for depth, part in enumerate(place):
-        if isinstance(part, int) and not isinstance(inner, list):
-            return place[:depth]
-        inner = inner.get(part) if isinstance(inner, Mapping) else inner[part] if isinstance(part, int) else None
-    return place
-
-
-def _path(place: tuple[int | str, ...]) -> str:
-    """`rule[0].when.rank`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-
-
-def _explained(kind: str, fault: Mapping[str, Any]) -> tuple[str, str, str]:
-    """(expected, found, hint) of one of pydantic's faults."""
-    place = fault["loc"]
-    if kind == "relayout":
-        return fault["ctx"]["expected"], fault["ctx"]["found"], ""
-    if kind == "missing":
-        return f"the key {place[-1]!r}", "none", ""
-    if kind == "extra_forbidden":
-        known = sorted(_keys(place))
-        near = get_close_matches(str(place[-1]), known, n=1)
-        return f"one of the keys {', '.join(known)}", repr(place[-1]), f"did you mean {near[0]}?" if near else ""
-    found = repr(fault["input"])
-    message = fault["msg"][:1].lower() + fault["msg"][1:]
-    return message.removeprefix("input should be "), found if len(found) <= 80 else f"{found[:77]}...", ""
-
-
-def _keys(place: tuple[int | str, ...]) -> set[str]:
-    """The keys that the table at the place of an unknown one may have."""
-    tables: dict[str, type[BaseModel]] = {
-        "": BackendTable,
-        "rule": Rule,
-        "when": Condition,
-        "implementation": Way,
-        "channels": Range,
-        "kernel": Range,
-    }
-    owner = next((part for part in reversed(place[:-1]) if isinstance(part, str)), "")
-    return set(tables[owner].model_fields)

@@ -125,7 +125,7 @@ def _only(name: str, plugins: list[Plugin]) -> Plugin:
 
 def _declared(source: Mapping[str, Any] | Path) -> Backend:
     from relayout.declarative import DeclarativeBackend
-    from relayout.declarative_table import check_table, read_table
+    from relayout.declarative_reading import check_table, read_table
 
     table = read_table(source) if isinstance(source, Path) else check_table(source)
     try:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import onnx
 import onnx_ir as ir
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from relayout.answers import ask
 from relayout.backend import Backend, TensorType, load_backend
 from relayout.declarative import DeclarativeBackend
-from relayout.declarative_table import MAX_BYTES, BackendTable, check_table
+from relayout.declarative_reading import MAX_BYTES, check_table
+from relayout.declarative_table import BackendTable
 from relayout.errors import BackendError, RelayoutError
 from relayout.layout import Layout
 from relayout.toml_lines import line_of
@@ -142,6 +145,17 @@ def test_the_extended_backend_looks_up_neighbours_through_the_one_that_extends_i
 
     backend = DeclarativeBackend(check_table({"name": "mine"}), extended)
     assert contexts == [backend]
+
+
+def test_the_schema_says_what_a_table_may_hold() -> None:
+    schema = BackendTable.model_json_schema()
+    table = tomllib.loads(TABLE)
+    jsonschema.validate(table, schema)
+    # A service validates a request by the model and hands it on as it reads it.
+    assert check_table(check_table(table).model_dump()) == check_table(table)
+    for wrong in ({"op": []}, {"op": ["Conv"] * 65}, {"op": "Conv", "when": {"attributes": {"group": {}}}}, {"op": 3}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"name": "wrong", "rule": [{"data": "NHWC", **wrong}]}, schema)
 
 
 # Which nodes
