@@ -29,6 +29,13 @@ _MODEL_FIELDS = ("producer_name", "producer_version", "domain", "doc_string")
 
 def json_to_proto(graph: GraphJson) -> onnx.ModelProto:
     """The ONNX model that `graph` stands for, its structure yet to be checked."""
+    try:
+        return _model(graph)
+    except UnicodeEncodeError as error:
+        raise InputError("a text is not Unicode", where="graph JSON", expected="UTF-8", found=str(error)) from error
+
+
+def _model(graph: GraphJson) -> onnx.ModelProto:
     versions = {"": graph.opset, **graph.opsets}
     proto = onnx.ModelProto()
     for domain, version in versions.items():
@@ -54,6 +61,13 @@ def _graph(body: GraphBody, versions: Mapping[str, int], where: str, depth: int)
     proto = onnx.GraphProto(name=body.name, doc_string=body.doc)
     for field, values in (("input", body.inputs), ("output", body.outputs), ("value_info", body.values)):
         for value in values:
+            if value.layout is not None and (depth or field == "value_info"):
+                raise InputError(
+                    "a layout of a value inside the graph",
+                    where=f"{where}, value '{value.name}'",
+                    expected="layouts of the graph's inputs and outputs only: the solver chooses the others",
+                    found=repr(value.layout)[:80],
+                )
             getattr(proto, field).append(_value(value, f"{where}, {field} '{value.name}'"))
     inputs = {value.name for value in body.inputs}
     for constant in body.constants:
@@ -177,16 +191,11 @@ def _values(nodes: Iterable[ir.Node], outputs: set[ir.Value]) -> list[dict[str, 
 
 def _value_json(value: ir.Value) -> dict[str, Any]:
     metadata = dict(value.metadata_props)
+    # An empty layout is one, that of a scalar; and so is an empty shape.
     layout = metadata.pop(BOUNDARY_LAYOUT_KEY, None)
-    shown = _filled(
-        {
-            "name": value.name,
-            "dtype": type_name(value.type),
-            "layout": layout,
-            "metadata": metadata,
-            "doc": value.doc_string,
-        }
-    )
+    shown = _filled({"name": value.name, "dtype": type_name(value.type), "metadata": metadata, "doc": value.doc_string})
+    if layout is not None:
+        shown["layout"] = layout
     if value.shape is not None:
         shown["shape"] = [extent if isinstance(extent, int) else extent.value for extent in value.shape]
     return shown

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 
 from relayout.errors import InputError
 from relayout.operator_schema import check_node
-from relayout.tensor_types import check_tensor, check_type
+from relayout.tensor_types import check_strings, check_tensor, check_text, check_type
 
 __all__ = ["Surroundings", "check_body", "check_graph", "declare", "duplicate"]
 
 DEEPEST_SUBGRAPH = 24
+_ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.values() if number}
 
 
 @dataclass(slots=True)
@@ -38,6 +39,12 @@ def check_graph(
             expected="dense tensors",
             found="a sparse_initializer",
         )
+    values = (*graph.input, *graph.value_info, *graph.output)
+    described = (graph, *values, *graph.initializer)
+    check_text((text for part in described for text in (part.name, part.doc_string)), where)
+    check_text(
+        (text for part in described for entry in part.metadata_props for text in (entry.key, entry.value)), where
+    )
     names: dict[str, str] = {}
     for info in graph.input:
         declare(names, info.name, "an input", where)
@@ -50,7 +57,7 @@ def check_graph(
         names.setdefault(tensor.name, "a constant")
         if not tensor.name:
             raise InputError("a constant has no name", where=where, expected="a name", found="''")
-    for info in (*graph.input, *graph.value_info, *graph.output):
+    for info in values:
         check_type(info.type, f"{where}, value '{info.name}'")
     return check_body(graph.node, names, [info.name for info in graph.output], outer, around, where, depth)
 
@@ -66,6 +73,7 @@ def check_body(
 ) -> set[str]:
     """Check nodes that may use `names` and what is `outer`; return the names that they take from there."""
     ready = set(names)
+    check_text((text for node in nodes for text in _texts(node)), where)
     for index, node in enumerate(nodes):
         for output in filter(None, node.output):
             declare(names, output, f"an output of {_node_name(node, index)}", where)
@@ -91,6 +99,16 @@ def check_body(
         around.in_order = False
         _check_acyclic(nodes, waiting, where)
     return taken
+
+
+def _texts(node: onnx.NodeProto) -> Iterator[str]:
+    yield from (node.name, node.op_type, node.domain, node.overload, node.doc_string)
+    yield from node.input
+    yield from node.output
+    for attribute in node.attribute:
+        yield from (attribute.name, attribute.ref_attr_name, attribute.doc_string)
+    for entry in node.metadata_props:
+        yield from (entry.key, entry.value)
 
 
 def _dangling(node: onnx.NodeProto, visible: frozenset[str], where: str) -> InputError:
@@ -128,8 +146,9 @@ def _check_attributes(
         seen.add(attribute.name)
         if attribute.type in (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS):
             raise InputError("sparse tensors are not supported", where=place, expected="dense tensors")
-        if attribute.type not in onnx.AttributeProto.AttributeType.values():
-            raise InputError("unknown attribute type", where=place, found=f"number {attribute.type}")
+        if attribute.type not in _ATTRIBUTE_TYPES:
+            raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {attribute.type}")
+        check_strings(attribute, place)
         for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
             check_tensor(tensor, place)
         for kind in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):

@@ -66,7 +66,7 @@ def attribute_to_json(attribute: ir.Attr, graph_to_json: GraphToJson) -> Any:
 def _structure(name: str, value: Any, graph_to_json: GraphToJson) -> Any:
     def one(item: Any) -> dict[str, Any]:
         if name.startswith("tensor"):
-            return {"name": item.name or "", **tensor_to_json(item)}
+            return ({"name": item.name} if item.name else {}) | tensor_to_json(item)
         if name.startswith("graph"):
             return graph_to_json(item)
         shape = None if item.shape is None else [dim if isinstance(dim, int) else dim.value for dim in item.shape]
@@ -115,7 +115,12 @@ def _typed(given: Any, wanted: ir.AttributeType | None, where: str) -> tuple[str
     """The type's name and the value, from the plain form or the typed one."""
     if isinstance(given, dict):
         kind = given.get("type")
-        if kind not in _FIELDS or len(given) != 2 or not given.keys() & {"value", "ref", "base64"}:
+        if (
+            not isinstance(kind, str)
+            or kind not in _FIELDS
+            or len(given) != 2
+            or not given.keys() & {"value", "ref", "base64"}
+        ):
             raise InputError(
                 "an attribute's type is not given",
                 where=where,
@@ -158,7 +163,8 @@ def _item(kind: str, value: Any, where: str, graph_to_proto: GraphToProto) -> An
         # Only constants need a name; a tensor in an attribute often has none.
         constant = validate(ConstantJson, {**value, "name": value.get("name") or "-"}, where)
         proto = constant_to_proto(constant, where)
-        proto.name = text_of(value.get("name", ""), where)
+        if not value.get("name"):
+            proto.ClearField("name")
         return proto
     if kind == "type" and isinstance(value, dict) and value.keys() <= {"dtype", "shape"}:
         return type_proto(text_of(value.get("dtype"), where), value.get("shape"), where)

@@ -7,13 +7,12 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from relayout.errors import InputError, InternalError
+from relayout.shape_inference import subgraphs_of
 from relayout.structure import OLDEST_OPSET, check_structure
 
 __all__ = ["FUNCTION_DOMAIN", "normalize"]
@@ -25,7 +24,7 @@ OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.ModelProto:
     """`proto`, changed in place or replaced; `notes` gets what its owner may want to know."""
     _name_opsets(proto)
-    for graph in _graphs(proto.graph):
+    for graph in subgraphs_of(proto.graph):
         for info in (*graph.input, *graph.value_info, *graph.output):
             _forget_minus_one(info.type)
     if proto.training_info:
@@ -64,14 +63,6 @@ def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
     if listed:
         notes.append(f"IR version {proto.ir_version} lists constants as inputs: {len(listed)} became plain constants")
     proto.ir_version = OLDEST_IR_VERSION_WITH_CONSTANTS
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(subgraph)
 
 
 def _forget_minus_one(proto: onnx.TypeProto) -> None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 
-__all__ = ["attribute_type", "check_node"]
+__all__ = ["attribute_type", "check_node", "has_body"]
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
@@ -47,8 +47,19 @@ def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.At
     return ir.AttributeType(definition.attributes[name])
 
 
+def has_body(op: str, versions: Versions) -> bool:
+    """Whether ONNX defines this standard operator by a graph of others."""
+    try:
+        schema = onnx.defs.get_schema(op, max_inclusive_version=versions.get("", 1))
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
     """InputError where a node is none of its operator; operators that ONNX does not define may be anything."""
+    if not node.op_type:
+        raise InputError("a node has no operator", where=where, expected="an op_type", found="''")
     domain = "" if node.domain == "ai.onnx" else node.domain
     definition = _definition(node.op_type, domain, versions.get(domain, 1))
     if definition is None:

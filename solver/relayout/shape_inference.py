@@ -14,10 +14,11 @@ import onnx
 import onnx_ir as ir
 
 from relayout.errors import InputError
+from relayout.operator_schema import has_body
 from relayout.tensor_types import is_absent
 from relayout.tensors import AbsentTensor
 
-__all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "without_weights"]
+__all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "subgraphs_of", "without_weights"]
 
 LARGEST_KEPT = 1024
 STAND_IN = "relayout.absent"
@@ -58,14 +59,49 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         probe.CopyFrom(proto)
         _stand_in(probe.graph)
         probe.opset_import.add(domain=STAND_IN, version=1)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(probe, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as error:
-        raise _contradiction(str(error), proto.graph.name) from error
+    inferred = _infer(probe)
+    for graph in subgraphs_of(inferred.graph):
+        for info in (*graph.value_info, *graph.output):
+            _forget_negative(info.type)
     if probe is proto:
         return inferred
     _carry_over(inferred.graph, proto.graph)
     return proto
+
+
+def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """`graph` and the graphs in its nodes' attributes, at every depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for subgraph in _subgraphs(attribute):
+                yield from subgraphs_of(subgraph)
+
+
+def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:
+        if not _is_onnx_to_blame(str(error), proto):
+            raise _contradiction(str(error), proto.graph.name) from error
+    return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+
+
+def _is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
+    """A fault in the body that ONNX itself gives an operator: MeanVarianceNormalization's is refused at opset 13."""
+    culprit = _CULPRIT.search(message)
+    if culprit is None or message.count("Inference error(s)") < 2:
+        return False
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    return has_body(culprit.group(1), versions)
+
+
+def _forget_negative(proto: onnx.TypeProto) -> None:
+    """Where a branch cannot run, inference may find that an axis has -1 elements."""
+    if proto.HasField("tensor_type"):
+        for dim in proto.tensor_type.shape.dim:
+            if dim.dim_value < 0:
+                dim.ClearField("value")
 
 
 def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:

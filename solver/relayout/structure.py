@@ -12,6 +12,7 @@ import onnx
 
 from relayout.errors import InputError
 from relayout.graph_structure import Surroundings, check_body, check_graph, declare, duplicate
+from relayout.tensor_types import check_text
 
 __all__ = ["OLDEST_OPSET", "check_structure"]
 
@@ -52,9 +53,24 @@ def _check_versions(proto: onnx.ModelProto) -> dict[str, int]:
             expected=f"1 to {onnx.IR_VERSION}",
             found=str(proto.ir_version) if proto.ir_version else "none: this may not be an ONNX model",
         )
+    check_text(
+        (
+            *(proto.producer_name, proto.producer_version, proto.domain, proto.doc_string),
+            *(text for entry in proto.metadata_props for text in (entry.key, entry.value)),
+        ),
+        "model",
+    )
     versions: dict[str, int] = {}
     for opset in proto.opset_import:
-        domain = "" if opset.domain in STANDARD_DOMAINS else opset.domain
+        check_text([opset.domain], "model, opset_import")
+        domain = _domain(opset.domain)
+        if not 1 <= opset.version < 1 << 31:
+            raise InputError(
+                "a version that no opset has",
+                where=f"model, opset_import of '{domain}'",
+                expected="1 or more",
+                found=str(opset.version),
+            )
         if versions.setdefault(domain, opset.version) != opset.version:
             raise InputError(
                 "one domain is imported twice",
@@ -89,6 +105,8 @@ FunctionId = tuple[str, str, str]
 def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[FunctionId, onnx.FunctionProto]:
     functions: dict[FunctionId, onnx.FunctionProto] = {}
     for function in proto.functions:
+        check_text((function.domain, function.name, function.overload, function.doc_string), "model, functions")
+        check_text((*function.input, *function.output, *function.attribute), f"function '{function.name}'")
         identifier = (_domain(function.domain), function.name, function.overload)
         where = f"function '{'::'.join(filter(None, identifier))}'"
         if identifier in functions:

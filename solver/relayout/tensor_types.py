@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
 
 from relayout.errors import InputError
 
-__all__ = ["check_tensor", "check_type", "dtype_of_name", "is_absent", "name_of_dtype"]
+__all__ = ["check_strings", "check_tensor", "check_text", "check_type", "dtype_of_name", "is_absent", "name_of_dtype"]
 
 # Which repeated field holds the elements of a type not given as raw bytes, and how many entries an element takes.
 _FIELDS = {
@@ -54,18 +55,39 @@ def is_absent(tensor: onnx.TensorProto) -> bool:
     )
 
 
+def check_text(texts: Iterable[str], where: str) -> None:
+    """InputError where a text is not UTF-8: protobuf then hands out bytes."""
+    try:
+        "".join(texts)
+    except (TypeError, UnicodeDecodeError) as error:
+        raise InputError("a text is not UTF-8", where=where, expected="UTF-8", found=str(error)) from error
+
+
+def check_strings(attribute: onnx.AttributeProto, where: str) -> None:
+    """InputError where one string of a list is not UTF-8. A single one may be any bytes: custom operators use that."""
+    try:
+        for text in attribute.strings:
+            text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("a string is not UTF-8", where=where, expected="UTF-8", found=str(error)) from error
+
+
 def check_type(proto: onnx.TypeProto, where: str) -> None:
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(proto, kind)
         name_of_dtype(tensor.elem_type, where)
+        check_text((text for dim in tensor.shape.dim for text in (dim.dim_param, dim.denotation)), where)
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.dim_value < -1:
                 raise InputError(
                     "a negative extent", where=f"{where}, axis {axis}", expected="0 or more", found=str(dim.dim_value)
                 )
     elif kind in ("sequence_type", "optional_type"):
-        check_type(getattr(proto, kind).elem_type, where)
+        inner = getattr(proto, kind).elem_type
+        if inner.WhichOneof("value") is None:
+            raise InputError(f"a {kind} of nothing", where=where, expected="an elem_type", found="none")
+        check_type(inner, where)
     elif kind == "map_type":
         raise InputError(
             "maps are not supported",

@@ -35,7 +35,7 @@ Step = Mapping[str, Any]
 Steps = tuple[Step, ...]
 
 TRANSFORM_KEY = "relayout.transform"
-SLAB_BYTES = 64 << 20
+SLAB_BYTES = 16 << 20
 
 
 class AbsentTensor(TensorProtoTensor):
@@ -144,7 +144,7 @@ class RelaidTensor(ir.LazyTensor):
         view = self._view()
         rows = max(1, view.shape[0] * SLAB_BYTES // self.nbytes)
         for start in range(0, view.shape[0], rows):
-            file.write(np.ascontiguousarray(view[start : start + rows]).tobytes())
+            file.write(np.ascontiguousarray(view[start : start + rows]).view(np.uint8).data)
 
 
 def relaid(tensor: ir.TensorProtocol, steps: Sequence[Step]) -> ir.TensorProtocol:
@@ -179,6 +179,11 @@ def share(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 def transform_of(tensor: ir.TensorProtocol | None) -> Steps:
     """What was done, or is to be done, to the source's data to get this constant."""
     return tensor.transform if isinstance(tensor, AbsentTensor | RelaidTensor) else ()
+
+
+def _step(noted: Mapping[str, Any]) -> Step:
+    field = {"transpose": "perm", "reshape": "shape"}[noted["op"]]
+    return {"op": noted["op"], field: [int(number) for number in noted[field]]}
 
 
 def _shape_after(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
