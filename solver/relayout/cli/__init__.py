@@ -22,8 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     defer_slow_imports()
     try:
         status = app(args=arguments, prog_name="relayout", standalone_mode=False)
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BaseException as error:
         return status_of(error)
+    if status == INTERRUPTED:
+        # The parser turns an interrupt into this status by itself.
+        return status_of(KeyboardInterrupt())
     return status if isinstance(status, int) else 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
-from relayout.errors import UsageError
+from relayout.errors import LayoutSyntaxError, UsageError
 
 __all__ = ["check_known", "dim_sizes", "layouts_by_operator", "named_layouts"]
 
@@ -22,8 +22,11 @@ def named_layouts(option: str, pairs: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         name, layout = _split(option, pair, "NAME=LAYOUT, such as x=NHWC or x=any")
-        if layout != "any":
-            Layout.parse(layout)
+        try:
+            Layout.parse(layout if layout != "any" else "")
+        except LayoutSyntaxError as error:
+            error.where = f"{option} {name}, {error.where}"
+            raise
         _add(found, option, name, layout)
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relayout.cli.failures import DONE, FINDINGS, describe
+from relayout.cli.failures import DONE, FINDINGS, describe, show_traceback
 from relayout.cli.files import SUFFIXES, check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.running import Wanted, legalize_file, save
@@ -44,7 +44,7 @@ def run_batch(folder: Path, output: Path, wanted: Wanted, report_file: Path | No
     with Bar(len(models)) as bar:
         for model in models:
             bar(model.name)
-            done.append(_one(model, output / model.name, wanted))
+            done.append(_one(model, output / model.name, wanted, bar))
     if report_file is not None:
         put(report_file, "--report", json.dumps([_record(each) for each in done], indent=2) + "\n")
     tell(_table(done))
@@ -63,10 +63,11 @@ def _models(folder: Path) -> list[Path]:
     return models
 
 
-def _one(model: Path, target: Path, wanted: Wanted) -> _Done:
+def _one(model: Path, target: Path, wanted: Wanted, bar: Bar) -> _Done:
     try:
-        outcome = legalize_file(model, wanted, lambda step: None)
+        outcome = legalize_file(model, wanted, bar.within)
         if outcome.report.ok:
+            bar.within("write")
             save(outcome, model, target)
     except Exception as error:
         return _Done(model.name, *_failed(error))
@@ -76,6 +77,7 @@ def _one(model: Path, target: Path, wanted: Wanted) -> _Done:
 
 
 def _failed(error: Exception) -> tuple[int, None, str]:
+    show_traceback(error)
     status, message = describe(error)
     return status, None, message
 

@@ -118,7 +118,7 @@ def relayout(
     return 0
 
 
-@app.command("legalize")
+@app.command("legalize", short_help="Make a model legal for a backend, as cheaply as can be.")
 def legalize_command(
     model: Model,
     output: Annotated[
@@ -166,7 +166,7 @@ def legalize_command(
     return run_legalize(model, output, wanted, report, quiet=quiet)
 
 
-@app.command("verify")
+@app.command("verify", short_help="List what breaks a backend's contract.")
 def verify_command(
     model: Model,
     backend: BackendName = None,
@@ -203,7 +203,7 @@ def verify_command(
     return run_verify(model, backend, against, files, budget, dims=dim, desired=desired_layout, skip=skip, quiet=quiet)
 
 
-@app.command("explain")
+@app.command("explain", short_help="Say why each conversion is there.")
 def explain_command(
     model: Model,
     backend: BackendName = None,
@@ -233,7 +233,7 @@ def explain_command(
     return run_explain(model, wanted, report)
 
 
-@app.command("backends")
+@app.command("backends", short_help="List the backends, or what one wants.")
 def backends_command(
     name: Annotated[
         str | None,
@@ -246,7 +246,7 @@ def backends_command(
     return list_backends() if name is None else show_backend(name)
 
 
-@app.command("layout")
+@app.command("layout", short_help="Parse a layout string.")
 def layout_command(
     layout: Annotated[str, typer.Argument(help="Such as 'N[a=32]HWC'.", show_default=False)],
     tvm: Annotated[bool, typer.Option("--tvm", help="Read it as TVM writes it, such as NCHW16c.")] = False,
@@ -257,7 +257,7 @@ def layout_command(
     return show_layout(layout, tvm=tvm)
 
 
-@app.command("batch")
+@app.command("batch", short_help="Legalize every model of a folder.")
 def batch_command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the models are.", show_default=False)],
     output: Annotated[
@@ -298,7 +298,7 @@ def batch_command(
     return run_batch(folder, output, wanted, report)
 
 
-@app.command("serve")
+@app.command("serve", short_help="Run the HTTP service.")
 def serve_command(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,

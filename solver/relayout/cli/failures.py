@@ -9,7 +9,7 @@ from types import TracebackType
 from relayout.cli.terminal import tell
 from relayout.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, RelayoutError, UsageError
 
-__all__ = ["DONE", "FAULT", "FINDINGS", "INTERRUPTED", "describe", "status_of"]
+__all__ = ["DONE", "FAULT", "FINDINGS", "INTERRUPTED", "describe", "show_traceback", "status_of"]
 
 DONE, FINDINGS, BAD_INPUT, INFEASIBLE, OUT_OF_TIME, FAULT = range(6)
 INTERRUPTED = 130
@@ -28,14 +28,20 @@ def status_of(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else DONE
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        tell("relayout: interrupted")
         return INTERRUPTED
+    show_traceback(error)
+    status, message = describe(error)
+    tell(f"relayout: error: {message}")
+    return status
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print the traceback to stderr, where RELAYOUT_DEBUG asks for it."""
     if os.environ.get(DEBUG):
         import traceback
 
         tell("".join(traceback.format_exception(error)))
-    status, message = describe(error)
-    tell(f"relayout: error: {message}")
-    return status
 
 
 def describe(error: BaseException) -> tuple[int, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from relayout.cli.terminal import print_result
+from relayout.cli.terminal import print_data
 from relayout.errors import UsageError
 
 __all__ = ["STDOUT", "SUFFIXES", "check_files", "check_output", "put"]
@@ -39,10 +40,14 @@ def check_files(files: Mapping[str, Path | None]) -> None:
             continue
         if path.is_dir():
             raise UsageError("that is a folder", where=where, expected="the name of a file", found="a folder")
+        if path.exists() and not path.is_file():
+            continue  # /dev/stdout, a named pipe
         if not path.parent.is_dir():
             raise UsageError(
                 "there is no such folder", where=where, expected="a folder", found=f"none at {path.parent}"
             )
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError("the folder cannot be written", where=where, found=f"no permission for {path.parent}")
 
 
 def put(path: Path, option: str, text: str) -> None:
@@ -50,10 +55,14 @@ def put(path: Path, option: str, text: str) -> None:
     from relayout.onnx_file import replace_file
 
     if path == STDOUT:
-        print_result(text)
+        print_data(text)
         return
+    data = text.encode("utf-8", "backslashreplace")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
         with replace_file(path) as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(data)
     except OSError as error:
         raise UsageError("the file cannot be written", where=f"{option} {path}", found=error.strerror or "") from error

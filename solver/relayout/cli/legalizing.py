@@ -12,7 +12,7 @@ from relayout.cli.failures import DONE, FINDINGS
 from relayout.cli.files import STDOUT, check_files, check_output, put
 from relayout.cli.progress import Bar
 from relayout.cli.running import STEPS, Wanted, backend_of, legalize_file, save
-from relayout.cli.terminal import print_result, tell, terminal_width
+from relayout.cli.terminal import print_data, tell, terminal_width
 
 if TYPE_CHECKING:
     from relayout.report import Report
@@ -62,7 +62,7 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
             if output == STDOUT:
                 from relayout.model_io import to_json
 
-                print_result(json.dumps(to_json(outcome.model), separators=(",", ":"), allow_nan=False))
+                print_data(json.dumps(to_json(outcome.model), separators=(",", ":"), allow_nan=False) + "\n")
             else:
                 save(outcome, model, output)
     if report_file is not None:

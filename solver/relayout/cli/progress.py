@@ -1,4 +1,4 @@
-"""A progress bar for what takes longer than a second, where somebody watches."""
+"""What is told while a model is worked on: a bar for what takes longer than a second, where somebody watches."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from threading import Lock, Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from relayout.cli.interrupts import Interrupts
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 __all__ = ["Bar"]
 
 PATIENCE = 1.0
+# Steps in foreign code that write nothing: there Ctrl-C need not wait for Python.
+FOREIGN = frozenset({"solve", "check", "verify"})
 
 
 class Bar:
-    """Tells which of `steps` steps is under way; nothing is shown within the first second or without a terminal."""
+    """Tells which of `steps` steps is under way; nothing is shown within the first second or without a terminal.
+
+    While it is entered, Ctrl-C works in every step.
+    """
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -25,8 +32,10 @@ class Bar:
         self._lock = Lock()
         self._timer: Timer | None = None
         self._shown: tuple[Progress, TaskID] | None = None
+        self._interrupts = Interrupts(last=self.clear)
 
     def __enter__(self) -> Self:
+        self._interrupts.__enter__()
         if sys.stderr.isatty():
             self._timer = Timer(PATIENCE, self._show)
             self._timer.daemon = True
@@ -37,14 +46,20 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.clear()
+        self._interrupts.__exit__(kind, error, trace)
 
     def __call__(self, step: str) -> None:
         """The step before is done, and `step` begins."""
+        self.within(step)
         with self._lock:
             self._done, self._step = self._done + 1, step
             if self._shown is not None:
                 progress, task = self._shown
                 progress.update(task, description=step, completed=self._done)
+
+    def within(self, step: str) -> None:
+        """A part of the step under way, which is not shown, begins."""
+        self._interrupts.at_once = step in FOREIGN
 
     def clear(self) -> None:
         """Take the bar away."""

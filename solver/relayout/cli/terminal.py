@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TextIO
 
-__all__ = ["prepare_streams", "print_result", "tell", "terminal_width"]
+__all__ = ["prepare_streams", "print_data", "print_result", "tell", "terminal_width"]
 
 WIDTH_WITHOUT_TERMINAL = 120
 # Names come from files: whatever a terminal would take for a command is shown as its code.
@@ -23,8 +23,18 @@ def prepare_streams() -> None:
 
 
 def print_result(text: str) -> None:
-    """Print to stdout."""
+    """Print lines for a person to stdout."""
     _write(sys.stdout, text)
+
+
+def print_data(text: str) -> None:
+    """Print what a program reads to stdout: UTF-8, as it is."""
+    sys.stdout.flush()
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        _forget(sys.stdout)
 
 
 def tell(text: str) -> None:
@@ -45,6 +55,10 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(shown if shown.endswith("\n") else f"{shown}\n")
         stream.flush()
     except BrokenPipeError:
-        # Whoever read this has seen enough. The stream's own flush at exit has to go somewhere too.
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), stream.fileno())
+        _forget(stream)
+
+
+def _forget(stream: TextIO) -> None:
+    # Whoever read this has seen enough. The stream's own flush at exit has to go somewhere too.
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())

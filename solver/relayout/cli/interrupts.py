@@ -1,0 +1,61 @@
+"""Ctrl-C, at once and cleanly.
+
+Solvers and runtimes hold the main thread in foreign code, where Python raises no KeyboardInterrupt; CP-SAT even takes
+the signal over, stops its search, and goes on as if its time was over. So the signal is blocked in every thread (those
+that are started later inherit that), and one thread waits for it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from relayout.cli.failures import INTERRUPTED
+
+__all__ = ["Interrupts"]
+
+
+class Interrupts:
+    """While entered, Ctrl-C raises KeyboardInterrupt in the main thread, or ends the process with status 130 at once
+    where `at_once` is set: there, nothing is being written, and Python may not run for minutes. `last` is called first.
+    """
+
+    def __init__(self, last: Callable[[], None]) -> None:
+        self.at_once = False
+        self._last = last
+        self._over = False
+        self._waiter: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        # Elsewhere (Windows, a thread of a program that calls `main`) the signal stays as it is.
+        if hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            self._waiter = threading.Thread(target=self._wait, name="interrupts", daemon=True)
+            self._waiter.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._waiter is None:
+            return
+        self._over = True
+        if self._waiter.is_alive():
+            signal.pthread_kill(self._waiter.ident or 0, signal.SIGINT)
+        self._waiter.join()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    def _wait(self) -> None:
+        while True:
+            signal.sigwait({signal.SIGINT})
+            if self._over:
+                return
+            if self.at_once:
+                self._last()
+                os._exit(INTERRUPTED)
+            _thread.interrupt_main()
