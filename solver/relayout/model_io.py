@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir import serde
@@ -20,6 +22,7 @@ from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageE
 from relayout.external_data import Folder
 from relayout.graph_codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_json
 from relayout.graph_json import GraphJson, load_json, validate
+from relayout.known_values import infer_with_values
 from relayout.layout import Layout
 from relayout.normal_form import normalize
 from relayout.onnx_file import LARGEST_FILE, replace_file, write_onnx
@@ -131,11 +134,21 @@ def _read(source: Source, external_data: bool) -> ir.Model:
         proto, weights = detach(source, folder)
     else:
         raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
-    model = serde.deserialize_model(infer_shapes(normalize(proto, in_order, notes)))
+    inferred, known = infer_with_values(normalize(proto, in_order, notes), infer_shapes)
+    model = serde.deserialize_model(inferred)
     attach(model, weights, folder)
+    _note_values(model.graph, known)
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     return model
+
+
+def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
+    """Let each computed value carry its numbers, as onnx_ir lets any value do; only constants' are ever written."""
+    for node in graph:
+        for value in node.outputs:
+            if value.name in known:
+                value.const_value = ir.tensor(known[value.name], name=value.name)
 
 
 def _read_file(path: Path) -> bytes:

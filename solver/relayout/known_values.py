@@ -1,0 +1,151 @@
+"""Small values that are known before the model runs: shape arithmetic, computed on the graph itself.
+
+Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape, Gather,
+Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and sizes that
+the op table reads. The graph is not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from relayout.tensor_types import is_absent
+
+__all__ = ["infer_with_values"]
+
+LARGEST = 1024
+ROUNDS = 16
+ARITHMETIC = frozenset(
+    "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less Max Min Mod "
+    "Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split Sqrt Squeeze Sub "
+    "Tile Transpose Unsqueeze Where".split()
+)
+
+Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
+
+
+def infer_with_values(
+    proto: onnx.ModelProto, infer: Infer
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The inferred model, and the values of its main graph's computed small tensors by name.
+
+    `infer` fills shapes in; it is called again as long as new values make new shapes known.
+    """
+    inferred = infer(proto)
+    known = _stored(proto.graph)
+    stored = set(known)
+    for _ in range(ROUNDS):
+        found = _compute(inferred, known)
+        if not found:
+            break
+        if not _tells_shapes(inferred.graph, found):
+            continue
+        probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
+        _take_shapes(infer(probe).graph, inferred.graph)
+    return inferred, {name: value for name, value in known.items() if name not in stored}
+
+
+def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    inputs = {value.name for value in graph.input}
+    tensors = [(t.name, t) for t in graph.initializer if t.name not in inputs]
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            tensors.append((node.output[0], node.attribute[0].t))
+    known: dict[str, np.ndarray] = {}
+    for name, tensor in tensors:
+        small = int(np.prod(tensor.dims)) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
+        if small and tensor.data_location != onnx.TensorProto.EXTERNAL and not is_absent(tensor):
+            known[name] = numpy_helper.to_array(tensor)
+    return known
+
+
+def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
+    """Compute what can be computed now, into `known`; return the new names."""
+    shapes = _shapes(model.graph)
+    found: set[str] = set()
+    for node in model.graph.node:
+        if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC or node.output[0] in known:
+            continue
+        if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
+            # The operator looks at nothing but the shape: a view without memory stands in for the tensor.
+            operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
+        elif node.input and all(name in known or not name for name in node.input):
+            operands = [known[name] for name in node.input if name]
+            if node.op_type in ("ConstantOfShape", "Expand", "Tile", "Range") and _grows(node, operands):
+                continue
+        else:
+            continue
+        results = _run(node, operands, model)
+        if results is not None and all(r.size <= LARGEST for r in results):
+            known.update(zip(node.output, results, strict=False))
+            found.update(name for name in node.output if name)
+    return found
+
+
+def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
+    if node.op_type == "Range":
+        start, limit, delta = (float(o.reshape(-1)[0]) for o in operands)
+        return delta == 0 or abs(limit - start) > LARGEST * abs(delta)
+    shape = operands[-1].astype(np.float64)
+    base = operands[0].size if node.op_type == "Tile" else 1
+    return bool(base * np.prod(shape) > LARGEST or (shape < 0).any())
+
+
+def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
+    from onnx.reference import ReferenceEvaluator
+
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    feeds = dict(zip([name for name in node.input if name], operands, strict=True))
+    try:
+        results = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
+    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
+        return None
+    return [np.asarray(result) for result in results]
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    """The shapes that are known in full."""
+    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
+            dims = value.type.tensor_type.shape.dim
+            if all(dim.HasField("dim_value") for dim in dims):
+                found[value.name] = tuple(dim.dim_value for dim in dims)
+    return found
+
+
+def _tells_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
+    """Whether a node that reads one of these values has a result whose shape is not known yet."""
+    shapes = _shapes(graph)
+    return any(
+        name not in shapes for node in graph.node if found.intersection(node.input) for name in node.output if name
+    )
+
+
+def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """A copy in which these computed values are constants."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(proto)
+    kept = [node for node in probe.graph.node if not node.output or any(n and n not in values for n in node.output)]
+    computed = {name for node in kept for name in node.output}
+    del probe.graph.node[:]
+    probe.graph.node.extend(kept)
+    probe.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
+    )
+    return probe
+
+
+def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+    """Put what the better-informed inference knows of the main graph's values into `graph`."""
+    known = {value.name: value for value in (*better.value_info, *better.output)}
+    listed = {value.name for value in graph.value_info}
+    for value in (*graph.value_info, *graph.output):
+        if value.name in known:
+            value.type.CopyFrom(known[value.name].type)
+    outputs = {value.name for value in graph.output}
+    graph.value_info.extend(v for name, v in known.items() if name not in listed and name not in outputs)
