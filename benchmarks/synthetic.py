@@ -3,7 +3,7 @@
 Residual, inception and squeeze-excite blocks drawn at random; half the convolutions run in several layouts at different
 costs, the others in one; everything else follows its operands. The same seed gives the same network everywhere.
 
-    python benchmarks/synthetic.py [--kind blocks] [--nodes 100 1000 10000 100000] [--layouts 4] [--seed 0] [--engine auto]
+    python benchmarks/synthetic.py [--kind blocks] [--nodes 100 1000 10000 100000] [--layouts 4] [--seed 0]
 """
 
 from __future__ import annotations

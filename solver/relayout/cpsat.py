@@ -9,17 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import gcd
+from itertools import pairwise
+from math import gcd, inf
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from ortools.linear_solver.python import model_builder_helper
 from ortools.sat.python import cp_model
 
 from .errors import InternalError
 from .network import FORBIDDEN, Network, Scope, Table
 from .problem import Problem, Use, Value
+from .tighten import Relaxation, implications
 
-__all__ = ["Outcome", "solve_kernel", "solve_whole"]
+__all__ = ["Outcome", "relax", "solve_kernel", "solve_whole"]
+
+# Beyond this a double says too little of a dual solution for it to be worth shifting.
+LARGEST_RELAXED = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,7 @@ class _Model:
             elif cost:
                 self.terms.append((literal, cost))
 
-    def solve(
-        self, hint: dict[int, int] | None, seconds: float | None, deterministic: float | None, workers: int
-    ) -> Outcome:
+    def solve(self, hint: dict[int, int] | None, seconds: float | None, deterministic: float | None) -> Outcome:
         scale = gcd(*[cost for _, cost in self.terms]) or 1
         self.model.minimize(
             cp_model.LinearExpr.weighted_sum(
@@ -65,7 +70,7 @@ class _Model:
         solver = cp_model.CpSolver()
         parameters = solver.parameters
         parameters.random_seed = 0
-        parameters.num_workers = workers
+        parameters.num_workers = 1
         parameters.linearization_level = 2
         parameters.add_lp_constraints_lazily = False
         if seconds is not None:
@@ -96,38 +101,32 @@ def _floor(bound: float) -> int:
 
 def solve_kernel(
     network: Network,
-    alive: Iterable[int],
-    *,
-    hint: dict[int, int] | None = None,
-    time_limit: float | None = None,
-    deterministic_limit: float | None = None,
-    workers: int = 1,
+    alive: set[int],
+    hint: dict[int, int] | None,
+    seconds: float | None = None,
+    deterministic: float | None = None,
 ) -> Outcome:
     """Minimise the sum of the tables over the variables in `alive`."""
     model = _Model()
-    kernel = sorted(alive)
-    for x in kernel:
+    for x in sorted(alive):
         model.choose(x, network.unary[x].tolist())
-    for scope in sorted({scope for x in kernel for scope in network.touching[x]}):
+    for scope in sorted({scope for x in alive for scope in network.touching[x]}):
         _add_table(model, scope, network.tables[scope])
-    return model.solve(hint, time_limit, deterministic_limit, workers)
+    return model.solve(hint, seconds, deterministic)
 
 
 def _add_table(model: _Model, scope: Scope, table: Table) -> None:
     """Add one table: clauses where it only forbids, transport variables where it costs."""
-    free = table == 0
-    if np.all(free | (table >= FORBIDDEN)) and len(scope) == 2:
-        for x, y, allowed in ((scope[0], scope[1], free), (scope[1], scope[0], free.T)):
-            for literal, row in zip(model.states[x], allowed, strict=True):
-                if not row.all():
-                    others = [other for other, fine in zip(model.states[y], row, strict=True) if fine]
-                    model.model.add_bool_or([*others, literal.negated()])
+    groups = implications(table)
+    if groups is not None:
+        for axis, states, others in groups:
+            mine, theirs = model.states[scope[axis]], model.states[scope[1 - axis]]
+            for state in states:
+                model.model.add_bool_or([mine[state].negated(), *[theirs[other] for other in others]])
         return
     shares: list[list[list[cp_model.IntVar]]] = [[[] for _ in range(size)] for size in table.shape]
-    for cell in product(*[range(size) for size in table.shape]):
-        cost = int(table[cell])
-        if cost >= FORBIDDEN:
-            continue
+    for cell in np.argwhere(table < FORBIDDEN).tolist():
+        cost = int(table[tuple(cell)])
         share = model.model.new_bool_var("")
         for axis, state in enumerate(cell):
             shares[axis][state].append(share)
@@ -138,6 +137,101 @@ def _add_table(model: _Model, scope: Scope, table: Table) -> None:
             model.model.add(cp_model.LinearExpr.sum(cells) == literal)
 
 
+def relax(network: Network, alive: set[int], seconds: float | None = None) -> Relaxation | None:
+    """Solve the linear relaxation of a kernel with GLOP; None where that fails, is infeasible or takes too long."""
+    program = _Program()
+    for x in sorted(alive):
+        program.choose(x, network.unary[x])
+    scopes = sorted({scope for x in alive for scope in network.touching[x]})
+    rows = {scope: program.tie(scope, network.tables[scope]) for scope in scopes}
+    solution = program.solve(seconds)
+    if solution is None:
+        return None
+    values, duals = solution
+    shifts: dict[Scope, list[Table]] = {}
+    for scope, first in rows.items():
+        table = network.tables[scope]
+        groups = implications(table)
+        axes = [np.zeros(size, dtype=np.int64) for size in table.shape]
+        if groups is None:
+            ends = np.cumsum((first, *table.shape))
+            axes = [duals[a:b].copy() for a, b in pairwise(ends.tolist())]
+        for row, (axis, states, others) in enumerate(groups or (), start=first):
+            axes[axis][states] -= min(int(duals[row]), 0)
+            axes[1 - axis][others] += min(int(duals[row]), 0)
+        shifts[scope] = axes
+    relaxed = {x: values[first : first + len(network.unary[x])].tolist() for x, first in program.first.items()}
+    return Relaxation(shifts, relaxed)
+
+
+class _Program:
+    """A linear program: a column a state, and one a cell of a table that has costs."""
+
+    def __init__(self) -> None:
+        # Its stubs name array types that numpy does not have.
+        self.helper: Any = model_builder_helper.ModelBuilderHelper()
+        self.first: dict[int, int] = {}
+        self.costs: list[int] = []
+        self.rows = 0
+
+    def row(self, least: float, most: float, terms: Iterable[tuple[int, float]]) -> None:
+        row = self.helper.add_linear_constraint()
+        self.helper.set_constraint_lower_bound(row, least)
+        self.helper.set_constraint_upper_bound(row, most)
+        for column, factor in terms:
+            self.helper.add_term_to_constraint(row, column, factor)
+        self.rows += 1
+
+    def choose(self, x: int, unary: Table) -> None:
+        self.first[x] = len(self.costs)
+        self.costs += unary.tolist()
+        self.row(1.0, 1.0, [(column, 1.0) for column in range(self.first[x], len(self.costs))])
+
+    def tie(self, scope: Scope, table: Table) -> int:
+        """Add a table and answer its first row: one an implication, or one a state of each variable."""
+        first = self.rows
+        columns = [self.first[x] for x in scope]
+        groups = implications(table)
+        if groups is not None:
+            for axis, states, others in groups:
+                mine = [(columns[axis] + state, 1.0) for state in states]
+                self.row(-inf, 0.0, mine + [(columns[1 - axis] + other, -1.0) for other in others])
+            return first
+        cells = np.argwhere(table < FORBIDDEN).tolist()
+        shares = [[[(columns[axis] + state, -1.0)] for state in range(size)] for axis, size in enumerate(table.shape)]
+        for cell in cells:
+            for axis, state in enumerate(cell):
+                shares[axis][state].append((len(self.costs), 1.0))
+            self.costs.append(int(table[tuple(cell)]))
+        for by_state in shares:
+            for terms in by_state:
+                self.row(0.0, 0.0, terms)
+        return first
+
+    def solve(self, seconds: float | None) -> tuple[npt.NDArray[np.float64], Table] | None:
+        """The values of all columns, and the duals of all rows rounded to integers."""
+        costs = np.array(self.costs, dtype=np.int64)
+        forbidden = costs >= FORBIDDEN
+        most = int(costs[~forbidden].max(initial=1))
+        if most > LARGEST_RELAXED:
+            return None
+        columns = len(costs)
+        scale = max(most / 1e4, 1.0)
+        self.helper.add_var_array_with_bounds(
+            np.zeros(columns), np.where(forbidden, 0.0, 1.0), np.zeros(columns, dtype=bool), ""
+        )
+        self.helper.set_objective_coefficients(list(range(columns)), np.where(forbidden, 0.0, costs / scale).tolist())
+        solver: Any = model_builder_helper.ModelSolverHelper("GLOP")
+        # The dual simplex is twenty times faster here than the default (measured on scattered networks).
+        solver.set_solver_specific_parameters("use_dual_simplex: true")
+        if seconds is not None:
+            solver.set_time_limit_in_seconds(max(seconds, 0.01))
+        solver.solve(self.helper)
+        if solver.status() != model_builder_helper.OPTIMAL:
+            return None
+        return solver.variable_values(), np.rint(solver.dual_values() * scale).astype(np.int64)
+
+
 def solve_whole(
     problem: Problem,
     *,
@@ -145,7 +239,6 @@ def solve_whole(
     time_limit: float | None = None,
     deterministic_limit: float | None = None,
     max_conversions: int | None = None,
-    workers: int = 1,
 ) -> Outcome:
     """Minimise the problem itself, without any reduction; at most `max_conversions` conversions that cost anything."""
     model = _Model()
@@ -157,7 +250,7 @@ def solve_whole(
     if max_conversions is not None:
         model.model.add(cp_model.LinearExpr.sum(counted) <= max_conversions)
     states = None if hint is None else dict(enumerate(hint))
-    return model.solve(states, time_limit, deterministic_limit, workers)
+    return model.solve(states, time_limit, deterministic_limit)
 
 
 def _add_value(model: _Model, value: Value) -> list[cp_model.IntVar]:

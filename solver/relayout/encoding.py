@@ -15,6 +15,7 @@ Equal tables are one object, since networks repeat their blocks.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import and_
@@ -23,7 +24,7 @@ from .errors import InternalError
 from .network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
 from .problem import Choice, Problem, Use, Value
 
-__all__ = ["HUB_STATES", "network_of"]
+__all__ = ["HUB_STATES", "check_range", "network_of"]
 
 HUB_STATES = 128
 WIDE_CELLS = 128
@@ -32,14 +33,24 @@ WIDE_CELLS = 128
 def network_of(problem: Problem, *, hub_states: int = HUB_STATES) -> Network:
     """Build the network, without alternatives that another of the same formats undercuts.
 
-    Raises InternalError where costs could add up to 2**60 or more: beyond that int64 would not be exact.
+    With `hub_states=0` there are no sets, only variables for single formats: the encoding that linear programs like.
     """
+    check_range(problem)
     builder = _Builder(problem, hub_states)
     for value in problem.values:
         if value.consumers:
             builder.place(value)
     builder.place_hubs()
     return builder.network
+
+
+def check_range(problem: Problem) -> None:
+    """Raise InternalError where costs could add up to 2**60 or more: beyond that int64 would not be exact."""
+    most = sum([max(choice.costs) for choice in problem.choices])
+    for conversion, times in Counter([value.conversion for value in problem.values]).items():
+        most += times * max([sum(filter(None, row)) for row in conversion])
+    if most >= LARGEST:
+        raise InternalError("costs too large to be added exactly", expected="a sum below 2**60", found=str(most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +75,10 @@ class _Reading:
 class _Builder:
     def __init__(self, problem: Problem, hub_states: int) -> None:
         self.hub_states = hub_states
-        self.ceiling = 0
-        self.raise_ceiling(sum([max(choice.costs) for choice in problem.choices]))
         # Equal arguments give the same array: this is the interning.
         self.vector, self.direct = cache(vector), cache(direct)
         self.priced, self.allowed = cache(priced), cache(allowed)
-        self.masks, self.most = cache(_masks), cache(_most)
+        self.masks = cache(_masks)
         kept = _undominated(problem)
         self.network = Network(kept)
         # What is left of a choice, where that is not all of it.
@@ -84,11 +93,6 @@ class _Builder:
         self.trie: dict[tuple[int, int, Masks], int] = {(0, -1, ()): 0}
         self.readings: dict[int, list[_Reading]] = {}
 
-    def raise_ceiling(self, most: int) -> None:
-        self.ceiling += most
-        if self.ceiling >= LARGEST:
-            raise InternalError("costs too large to be added exactly", expected="a sum below 2**60")
-
     def formats(self, use: Use) -> tuple[int, ...]:
         alternatives = self.restricted.get(use.choice)
         return use.formats if alternatives is None else tuple([use.formats[a] for a in alternatives])
@@ -96,7 +100,6 @@ class _Builder:
     def place(self, value: Value) -> None:
         """Add the tables of one value, or note it at its hub."""
         conversion = value.conversion
-        self.raise_ceiling(self.most(conversion))
         wants, always = self.wants(value)
         producer = value.producer.choice
         produces = self.formats(value.producer)
@@ -212,10 +215,6 @@ def _renamed(mask: int, order: dict[int, int]) -> int:
 
 def _masks(formats: tuple[int, ...]) -> Masks:
     return tuple([1 << f for f in formats])
-
-
-def _most(conversion: Conversion) -> int:
-    return max([sum(filter(None, row)) for row in conversion])
 
 
 def _undominated(problem: Problem) -> list[tuple[int, ...]]:

@@ -52,6 +52,16 @@ class Network:
     touching: list[dict[Scope, None]] = field(default_factory=list)
     neighbours: list[set[int]] = field(default_factory=list)
 
+    def copy(self) -> Network:
+        """A network of its own; the arrays are shared."""
+        return Network(
+            self.alternatives,
+            list(self.unary),
+            dict(self.tables),
+            [dict(scopes) for scopes in self.touching],
+            [set(others) for others in self.neighbours],
+        )
+
     def variable(self, unary: Table) -> int:
         """Add a variable and answer its index."""
         self.unary.append(unary)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Eliminated", "eliminate", "walk_back"]
+__all__ = ["Eliminated", "culprits", "eliminate", "guess", "walk_back"]
 
 
 class Eliminated(NamedTuple):
@@ -91,6 +91,24 @@ def walk_back(gone: list[Eliminated], states: list[int]) -> None:
         states[x] = int(total.argmin())
 
 
+def culprits(network: Network, gone: list[Eliminated]) -> list[int]:
+    """The variables that the first table without any allowed entry was made from; all of them where there is none."""
+    index = next((k for k, one in enumerate(gone) if _best(network, one).min() >= FORBIDDEN), None)
+    if index is None:
+        return list(range(len(network.unary)))
+    wanted: set[Scope] = {(gone[index].variable,), *[scope for scope, _ in gone[index].tables]}
+    found = {x for scope in wanted for x in scope}
+    for one in reversed(gone[:index]):
+        # A table that this variable took with it is not the one of the same scope that came later.
+        own = {scope for scope, _ in one.tables}
+        needed = one.others in wanted
+        wanted -= own
+        if needed:
+            wanted |= own | {(one.variable,)}
+            found.update(one.others, (one.variable,), *own)
+    return sorted(found)
+
+
 def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | None:
     """Good states for a kernel, or None: eliminate what is small, fix the variable of most neighbours, and again.
 
@@ -122,10 +140,10 @@ def _fix(network: Network, x: int) -> int:
         total = np.minimum(total + np.asarray(least), FORBIDDEN)
     state = int(total.argmin())
     for scope in list(network.touching[x]):
-        table = network.tables.pop(scope).take(state, axis=scope.index(x))
+        rest: Table = network.tables.pop(scope).take(state, axis=scope.index(x))
         others = tuple([y for y in scope if y != x])
         for y in others:
             del network.touching[y][scope]
             network.neighbours[y].discard(x)
-        network.add(others, table)
+        network.add(others, rest)
     return state

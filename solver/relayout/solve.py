@@ -1,22 +1,23 @@
-"""The one door: reduce exactly, give CP-SAT what is left, walk back, and check the cost against the problem.
+"""The one door: reduce exactly, give the linear relaxation and CP-SAT what is left, walk back, and check the cost.
 
-`solve` is deterministic: the same problem and options give the same solution on every machine, unless a wall-clock
-limit stops it.
+`solve` is deterministic: the same problem and options give the same solution, unless a wall-clock limit stops it. Of
+equally cheap assignments it prefers low alternatives, so whoever builds a problem puts what the source has first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from time import perf_counter
 
-from .conflict import smallest_conflict
-from .encoding import network_of
+from .conflict import relaxed, smallest_conflict
+from .encoding import check_range, network_of
 from .errors import InternalError, UsageError
-from .network import FORBIDDEN, Network
-from .problem import Problem, conversions_of, cost_of
-from .reduction import eliminate, guess, walk_back
+from .network import FORBIDDEN, Conversion, Network
+from .problem import Choice, Problem, conversions_of, cost_of
+from .reduction import culprits, eliminate, walk_back
 
 __all__ = ["ENGINES", "Solution", "solve"]
 
@@ -31,7 +32,7 @@ class Solution:
     `status` is optimal (cost = bound), feasible (bound <= cost), infeasible (`conflict` holds a smallest set of choices
     found that cannot be met together) or unknown (the time was over before anything was found). `assignment[c]` is the
     alternative of choice `c`. `engine` says what proved it: elimination, elimination+cp-sat, cp-sat. `choices` counts
-    those with more than one alternative, `kernel_choices` the variables that CP-SAT got. `seconds` is by stage.
+    those with more than one alternative, `kernel_choices` those that elimination left. `seconds` is by stage.
     """
 
     status: str
@@ -65,20 +66,50 @@ def solve(
 
     `engine="cp-sat"` gives the whole problem to CP-SAT: the cross-check. `time_limit` is in seconds of wall-clock time;
     `deterministic_limit`, in CP-SAT's own unit, stops at the same point on every machine. `hint` is an assignment that
-    is good already. At most `max_conversions` conversions with a price above 0 are made.
-    All costs together must stay below 2**60, else InternalError.
+    is good already: the answer is never worse. At most `max_conversions` conversions with a price above 0 are made; a
+    problem that is infeasible for that reason alone has no conflict. All costs together must stay below 2**60, else
+    InternalError; another engine is a UsageError.
     """
     if engine not in ENGINES:
         raise UsageError("no such engine", expected=" or ".join(ENGINES), found=engine)
     clock = _Clock(time_limit, deterministic_limit)
-    if engine == "cp-sat":
-        return _solve_whole(problem, clock, hint, max_conversions)
-    solution = _solve_reduced(problem, clock, hint)
-    if max_conversions is None or solution.assignment is None:
-        return solution
-    if _paid_conversions(problem, solution.assignment) <= max_conversions:
-        return solution
-    return _solve_whole(problem, clock, hint, max_conversions)
+    with _collector_paused():
+        if engine == "cp-sat" and max_conversions is None:
+            answer = _by_cpsat(problem, clock, hint, None)
+        else:
+            answer = _by_reduction(problem, clock)
+        solution = _checked(problem, answer, clock, hint)
+        if solution.status == "infeasible":
+            return _explained(problem, solution, answer.suspects, clock)
+        if max_conversions is None:
+            return solution
+        if solution.assignment is not None and _paid_conversions(problem, solution.assignment) <= max_conversions:
+            return solution
+        return _limited(problem, clock, max_conversions)
+
+
+def _limited(problem: Problem, clock: _Clock, max_conversions: int) -> Solution:
+    """The cheapest assignment of at most so many conversions: CP-SAT, from one with as few as there can be."""
+    fewest = _by_reduction(_counting(problem), clock)
+    if fewest.bound is not None and fewest.bound > max_conversions:
+        answer = _Answer("infeasible", None, None, fewest.engine, fewest.kernel)
+        return _checked(problem, answer, clock, None)
+    hint = fewest.assignment
+    if hint is not None and _paid_conversions(problem, hint) > max_conversions:
+        hint = None
+    return _checked(problem, _by_cpsat(problem, clock, hint, max_conversions), clock, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an engine says: an assignment or None, a bound or None, and for the infeasible whom to suspect."""
+
+    status: str
+    assignment: tuple[int, ...] | None
+    bound: int | None
+    engine: str
+    kernel: int = 0
+    suspects: tuple[int, ...] = ()
 
 
 class _Clock:
@@ -98,78 +129,56 @@ class _Clock:
     def left(self) -> float | None:
         return None if self.time_limit is None else self.time_limit - (perf_counter() - self.started)
 
+    def over(self) -> bool:
+        left = self.left()
+        return left is not None and left <= 0
 
-def _solve_reduced(problem: Problem, clock: _Clock, hint: Sequence[int] | None) -> Solution:
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    # A network is a million small objects that all stay: walking them again and again cost a quarter of the time.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _by_reduction(problem: Problem, clock: _Clock) -> _Answer:
     network = network_of(problem)
     clock.stage("build")
-    free = sum(1 for alternatives in network.alternatives if len(alternatives) > 1)
     alive = set(range(len(network.unary)))
     gone, constant = eliminate(network, alive, CELLS)
     clock.stage("eliminate")
     if constant >= FORBIDDEN:
-        return _infeasible(problem, clock, "elimination", free, 0)
-    states = [0] * len(network.unary)
-    status, bound, kernel = "optimal", constant, len(alive)
-    if alive:
-        status, found, kernel_bound = _solve_kernel(network, alive, clock)
-        if status == "infeasible":
-            return _infeasible(problem, clock, "elimination+cp-sat", free, kernel)
-        bound += kernel_bound
-        if found is None:
-            return Solution("unknown", None, None, bound, "elimination+cp-sat", free, kernel, clock.seconds)
-        for x, state in found.items():
-            states[x] = state
-    walk_back(gone, states)
-    assignment = tuple([alternatives[s] for alternatives, s in zip(network.alternatives, states, strict=False)])
-    cost = cost_of(problem, assignment)
-    clock.stage("walk back")
-    if cost is None or cost < bound or (status == "optimal" and cost != bound):
-        raise InternalError("the cost of the solution is not what was solved", expected=str(bound), found=str(cost))
-    engine = "elimination+cp-sat" if kernel else "elimination"
-    solution = Solution(status, assignment, cost, bound, engine, free, kernel, clock.seconds)
-    return _better_hint(problem, solution, hint)
+        suspects = tuple([x for x in culprits(network, gone) if x < len(problem.choices)])
+        return _Answer("infeasible", None, None, "elimination", suspects=suspects)
+    if not alive:
+        states = [0] * len(network.unary)
+        walk_back(gone, states)
+        clock.stage("walk back")
+        return _Answer("optimal", _assignment(network, states), constant, "elimination")
+    # Imported only now: the import of ortools is the larger part of a small run.
+    from .kernel import Limits, minimise
+
+    kernel = sum(1 for x in alive if x < len(problem.choices))
+    network = network_of(problem, hub_states=0)
+    outcome = minimise(network, set(range(len(network.unary))), Limits(clock.left, clock.deterministic_limit))
+    clock.stage("kernel")
+    assignment = None if outcome.states is None else _assignment(network, outcome.states)
+    return _Answer(outcome.status, assignment, outcome.bound, "elimination+cp-sat", kernel)
 
 
-def _solve_kernel(network: Network, alive: set[int], clock: _Clock) -> tuple[str, dict[int, int] | None, int]:
-    incumbent = guess(deepcopy(network), alive, CELLS)
-    clock.stage("guess")
-    # Imported only now: its import is the larger part of a small run.
-    from .cpsat import solve_kernel
-
-    outcome = solve_kernel(
-        network, alive, hint=incumbent, time_limit=clock.left(), deterministic_limit=clock.deterministic_limit
-    )
-    clock.stage("cp-sat")
-    status, states = outcome.status, outcome.states
-    if status == "unknown" and incumbent is not None:
-        # A stop inside presolve answers nothing at all, even with a complete hint.
-        status, states = "feasible", incumbent
-    return status, states, max(outcome.bound or 0, 0)
+def _assignment(network: Network, states: list[int] | dict[int, int]) -> tuple[int, ...]:
+    return tuple([alternatives[states[c]] for c, alternatives in enumerate(network.alternatives)])
 
 
-def _better_hint(problem: Problem, solution: Solution, hint: Sequence[int] | None) -> Solution:
-    if hint is None or solution.status != "feasible" or solution.cost is None:
-        return solution
-    cost = cost_of(problem, hint)
-    if cost is None or cost >= solution.cost:
-        return solution
-    return Solution(
-        "optimal" if cost == solution.bound else "feasible",
-        tuple(hint),
-        cost,
-        solution.bound,
-        solution.engine,
-        solution.choices,
-        solution.kernel_choices,
-        solution.seconds,
-    )
-
-
-def _solve_whole(problem: Problem, clock: _Clock, hint: Sequence[int] | None, max_conversions: int | None) -> Solution:
-    network_of(Problem(problem.choices, ()))
+def _by_cpsat(problem: Problem, clock: _Clock, hint: Sequence[int] | None, max_conversions: int | None) -> _Answer:
+    check_range(problem)
     from .cpsat import solve_whole
 
-    free = sum(1 for choice in problem.choices if len(choice.costs) > 1)
     outcome = solve_whole(
         problem,
         hint=hint,
@@ -178,36 +187,58 @@ def _solve_whole(problem: Problem, clock: _Clock, hint: Sequence[int] | None, ma
         max_conversions=max_conversions,
     )
     clock.stage("cp-sat")
-    if outcome.status == "infeasible":
-        if max_conversions is not None:
-            return Solution("infeasible", None, None, None, "cp-sat", free, free, clock.seconds)
-        return _infeasible(problem, clock, "cp-sat", free, free)
-    if outcome.states is None:
-        return Solution("unknown", None, None, outcome.bound, "cp-sat", free, free, clock.seconds)
-    assignment = tuple([outcome.states[c] for c in range(len(problem.choices))])
-    cost = cost_of(problem, assignment)
-    bound = cost if outcome.status == "optimal" else outcome.bound
-    if cost is None or bound is None or cost < bound:
-        raise InternalError("the cost of the solution is not what was solved", expected=str(bound), found=str(cost))
-    return Solution(outcome.status, assignment, cost, bound, "cp-sat", free, free, clock.seconds)
+    assignment = None if outcome.states is None else tuple([outcome.states[c] for c in range(len(problem.choices))])
+    return _Answer(outcome.status, assignment, outcome.bound, "cp-sat", _free(problem))
 
 
-def _infeasible(problem: Problem, clock: _Clock, engine: str, free: int, kernel: int) -> Solution:
-    conflict = smallest_conflict(problem, _is_infeasible, range(len(problem.choices)))
+def _checked(problem: Problem, answer: _Answer, clock: _Clock, hint: Sequence[int] | None) -> Solution:
+    """The answer as a solution, its cost computed from the problem itself, or the hint where that is better."""
+    assignment, bound, status = answer.assignment, answer.bound, answer.status
+    cost = None if assignment is None else cost_of(problem, assignment)
+    if assignment is not None and (cost is None or (bound is not None and cost < bound)):
+        raise InternalError("the solution does not cost what was solved", expected=f">= {bound}", found=str(cost))
+    if status == "optimal" and cost != bound:
+        raise InternalError("the optimum does not cost what was solved", expected=str(bound), found=str(cost))
+    hinted = None if hint is None or status in ("optimal", "infeasible") else cost_of(problem, hint)
+    if hint is not None and hinted is not None and (cost is None or hinted < cost):
+        assignment, cost, status = tuple(hint), hinted, "feasible"
+    if cost is not None and cost == bound:
+        status = "optimal"
+    clock.stage("check")
+    return Solution(status, assignment, cost, bound, answer.engine, _free(problem), answer.kernel, clock.seconds)
+
+
+def _free(problem: Problem) -> int:
+    return sum(1 for choice in problem.choices if len(choice.costs) > 1)
+
+
+def _explained(problem: Problem, solution: Solution, suspects: tuple[int, ...], clock: _Clock) -> Solution:
+    """The solution with its conflict: within the suspects if they hold one."""
+
+    def infeasible(question: Problem) -> bool:
+        # Out of time, every choice counts as needed: what is found is a conflict still, only not a small one.
+        return not clock.over() and _by_reduction(question, _Clock(None, None)).status == "infeasible"
+
+    everyone = tuple(range(len(problem.choices)))
+    if not suspects or not infeasible(relaxed(problem, set(suspects))):
+        suspects = everyone
+    conflict = smallest_conflict(problem, infeasible, suspects)
     clock.stage("explain")
-    return Solution("infeasible", None, None, None, engine, free, kernel, clock.seconds, conflict)
-
-
-def _is_infeasible(problem: Problem) -> bool:
-    network = network_of(problem)
-    alive = set(range(len(network.unary)))
-    _, constant = eliminate(network, alive, CELLS)
-    if constant >= FORBIDDEN or not alive:
-        return constant >= FORBIDDEN
-    from .cpsat import solve_kernel
-
-    return solve_kernel(network, alive).status == "infeasible"
+    return replace(solution, conflict=conflict)
 
 
 def _paid_conversions(problem: Problem, assignment: Sequence[int]) -> int:
     return sum(1 for value, s, t in conversions_of(problem, assignment) if problem.values[value].conversion[s][t])
+
+
+def _counting(problem: Problem) -> Problem:
+    """The same problem with the number of conversions that cost anything as its cost."""
+    choices = tuple([Choice(choice.name, (0,) * len(choice.costs)) for choice in problem.choices])
+    counts: dict[Conversion, Conversion] = {}
+    for value in problem.values:
+        if value.conversion not in counts:
+            counts[value.conversion] = tuple(
+                [tuple([None if price is None else min(price, 1) for price in row]) for row in value.conversion]
+            )
+    values = tuple([replace(value, conversion=counts[value.conversion]) for value in problem.values])
+    return Problem(choices, values)
