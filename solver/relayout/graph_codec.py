@@ -120,7 +120,7 @@ def _node(node: NodeJson, index: int, versions: Mapping[str, int], where: str, d
 
 def _function(function: FunctionJson, versions: Mapping[str, int]) -> onnx.FunctionProto:
     where = f"graph JSON, function '{function.name}'"
-    own = {**versions, **function.opsets, **({"": function.opset} if function.opset else {})}
+    own = {"": function.opset or versions[""], **function.opsets}
     proto = onnx.FunctionProto(name=function.name, domain=function.domain, doc_string=function.doc)
     if function.overload:
         proto.overload = function.overload
@@ -130,7 +130,7 @@ def _function(function: FunctionJson, versions: Mapping[str, int]) -> onnx.Funct
     for domain, version in own.items():
         proto.opset_import.add(domain=domain, version=version)
     body = GraphBody(outputs=[], nodes=function.nodes, values=function.values, metadata=function.metadata)
-    graph = _graph(body, own, where, 0)
+    graph = _graph(body, {**versions, **own}, where, 0)
     proto.node.extend(graph.node)
     proto.value_info.extend(graph.value_info)
     proto.metadata_props.extend(graph.metadata_props)

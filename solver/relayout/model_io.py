@@ -147,7 +147,7 @@ def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
     """Let each computed value carry its numbers, as onnx_ir lets any value do; only constants' are ever written."""
     for node in graph:
         for value in node.outputs:
-            if value.name in known:
+            if value.name is not None and value.name in known:
                 value.const_value = ir.tensor(known[value.name], name=value.name)
 
 

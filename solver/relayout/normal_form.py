@@ -7,6 +7,8 @@ order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -25,8 +27,11 @@ def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.
     """`proto`, changed in place or replaced; `notes` gets what its owner may want to know."""
     _name_opsets(proto)
     for graph in subgraphs_of(proto.graph):
+        _name_standard(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
             _forget_minus_one(info.type)
+    for function in proto.functions:
+        _name_standard(function.node)
     if proto.training_info:
         notes.append("the model's training information is not kept")
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
@@ -52,6 +57,12 @@ def _name_opsets(proto: onnx.ModelProto) -> None:
         owner.ClearField("opset_import")
         for domain, version in versions.items():
             owner.opset_import.add(domain=domain, version=version)
+
+
+def _name_standard(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        if node.domain == "ai.onnx":
+            node.domain = ""
 
 
 def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:

@@ -113,6 +113,8 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     if tensor.HasField("segment"):
         raise InputError("tensors in segments are not supported", where=where, expected="the whole tensor")
     filled = {field: len(getattr(tensor, field)) for field in (*_FIELDS, "int32_data") if len(getattr(tensor, field))}
+    if tensor.HasField("raw_data") and dtype == ir.DataType.STRING:
+        raise InputError("strings are no raw bytes", where=where, expected="string_data", found="raw_data")
     if tensor.HasField("raw_data"):
         wanted, found, unit = math.ceil(dtype.itemsize * count), len(tensor.raw_data), "bytes"
     elif not filled:
@@ -120,7 +122,7 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     else:
         field, found = filled.popitem()
         wanted, unit = math.ceil(_entries(dtype, field, where) * count), f"entries of {field}"
-    if filled or wanted != found or (dtype == ir.DataType.STRING and unit == "bytes"):
+    if filled or wanted != found:
         raise InputError(
             "a tensor's data does not fit its shape",
             where=where,

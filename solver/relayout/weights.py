@@ -33,7 +33,7 @@ def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Wei
     weights: Weights = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            outside = adopt_external(serde.deserialize_tensor(tensor), folder, f"constant '{tensor.name}'")
+            outside = adopt_external(_outside(tensor), folder, f"constant '{tensor.name}'")
             if outside.nbytes <= LARGEST_KEPT:
                 light.graph.initializer.add(
                     name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=outside.tobytes()
@@ -95,6 +95,25 @@ def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:
     if isinstance(tensor, serde.TensorProtoTensor) and is_absent(tensor.raw):
         return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
     return adopt_external(tensor, folder, where)
+
+
+def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        offset, length = (int(told[key]) if key in told else None for key in ("offset", "length"))
+    except ValueError as error:
+        raise InputError(
+            "the external data has no place", where=f"constant '{tensor.name}'", expected="numbers", found=str(error)
+        ) from error
+    return ir.ExternalTensor(
+        told.get("location", ""),
+        offset,
+        length,
+        ir.DataType(tensor.data_type),
+        shape=ir.Shape(tensor.dims),
+        name=tensor.name,
+        doc_string=tensor.doc_string or None,
+    )
 
 
 def _is_kept(tensor: onnx.TensorProto) -> bool:
