@@ -137,4 +137,7 @@ def _view(node: ir.Node, rule: Relabel, found: Tensors) -> Operand | None:
     if operand is None or extents is None or len(extents) != len(rule.axes):
         return None
     view = operand.view.then(rule.axes, extents)
-    return Operand(operand.tensor, view) if view is not None else None
+    # Where axes split or merge, what is read must be reshaped, and a Reshape can leave one extent open only.
+    if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in operand.tensor.extents) > 1):
+        return None
+    return Operand(operand.tensor, view)

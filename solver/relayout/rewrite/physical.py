@@ -158,8 +158,10 @@ def reshape_target(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> l
     """The shape input of a Reshape: numbers, 0 where a dimension stays in its place, one -1; None if that is too little."""
     shape: list[int] = []
     open_places = 0
+    if 0 in extents:
+        return None  # 0 would mean "as it was", and -1 nothing at all
     for place, extent in enumerate(dims_shape(target, extents)):
-        if isinstance(extent, int) and extent > 0:
+        if isinstance(extent, int):
             shape.append(extent)
         elif place < len(source) and source[place] == target[place]:
             shape.append(0)

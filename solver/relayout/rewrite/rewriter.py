@@ -145,8 +145,9 @@ class Rewriter:
             self._replace(node, index, found.value)
         gather = None
         if whole is not None:
-            self._operator(node, rule, whole)
-            gather = self._edit(node, rule.edit(whole)) if whole != tuple(range(len(whole))) else None
+            native = self._operator(node, rule, whole)
+            if native and whole != tuple(range(len(whole))):
+                gather = self._edit(node, rule.edit(whole))
         for index, value in enumerate(node.outputs):
             if (True, index) not in ports:
                 continue
@@ -194,14 +195,15 @@ class Rewriter:
         shape = [1 if a.axis not in present else fine[starts[a.axis, a.inner]] for a in form]
         return self.constants.laid(split, perm, shape)
 
-    def _operator(self, node: ir.Node, rule: Free, whole: Axes) -> None:
-        """ONNX's own operator where it takes this order, else `relayout::` with the layout in letters."""
+    def _operator(self, node: ir.Node, rule: Free, whole: Axes) -> bool:
+        """ONNX's own operator where it takes this order, else `relayout::` with the layout in letters; whether it is
+        ONNX's own, whose attributes speak of the axes as they lie."""
         if not rule.letters or whole == tuple(range(len(whole))):
-            return
+            return True
         if rule.allows(whole):
             if node.domain == DOMAIN:
                 _standard(node)
-            return
+            return True
         layout = "".join(rule.letters[a] for a in whole)
         native = native_letters(len(rule.letters))
         inward = tuple(layout.index(letter) for letter in native)
@@ -214,6 +216,7 @@ class Rewriter:
             tuple(inward if d else None for d in data_inputs),
             tuple(outward if d else None for d in data_results),
         )
+        return False
 
     def _write_fixed(self, node: ir.Node, rule: Fixed, form: FixedForm) -> Axes | None:
         choice = self.by_node[node]

@@ -101,6 +101,8 @@ def resize(node: Reading) -> Free:
     extents, result = node.extents(0), node.result_extents()
     rank = len(extents)
     axes = tuple(range(rank))
+    if node.node.domain == "relayout":
+        return _named(node, (0,), "exact")  # the function's sizes are in ONNX's own order
     operator, opset = node.node.op_type, node.opset
     if operator == "Upsample" and opset >= 10:
         raise NoRuleError
@@ -126,6 +128,8 @@ def resize(node: Reading) -> Free:
     ) == "tf_crop_and_resize":
         raise NoRuleError
     moving = {a for a in axes if extents[a] != result[a] or not isinstance(extents[a], int)}
+    if rank == 4 and moving <= {2, 3}:
+        moving = {2, 3}
 
     def allows(order: Axes) -> bool:
         if order == axes or mode == "nearest":
