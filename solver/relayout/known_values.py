@@ -1,7 +1,7 @@
 """Small values that are known before the model runs: shape arithmetic, computed on the graph itself.
 
-Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape, Gather,
-Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and sizes that
+Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape,
+Gather, Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and sizes that
 the op table reads. The graph is not changed.
 """
 
@@ -20,10 +20,12 @@ __all__ = ["infer_with_values"]
 LARGEST = 1024
 ROUNDS = 16
 ARITHMETIC = frozenset(
-    "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less Max Min Mod "
-    "Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split Sqrt Squeeze Sub "
-    "Tile Transpose Unsqueeze Where".split()
+    "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less Max Min "
+    "Mod Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split Sqrt Squeeze "
+    "Sub Tile Transpose Unsqueeze Where".split()
 )
+
+SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
@@ -40,11 +42,13 @@ def infer_with_values(
     stored = set(known)
     for _ in range(ROUNDS):
         found = _compute(inferred, known)
-        if not found:
+        hints = _same_shapes(inferred.graph)
+        if not found and not hints:
             break
-        if not _tells_shapes(inferred.graph, found):
+        if not hints and not _tells_shapes(inferred.graph, found):
             continue
         probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
+        probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
@@ -124,6 +128,19 @@ def _tells_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
     return any(
         name not in shapes for node in graph.node if found.intersection(node.input) for name in node.output if name
     )
+
+
+def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The shapes of results that onnx infers none for, though they are their first input's: it looks into a body that
+    is made only when the operator's inputs are known in full."""
+    known = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output) if v.type.tensor_type.HasField("shape")}
+    hints = []
+    for node in graph.node:
+        if node.op_type in SHAPE_KEEPING and node.domain in ("", "ai.onnx"):
+            source, result = known.get(node.input[0]), node.output[0]
+            if source is not None and result not in known:
+                hints.append(onnx.ValueInfoProto(name=result, type=source.type))
+    return hints
 
 
 def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> onnx.ModelProto:
