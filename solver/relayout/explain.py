@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relayout.formulation import Formulation, Touch
-from relayout.memory_format import Order
+from relayout.memory_format import Atom, Order
 from relayout.report import Conversion, RequiredBy
 from relayout.views import Operand
 
@@ -49,10 +49,16 @@ def _shown(formulation: Formulation, operand: Operand, format_: Order) -> str:
     letters = formulation.requirements.names.of(operand)
     own = operand.view.from_root(format_)
     if own is None or not all(a.is_whole for a in own):
-        return ",".join(f"{a.axis}" if a.is_whole else f"{a.axis}[{a.inner}:{a.outer or ''}]" for a in format_)
+        return ",".join(_atom_text(a) for a in format_)
     axes = [a.axis for a in own]
     for axis in range(len(operand.view.axes)):
         if axis not in axes:
             before = [p for p, other in enumerate(axes) if other < axis]
             axes.insert(max(before, key=lambda p: axes[p]) + 1 if before else 0, axis)
     return "".join(letters[a] for a in axes) if letters else ",".join(map(str, axes))
+
+
+def _atom_text(atom: Atom) -> str:
+    """An axis by its number; a factor of one as what its index is computed by: `1/16` the block, `1%16` the place."""
+    inner = f"/{atom.inner}" if atom.inner > 1 else ""
+    return f"{atom.axis}" + (f"%{atom.outer}{inner}" if atom.outer else inner)

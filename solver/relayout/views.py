@@ -34,6 +34,7 @@ class Operand:
 
     tensor: Tensor
     view: View
+    value: ir.Value
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Tensors:
             return
         tensor = Tensor(len(self.tensors), value, extents, constant)
         self.tensors.append(tensor)
-        self.operands[value] = Operand(tensor, View.identity(extents))
+        self.operands[value] = Operand(tensor, View.identity(extents), value)
 
     def is_constant(self, value: ir.Value | None) -> bool:
         return value is None or value in self._constants
@@ -140,4 +141,4 @@ def _view(node: ir.Node, rule: Relabel, found: Tensors) -> Operand | None:
     # Where axes split or merge, what is read must be reshaped, and a Reshape can leave one extent open only.
     if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in operand.tensor.extents) > 1):
         return None
-    return Operand(operand.tensor, view)
+    return Operand(operand.tensor, view, node.outputs[0])
