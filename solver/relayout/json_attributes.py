@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.errors import InputError
-from relayout.graph_json import ConstantJson, validate
+from relayout.graph_json import ConstantJson, ValueJson, validate
 from relayout.json_tensors import (
     bytes_of,
     constant_to_proto,
@@ -167,7 +167,9 @@ def _item(kind: str, value: Any, where: str, graph_to_proto: GraphToProto) -> An
             proto.ClearField("name")
         return proto
     if kind == "type" and isinstance(value, dict) and value.keys() <= {"dtype", "shape"}:
-        return type_proto(text_of(value.get("dtype"), where), value.get("shape"), where)
+        # A type is a value without a name of its own.
+        shown = validate(ValueJson, {**value, "name": "-"}, where)
+        return type_proto(text_of(shown.dtype, where), shown.shape, where)
     raise InputError("an attribute has the wrong type", where=where, expected=kind, found=repr(value)[:80])
 
 

@@ -130,26 +130,49 @@ def _elements(values: Sequence[Any], count: int, where: str) -> list[Any]:
 
 
 def _pack(elements: list[Any], dtype: ir.DataType, where: str) -> bytes:
-    kinds = (bool,) if dtype == ir.DataType.BOOL else (int,) if dtype.is_integer() else (int, float)
-    if kinds != (bool,):
-        elements = [number_of(element, where) if isinstance(element, str) else element for element in elements]
+    """The elements as ONNX's raw data: little-endian, those below a byte packed."""
+    where = f"{where}, values"
+    if dtype == ir.DataType.BOOL:
+        return ir.Tensor(np.array(_of_kind(elements, (bool,), dtype, where), dtype=np.bool_), dtype=dtype).tobytes()
+    if dtype.is_integer():
+        whole = _of_kind(elements, (int,), dtype, where)
+        signed = dtype.is_signed()
+        span = range(-(1 << dtype.bitwidth - 1) if signed else 0, 1 << dtype.bitwidth - signed)
+        if any(element not in span for element in whole):
+            raise _out_of_range(dtype, where)
+        wide = np.array(whole, dtype=np.int64 if signed else np.uint64)
+        return ir.Tensor(wide.astype(dtype.numpy()), dtype=dtype).tobytes()
+    named = [number_of(element, where) if isinstance(element, str) else element for element in elements]
+    try:
+        reals = np.array(_of_kind(named, (int, float), dtype, where), dtype=np.float64)
+    except OverflowError:
+        raise _out_of_range(dtype, where) from None
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = reals.astype(dtype.numpy())
+    if np.any(np.isfinite(reals) & ~np.isfinite(narrow)):
+        raise _out_of_range(dtype, where)
+    return ir.Tensor(narrow, dtype=dtype).tobytes()
+
+
+def _of_kind(elements: list[Any], kinds: tuple[type, ...], dtype: ir.DataType, where: str) -> list[Any]:
     for element in elements:
         if not isinstance(element, kinds) or (isinstance(element, bool) and bool not in kinds):
             raise InputError(
                 "a constant's element has the wrong type",
-                where=f"{where}, values",
+                where=where,
                 expected=dtype.name.lower(),
                 found=repr(element)[:80],
             )
-    try:
-        with np.errstate(over="ignore"):
-            array = np.array(elements, dtype=np.float64 if float in kinds else None).astype(dtype.numpy())
-        kept = float in kinds or bool in kinds or [int(element) for element in array.tolist()] == elements
-    except (OverflowError, ValueError) as error:
-        raise InputError("a constant's element is out of range", where=f"{where}, values", found=str(error)) from error
-    if not kept:
-        raise InputError("a constant's element is out of range", where=f"{where}, values", expected=dtype.name.lower())
-    return ir.Tensor(array, dtype=dtype).tobytes()
+    return elements
+
+
+def _out_of_range(dtype: ir.DataType, where: str) -> InputError:
+    return InputError(
+        "a constant's element is out of range",
+        where=where,
+        expected=f"elements that {dtype.name.lower()} has",
+        found="one that is too large or too small",
+    )
 
 
 # --- scalars ---------------------------------------------------------------------------------------------------------

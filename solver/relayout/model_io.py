@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
+from relayout.contradictions import check_shapes
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
 from relayout.external_data import Folder
 from relayout.graph_codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_json
@@ -138,6 +139,7 @@ def _read(source: Source, external_data: bool) -> ir.Model:
     model = serde.deserialize_model(inferred)
     attach(model, weights, folder)
     _note_values(model.graph, known)
+    check_shapes(model)
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     return model

@@ -32,6 +32,7 @@ def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.
             _forget_minus_one(info.type)
     for function in proto.functions:
         _name_standard(function.node)
+    _import_domains(proto)
     if proto.training_info:
         notes.append("the model's training information is not kept")
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
@@ -63,6 +64,14 @@ def _name_standard(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         if node.domain == "ai.onnx":
             node.domain = ""
+
+
+def _import_domains(proto: onnx.ModelProto) -> None:
+    """A domain that ONNX does not define has a version that says nothing: a missing one is 1."""
+    imported = {opset.domain for opset in proto.opset_import}
+    used = {node.domain for graph in subgraphs_of(proto.graph) for node in graph.node}
+    for domain in sorted(domain for domain in used - imported if not domain.startswith("ai.onnx")):
+        proto.opset_import.add(domain=domain, version=1)
 
 
 def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:

@@ -505,6 +505,29 @@ def test_constants_of_strings_survive(tmp_path: Path) -> None:
     assert onnx.load(tmp_path / "model.onnx").graph.initializer[0].string_data == [b"a", "ä".encode()]
 
 
+# --- shapes that onnx does not look at --------------------------------------------------------------------------------
+
+CONTRADICTIONS = {
+    "y = Transpose <perm = [0]> (x)": "a permutation of 4 axes",
+    "w = Transpose (x)  y = Conv (x, k)": "9 input channels, as the kernel has",
+    "y = Conv <group = 0> (x, k)": "channels in equal groups",
+    "y = ConvTranspose (x, k)": "2 input channels, as the kernel has",
+    "y = Reshape (x, s)": "as many elements as [1, 4, 6, 6] has",
+    "y = DepthToSpace <blocksize = 3> (x)": "extents that 9 divides",
+    "y = SpaceToDepth <blocksize = 4> (x)": "extents that 4 divides",
+    "y = LayerNormalization <axis = 4> (x, x)": "an axis of 4 dimensions",
+}
+
+
+@pytest.mark.parametrize("body", CONTRADICTIONS)
+def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str) -> None:
+    model = parse(f"g (float[1,4,6,6] x, float[2,9,1,1] k) => (y) <int64[2] s = {{7, 7}}> {{ {body} }}")
+    with pytest.raises(InputError, match="shapes contradict each other") as caught:
+        read_model(model)
+    assert caught.value.expected == CONTRADICTIONS[body]
+    assert "of 'y'" in caught.value.where
+
+
 # --- what is no model ------------------------------------------------------------------------------------------------
 
 Change = Callable[[onnx.ModelProto], object]
