@@ -13,18 +13,24 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: the process's own) and return its exit status; nothing is raised."""
+    try:
+        return _run(arguments)
+    except BaseException as error:
+        from relayout.cli.failures import status_of
+
+        return status_of(error)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     from relayout.cli.commands import app
     from relayout.cli.deferred import defer_slow_imports
-    from relayout.cli.failures import INTERRUPTED, status_of
+    from relayout.cli.failures import INTERRUPTED
     from relayout.cli.terminal import prepare_streams
 
     prepare_streams()
     defer_slow_imports()
-    try:
-        status = app(args=arguments, prog_name="relayout", standalone_mode=False)
-    except BaseException as error:
-        return status_of(error)
+    status = app(args=arguments, prog_name="relayout", standalone_mode=False)
     if status == INTERRUPTED:
-        # The parser turns an interrupt into this status by itself.
-        return status_of(KeyboardInterrupt())
+        # The parser has made this status of an interrupt.
+        raise KeyboardInterrupt
     return status if isinstance(status, int) else 0

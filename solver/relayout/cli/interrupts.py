@@ -48,6 +48,10 @@ class Interrupts:
         if self._waiter.is_alive():
             signal.pthread_kill(self._waiter.ident or 0, signal.SIGINT)
         self._waiter.join()
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is not None:
+            # CP-SAT leaves the system's own handler behind, which ends the process wherever it is.
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def _wait(self) -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from relayout.cli.interrupts import Interrupts
+from relayout.cli.terminal import tell
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Bar"]
 
 PATIENCE = 1.0
-# Steps in foreign code that write nothing: there Ctrl-C need not wait for Python.
-FOREIGN = frozenset({"solve", "check", "verify"})
+# Steps that leave nothing behind, much of them in foreign code: there Ctrl-C need not wait for Python.
+TRACELESS = frozenset({"read", "requirements", "solve", "rewrite"})
 
 
 class Bar:
@@ -32,7 +33,7 @@ class Bar:
         self._lock = Lock()
         self._timer: Timer | None = None
         self._shown: tuple[Progress, TaskID] | None = None
-        self._interrupts = Interrupts(last=self.clear)
+        self._interrupts = Interrupts(last=self._say_goodbye)
 
     def __enter__(self) -> Self:
         self._interrupts.__enter__()
@@ -59,7 +60,7 @@ class Bar:
 
     def within(self, step: str) -> None:
         """A part of the step under way, which is not shown, begins."""
-        self._interrupts.at_once = step in FOREIGN
+        self._interrupts.at_once = step in TRACELESS
 
     def clear(self) -> None:
         """Take the bar away."""
@@ -70,6 +71,10 @@ class Bar:
             if self._shown is not None:
                 self._shown[0].stop()
                 self._shown = None
+
+    def _say_goodbye(self) -> None:
+        self.clear()
+        tell("relayout: interrupted")
 
     def _show(self) -> None:
         from rich.console import Console

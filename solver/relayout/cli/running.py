@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relayout.cli.arguments import check_known
-from relayout.errors import InfeasibleError
+from relayout.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from relayout.backend import Backend
     from relayout.legalize import Options, Outcome
 
-__all__ = ["STEPS", "Wanted", "backend_of", "legalize_file", "save"]
+__all__ = ["STEPS", "Wanted", "backend_of", "dim_names", "legalize_file", "read_file", "save"]
 
 # read, requirements, solve, rewrite, check, write
 STEPS = 6
@@ -44,14 +44,25 @@ def backend_of(spec: str | None, desired: Mapping[str, Sequence[str]], skip: Seq
     return load_backend(name, options={"desired_layouts": dict(desired), "skip": tuple(skip)})
 
 
+def read_file(path: Path) -> ir.Model:
+    """The model in a file. Raises InputError, which names the file."""
+    from relayout.model_io import read_model
+
+    try:
+        return read_model(path)
+    except InputError as error:
+        if str(path) not in error.where:
+            error.where = f"file {path}, {error.where}" if error.where else f"file {path}"
+        raise
+
+
 def legalize_file(path: Path, wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
     """The legal model of the file at `path`, with its report. Raises what `relayout.legalize` raises."""
     from relayout.legalize import Outcome, inline_functions, legalize_model
-    from relayout.model_io import read_model
     from relayout.totals import totals
 
     tell("read")
-    model = read_model(path)
+    model = read_file(path)
     options = wanted.options
     if wanted.strict:
         check_known("--skip", wanted.skip, _node_names(model), "node")

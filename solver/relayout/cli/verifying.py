@@ -13,7 +13,7 @@ from relayout.cli.arguments import check_known, dim_sizes, layouts_by_operator
 from relayout.cli.failures import DONE, FINDINGS
 from relayout.cli.files import STDOUT, check_files, put
 from relayout.cli.progress import Bar
-from relayout.cli.running import backend_of, dim_names
+from relayout.cli.running import backend_of, dim_names, read_file
 from relayout.cli.terminal import print_result, tell, terminal_width
 from relayout.errors import InputError, UsageError
 
@@ -94,16 +94,15 @@ def run_verify(
     chosen = backend_of(backend, layouts_by_operator(desired), skip)
     check_files({"--report": files.report, "--junit": files.junit, "--sarif": files.sarif})
     budget = read_budget(budget_file) if budget_file is not None else Budget()
-    from relayout.model_io import read_model
     from relayout.report import Report
     from relayout.totals import totals
     from relayout.verify import verify
 
     with Bar(3) as bar:
         bar("read")
-        model = read_model(path)
+        model = read_file(path)
         check_known("--dim", sizes, dim_names(model), "symbolic dim")
-        original = read_model(against) if against is not None else model
+        original = read_file(against) if against is not None else model
         before, after = totals(original, sizes), totals(model, sizes)
         bar("verify")
         verification = verify(model, chosen, original if against is not None else None, dims=sizes)
