@@ -32,6 +32,16 @@ def run(*command: str | Path) -> str:
 
 # The code
 
+PUBLIC = {
+    "relayout": """
+        Backend BackendError Implementation InfeasibleError InputError InternalError Layout LayoutSyntaxError
+        OutOfTimeError RelayoutError Report TensorType UsageError Verification legalize load_backend read_model verify
+        write_model
+    """,
+    "relayout_backends": "",
+    "relayout_api": "",
+}
+
 
 def modules(having: str = "") -> list[str]:
     """The modules of the three source roots whose text has `having` in it."""
@@ -41,6 +51,11 @@ def modules(having: str = "") -> list[str]:
         for path in sorted(root.rglob("*.py"))
         if having in path.read_text()
     ]
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_a_package_exports_what_is_promised_and_nothing_else(package: str) -> None:
+    assert getattr(importlib.import_module(package), "__all__", []) == PUBLIC[package].split()
 
 
 @pytest.mark.parametrize("name", modules())
