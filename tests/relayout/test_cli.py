@@ -465,8 +465,9 @@ def test_an_input_layout_moves_the_boundary(plain: Path, tmp_path: Path, run: Ru
 
 def test_any_lets_the_solver_choose_the_boundary(model: Path, tmp_path: Path, run: Run) -> None:
     layouts = ("--input-layout", "image=any", "--output-layout", "features=any")
-    assert run("legalize", model, "-o", tmp_path / "legal.onnx", *layouts).status == 0
+    said = run("legalize", model, "-o", tmp_path / "legal.onnx", *layouts)
     assert input_shape(tmp_path / "legal.onnx") == [1, 4, 8, 8]
+    assert "input image: NCHW, shape [1,4,8,8]" in said.err
     assert transposes(tmp_path / "legal.onnx") == 0
 
 
@@ -698,10 +699,14 @@ def test_backends_shows_what_one_wants(name: str, run: Run) -> None:
 
 
 def test_backends_shows_layouts_by_operator_and_rank(run: Run) -> None:
-    rows = [line.split(maxsplit=2) for line in run("backends", "nhwc").out.splitlines()]
-    assert ["Conv", "4", "NHWC, HWIO -> NHWC"] in rows
-    assert ["Conv", "3", "NWC, WIO -> NWC"] in rows
-    assert ["MaxPool", "4", "NHWC -> NHWC, NHWC"] in rows
+    blocks = run("backends", "nhwc").out.split("\n\n")
+    assert "MaxPool\n  rank 3: NWC -> NWC, NWC\n  rank 4: NHWC -> NHWC, NHWC\n  rank 5: NDHWC -> NDHWC, NDHWC" in blocks
+    (conv,) = [block for block in blocks if block.startswith("Conv, ")]
+    assert "  rank 4: NHWC, HWIO -> NHWC\n" in conv
+
+
+def test_a_backend_without_wishes_is_said_to_have_none(run: Run) -> None:
+    assert run("backends", "onnx").out.endswith("\n\nAll operators are as ONNX defines them.\n")
 
 
 def test_backends_shows_a_file_with_its_alternatives_and_their_costs(tmp_path: Path, run: Run) -> None:
@@ -710,8 +715,8 @@ def test_backends_shows_a_file_with_its_alternatives_and_their_costs(tmp_path: P
         '[[rule.implementation]]\ndata = "NHWC"\n[[rule.implementation]]\ndata = "NCHW"\ncost = 64\n'
     )
     said = run("backends", tmp_path / "mine.toml")
-    assert "NHWC -> NHWC" in said.out
-    assert "costs 64 bytes more" in said.out
+    assert said.out.startswith("mine: a table that extends onnx\n")
+    assert "  rank 4: NHWC -> NHWC, NHWC or NCHW -> NCHW, NCHW (64 bytes more)\n" in said.out
 
 
 def test_a_backend_that_is_not_there_is_2(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from relayout.cli.failures import DONE
@@ -19,33 +20,36 @@ if TYPE_CHECKING:
 
 __all__ = ["list_backends", "show_backend"]
 
-# Ranks with one, two and three spatial axes.
+# With one, two and three spatial axes.
 RANKS = (3, 4, 5)
-# The inputs of an operator that the table needs: up to its kernel, or its data.
-_ONLY_2D = frozenset({"DeformConv", "DepthToSpace", "MaxRoiPool", "RoiAlign", "SpaceToDepth"})
+WIDTH = 100
 
 
 def list_backends() -> int:
     """Print the installed backends, each with the first line of its documentation and where it comes from."""
     from relayout.discovery import find_backends
 
-    plugins = find_backends().values()
-    rows = [(plugin.name, plugin.owner, _about(plugin)) for plugin in plugins]
-    print_result(_aligned(rows) if rows else "no backend is installed")
+    rows = [(plugin.name, plugin.owner, _about(plugin)) for plugin in find_backends().values()]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    print_result("\n".join(lines) or "no backend is installed")
     return DONE
 
 
 def show_backend(spec: str) -> int:
-    """Print what a backend wants of each operator whose axes have names, and of the others."""
+    """Print what a backend wants of each operator, by rank; operators that it treats alike share a paragraph."""
     from relayout.backend import load_backend
-    from relayout.roles import OPERATORS
 
     backend = load_backend(spec)
-    lines = [f"{backend.name}: {_first_line(backend)}", ""]
-    rows = [row for operator in OPERATORS for row in _rows(backend, operator)]
-    lines.append(_aligned([("operator", "rank", "inputs -> results", ""), *rows]) if rows else "")
-    lines.append("" if rows else "Every operator in the layout that ONNX defines.")
-    print_result("\n".join(lines).rstrip())
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for operator in _operators():
+        if wants := tuple(_wants(backend, operator)):
+            alike.setdefault(wants, []).append(operator)
+    blocks = ["\n".join([*wrap(", ".join(names), WIDTH), *wants]) for wants, names in alike.items()]
+    others = "All other operators" if blocks else "All operators"
+    print_result(
+        "\n\n".join([f"{backend.name}: {_first_line(backend)}", *blocks, f"{others} are as ONNX defines them."])
+    )
     return DONE
 
 
@@ -58,31 +62,47 @@ def _about(plugin: Plugin) -> str:
 
 
 def _first_line(backend: Backend | type[Backend]) -> str:
+    from relayout.declarative import DeclarativeBackend
+
+    if isinstance(backend, DeclarativeBackend):
+        table = backend.table
+        return table.description or f"a table that extends {table.extends}"
     found = backend if isinstance(backend, type) else type(backend)
     return (inspect.getdoc(found) or "").partition("\n")[0]
 
 
-def _rows(backend: Backend, operator: str) -> Iterator[tuple[str, ...]]:
+def _operators() -> Iterator[str]:
+    """Those whose axes have names first, then the rest of ONNX's."""
+    import onnx
+
+    from relayout.roles import OPERATORS
+
+    yield from OPERATORS
+    yield from sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain} - {*OPERATORS})
+
+
+def _wants(backend: Backend, operator: str) -> Iterator[str]:
+    """One line a rank, where the backend wants anything at all."""
     from relayout.answers import ask
 
     for rank in RANKS:
-        if rank != 4 and operator in _ONLY_2D:
+        try:
+            implementations = ask(backend, _sample(operator, rank))
+        except BackendError:
+            # A rule for operands of other ranks, or one that looks at what this sample of the operator has not.
             continue
-        implementations = ask(backend, _sample(operator, rank))
-        if all(_is_any(implementation) for implementation in implementations):
-            continue
-        for number, implementation in enumerate(implementations):
-            name = (operator, str(rank)) if not number else ("", "")
-            cost = f"costs {implementation.cost} bytes more" if implementation.cost else ""
-            yield *name, _shown(implementation), cost
+        ways = [_shown(implementation) for implementation in implementations]
+        if any(not _is_any(implementation) for implementation in implementations):
+            yield f"  rank {rank}: {' or '.join(ways)}"
 
 
 def _is_any(implementation: Implementation) -> bool:
-    return all(layout.is_any for layout in (*implementation.inputs, *implementation.results))
+    return all(layout.is_any or str(layout) == "N" for layout in (*implementation.inputs, *implementation.results))
 
 
 def _shown(implementation: Implementation) -> str:
-    return f"{_listed(implementation.inputs)} -> {_listed(implementation.results)}"
+    cost = f" ({implementation.cost} bytes more)" if implementation.cost else ""
+    return f"{_listed(implementation.inputs)} -> {_listed(implementation.results)}{cost}"
 
 
 def _listed(layouts: Sequence[Layout]) -> str:
@@ -90,26 +110,21 @@ def _listed(layouts: Sequence[Layout]) -> str:
 
 
 def _sample(operator: str, rank: int) -> ir.Node:
-    """A node of this operator with operands of `rank` where it has data or a kernel, and missing ones elsewhere."""
+    """A node of this operator: data and kernels of `rank` where it has them, else as many operands as it needs."""
+    import onnx
     import onnx_ir as ir
 
-    from relayout.roles import kernel_input
+    from relayout.roles import OPERATORS, kernel_input
 
-    last = kernel_input(operator) or 0
-    if operator == "MaxUnpool":
-        last = 1
+    schema = onnx.defs.get_schema(operator)
     shape = ir.Shape([8] * rank)
 
     def value(name: str) -> ir.Value:
         return ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.FLOAT))
 
-    inputs = [value(f"input{n}") if n in (0, last) else None for n in range(last + 1)]
-    results = [value("result0"), value("result1")] if operator == "MaxPool" else [value("result0")]
-    return ir.Node("", operator, inputs, outputs=results, name=operator.lower())
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    needed: set[int] = set(range(schema.min_input))
+    if operator in OPERATORS:
+        needed = {0, kernel_input(operator) or 0, *({1} if operator == "MaxUnpool" else ())}
+    inputs = [value(f"input{n}") if n in needed else None for n in range(max(needed, default=-1) + 1)]
+    outputs = 2 if operator == "MaxPool" else max(schema.min_output, 1)
+    return ir.Node("", operator, inputs, outputs=[value(f"result{n}") for n in range(outputs)], name=operator.lower())

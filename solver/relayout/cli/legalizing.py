@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from relayout.cli.running import STEPS, Wanted, backend_of, legalize_file, save
 from relayout.cli.terminal import print_data, tell, terminal_width
 
 if TYPE_CHECKING:
+    from relayout.legalize import Options, Outcome
     from relayout.report import Report
 
 __all__ = ["print_report", "run_legalize", "wanted_of"]
@@ -69,9 +70,22 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
         put(report_file, "--report", report.model_dump_json(indent=2) + "\n")
     if not quiet:
         print_report(report)
+        for line in _boundary(outcome, wanted.options):
+            tell(line)
     if not report.ok:
         tell(f"relayout: error: {output} was not written, for the verification failed")
     return DONE if report.ok else FINDINGS
+
+
+def _boundary(outcome: Outcome, options: Options) -> Iterator[str]:
+    """How the inputs and outputs whose layouts were set or freed lie in the legal model: what the caller feeds."""
+    graph = outcome.model.graph
+    sides = ("input", graph.inputs, options.input_layouts), ("output", graph.outputs, options.output_layouts)
+    for word, values, layouts in sides:
+        for value in values:
+            if value.name in (layouts or {}):
+                lies = [value.metadata_props.get(key) for key in ("relayout.layout", "relayout.order")]
+                yield f"{word} {value.name}: {next(filter(None, lies), 'as in the source')}, shape {value.shape}"
 
 
 def print_report(report: Report) -> None:
