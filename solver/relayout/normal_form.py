@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from relayout.errors import InputError, InternalError
+from relayout.operator_schema import since
 from relayout.shape_inference import subgraphs_of
 from relayout.structure import OLDEST_OPSET, check_structure
 
@@ -39,6 +40,7 @@ def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.
         _separate_constants(proto, notes)
     if in_order and all(function.domain == FUNCTION_DOMAIN for function in proto.functions):
         return proto
+    _align_opsets(proto)
     model = ir.from_proto(proto)
     _inline(model)
     model.graph.sort()
@@ -58,6 +60,21 @@ def _name_opsets(proto: onnx.ModelProto) -> None:
         owner.ClearField("opset_import")
         for domain, version in versions.items():
             owner.opset_import.add(domain=domain, version=version)
+
+
+def _align_opsets(proto: onnx.ModelProto) -> None:
+    """A function of another opset can be inlined where all its operators mean the same in the model's."""
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    for function in proto.functions:
+        for opset in function.opset_import:
+            wanted = versions.get(opset.domain, opset.version)
+            if all(
+                since(node.op_type, node.domain, opset.version) == since(node.op_type, node.domain, wanted)
+                for graph in subgraphs_of(onnx.GraphProto(node=function.node))
+                for node in graph.node
+                if node.domain == opset.domain
+            ):
+                opset.version = wanted
 
 
 def _name_standard(nodes: Iterable[onnx.NodeProto]) -> None:
@@ -101,8 +118,9 @@ def _inline(model: ir.Model) -> None:
         raise InputError(
             "the model's local functions cannot be inlined",
             where="model, functions",
-            expected="functions of the model's own opsets that do not call themselves",
+            expected="functions whose operators mean the same in the model's opset",
             found=str(error.__cause__ or error)[:500],
+            hint="export the model and its functions with one opset",
         ) from error
     for identifier in [key for key in model.functions if key[0] != FUNCTION_DOMAIN]:
         del model.functions[identifier]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -57,21 +57,19 @@ def write_onnx(model: ir.Model, path: Path) -> None:
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` when all is written, and vanishes where anything fails."""
+    target = os.path.realpath(path)
+    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{secrets.token_hex(8)}.tmp")
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            # mkstemp makes private files; a model is as readable as any other file of its owner.
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
+        with open(temporary, "xb") as file:
             yield file
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError):
-            raise _unwritable(path, error) from error
+            raise UsageError(
+                "the file cannot be written", where=f"file {path}", found=error.strerror or str(error)
+            ) from error
         raise
 
 
@@ -138,13 +136,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError("the file cannot be written", where=f"file {path}", found=error.strerror or str(error))

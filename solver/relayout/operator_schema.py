@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 
-__all__ = ["attribute_type", "check_node", "has_body"]
+__all__ = ["attribute_type", "check_node", "has_body", "since"]
 
 Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
@@ -45,6 +45,14 @@ def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.At
     if definition is None or name not in definition.attributes:
         return None
     return ir.AttributeType(definition.attributes[name])
+
+
+def since(op: str, domain: str, version: int) -> int | None:
+    """The version that brought the definition that holds at `version`; None for what ONNX does not define."""
+    try:
+        return int(onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain).since_version)
+    except onnx.defs.SchemaError:
+        return None
 
 
 def has_body(op: str, versions: Versions) -> bool:

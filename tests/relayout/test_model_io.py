@@ -150,6 +150,15 @@ def test_local_functions_are_inlined() -> None:
     assert [value.name for value in read.graph.outputs] == ["y"]
 
 
+def test_a_function_of_another_opset_is_inlined_where_its_operators_mean_the_same() -> None:
+    text = """g (float[2,3] x) => (y) {{ y = mine.f (x) }}
+        <domain: "mine", opset_import: ["" : 17]> f (a) => (b) {{ r = Relu (a)  b = {} (r) }}"""
+    assert [node.op_type for node in read_model(parse(text.format("Tanh"))).graph] == ["Relu", "Tanh"]
+    with pytest.raises(InputError, match="cannot be inlined") as caught:
+        read_model(parse(text.format("ReduceMean")))
+    assert "17" in caught.value.found
+
+
 def test_a_function_that_passes_its_input_on_keeps_the_outputs_name() -> None:
     model = parse(
         """g (float[2,3] x) => (float[2,3] y) { y = mine.same (x) }
@@ -447,6 +456,13 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         write_model(model, path)
     assert path.read_bytes() == b"old"
     assert [child.name for child in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    os.symlink("real.onnx", tmp_path / "link.onnx")
+    write_model(read_model(large()), tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink()
+    assert same(read_model(tmp_path / "real.onnx"), read_model(large()))
 
 
 def test_data_that_does_not_fit_is_our_own_fault(tmp_path: Path) -> None:
