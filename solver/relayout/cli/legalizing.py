@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from relayout.cli.arguments import dim_sizes, layouts_by_operator, named_layouts
 from relayout.cli.failures import DONE, FINDINGS
 from relayout.cli.files import STDOUT, check_files, check_output, put
+from relayout.cli.findings import finding_lines
 from relayout.cli.progress import Bar
 from relayout.cli.running import STEPS, Wanted, backend_of, legalize_file, save
 from relayout.cli.terminal import print_data, tell, terminal_width
@@ -73,6 +74,8 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
         for line in _boundary(outcome, wanted.options):
             tell(line)
     if not report.ok:
+        if quiet:
+            tell("\n".join(finding_lines(report)))
         tell(f"relayout: error: {output} was not written, for the verification failed")
     return DONE if report.ok else FINDINGS
 

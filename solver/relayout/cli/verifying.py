@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from relayout.cli.arguments import check_known, dim_sizes, layouts_by_operator
 from relayout.cli.failures import DONE, FINDINGS
 from relayout.cli.files import STDOUT, check_files, put
+from relayout.cli.findings import finding_lines
 from relayout.cli.progress import Bar
 from relayout.cli.running import backend_of, dim_names, read_file
 from relayout.cli.terminal import print_result, tell, terminal_width
@@ -133,27 +134,4 @@ def _print(report: Report, quiet: bool, to_stdout: bool) -> None:
         table = render_text(report.model_copy(update={"verification": None}), width=terminal_width())
         tell(table)
     say = print_result if to_stdout else tell
-    say("\n".join(_lines(report)))
-
-
-def _lines(report: Report) -> Iterator[str]:
-    """One line a finding, whatever its length: it is what one greps for. Then the comparison, and the verdict."""
-    verification = report.verification
-    assert verification is not None
-    for finding in verification.findings:
-        operand = "" if finding.operand is None else f", operand {finding.operand}"
-        sides = [f"{word} {side}" for word, side in (("expected", finding.expected), ("found", finding.found)) if side]
-        place = f"{finding.node or 'model'}{operand}"
-        told = f" ({', '.join(sides)})" if sides else ""
-        yield f"{finding.severity}: [{finding.rule}] {place}: {finding.message}{told}"
-    numeric = verification.numeric
-    if numeric is not None and numeric.status == "skipped":
-        yield f"not compared: {numeric.reason}"
-    for output in numeric.outputs if numeric is not None else ():
-        yield (
-            f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
-            f"moves by {output.sensitivity:.3g} when the inputs are redrawn"
-        )
-    errors = sum(finding.severity == "error" for finding in verification.findings)
-    verdict = "passed" if verification.passed else f"failed: {errors} error{'s' if errors != 1 else ''}"
-    yield f"verification for the backend {report.backend} {verdict}"
+    say("\n".join(finding_lines(report)))
