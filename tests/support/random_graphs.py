@@ -1,0 +1,391 @@
+"""Random valid ONNX graphs over the whole op table, each with inputs to run it on.
+
+A graph grows node by node, and every node is run when it is added: one that onnxruntime refuses, that overflows, or
+whose result a rounding error would turn over is not taken. Each value is held twice, the second time with the noise that
+another order of the same sums may add; the difference at an output is how far a correct rewrite may be off.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+__all__ = ["NEWEST_OPSET", "Builder", "RandomGraph", "Rejected", "Val", "tolerance"]
+
+NEWEST_OPSET = 26
+"""The newest that onnxruntime runs."""
+
+LARGEST = 6000
+HIGHEST = 2000.0
+F, F16, D, I64, I32, I8, U8, B = np.float32, np.float16, np.float64, np.int64, np.int32, np.int8, np.uint8, np.bool_
+NOISE = {np.dtype(F16): 4e-3, np.dtype(F): 2e-6, np.dtype(D): 1e-13}
+# Operators that only move, compare or choose numbers: they add no rounding of their own.
+EXACT = frozenset(
+    "Abs And ArgMax ArgMin BitShift Ceil Clip Compress Concat DepthToSpace Dropout Expand Flatten Floor Gather "
+    "GatherElements GatherND Identity If LeakyRelu Max MaxPool MaxUnpool Min Neg Not OneHot Or Pad ReduceMax ReduceMin "
+    "Relu Reshape ReverseSequence Round Scatter ScatterElements ScatterND Shape Sign Size Slice SpaceToDepth Split "
+    "Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor EyeLike Constant "
+    "SequenceConstruct SequenceAt GlobalMaxPool MaxRoiPool Unique NonZero ConstantOfShape CenterCropPad".split()
+)
+
+
+class Rejected(Exception):  # noqa: N818
+    """This node cannot be, or would make the comparison meaningless; nothing was added."""
+
+
+@dataclass(frozen=True, eq=False)
+class Val:
+    """A value of the graph with its numbers, clean and with noise."""
+
+    name: str
+    array: np.ndarray
+    noisy: np.ndarray
+    exact: bool
+    constant: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def rank(self) -> int:
+        return int(self.array.ndim)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
+
+
+@dataclass(frozen=True)
+class RandomGraph:
+    """A model, what to feed it, how far each of its outputs may be off, and the operators in it."""
+
+    seed: int
+    model: onnx.ModelProto
+    feeds: Mapping[str, np.ndarray]
+    tolerances: Mapping[str, float]
+    operators: frozenset[tuple[str, int]]
+
+
+def tolerance(value: Val) -> float:
+    if value.dtype.kind != "f" or value.array.size == 0:
+        return 0.0
+    spread = float(np.abs(value.noisy.astype(D) - value.array.astype(D)).max())
+    return 6 * spread + 4 * NOISE[value.dtype] * max(1e-3, float(np.abs(value.array.astype(D)).max()))
+
+
+@dataclass
+class Builder:
+    """A graph under construction. `node` runs what it adds; all else draws."""
+
+    seed: int
+    opset: int
+    symbolic: bool = False
+    draw: random.Random = field(init=False)
+    numbers: np.random.Generator = field(init=False)
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    inputs: dict[str, tuple[Val, list[Any]]] = field(default_factory=dict)
+    constants: dict[str, Val] = field(default_factory=dict)
+    values: dict[str, Val] = field(default_factory=dict)
+    unlisted: set[str] = field(default_factory=set)
+    functions: list[onnx.FunctionProto] = field(default_factory=list)
+    domains: dict[str, int] = field(default_factory=dict)
+    _count: int = 0
+    _dims: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.numbers = np.random.default_rng(self.seed)
+
+    # -- drawing -------------------------------------------------------------------------------------------------------
+
+    def chance(self, probability: float) -> bool:
+        return self.draw.random() < probability
+
+    def extent(self) -> int:
+        return self.draw.choice((1, 1, 2, 2, 3, 3, 4, 4, 5, 6))
+
+    def shape(self, rank: int) -> tuple[int, ...]:
+        while True:
+            shape = tuple(self.extent() for _ in range(rank))
+            if np.prod(shape, dtype=int) <= LARGEST // 4:
+                return shape
+
+    def array(self, shape: Sequence[int], dtype: Any = F, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+        kind = np.dtype(dtype).kind
+        if kind == "f":
+            return self.numbers.uniform(low, high, shape).astype(dtype)
+        if kind == "b":
+            return self.numbers.integers(0, 2, shape).astype(dtype)
+        low, high = (0, 200) if dtype == U8 and (low, high) == (-2, 2) else (low, high)
+        return self.numbers.integers(int(low), int(high) + 1, shape).astype(dtype)
+
+    def perm(self, rank: int) -> tuple[int, ...]:
+        """A random order; often one of those that exporters write."""
+        known = {
+            3: [(0, 2, 1), (1, 0, 2)],
+            4: [(0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1, 3)],
+            5: [(0, 2, 3, 4, 1), (0, 4, 1, 2, 3)],
+        }
+        if rank in known and self.chance(0.6):
+            return self.draw.choice(known[rank])
+        return tuple(self.draw.sample(range(rank), rank))
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def input(
+        self, shape: Sequence[int], dtype: Any = F, low: float = -2.0, high: float = 2.0, *, fixed: bool = False
+    ) -> Val:
+        """A new graph input. Some of its dims may be symbols, unless `fixed`."""
+        name = f"x{len(self.inputs)}"
+        array = self.array(shape, dtype, low, high)
+        dims: list[Any] = list(shape)
+        if self.symbolic and not fixed:
+            dims = [self._symbol(extent) if self.chance(0.4) else extent for extent in shape]
+        value = self._keep(Val(name, array, array, True))
+        self.inputs[name] = (value, dims)
+        return value
+
+    def _symbol(self, extent: int) -> str | None:
+        if self.chance(0.1):
+            return None
+        known = [name for name, size in self._dims.items() if size == extent]
+        if known and self.chance(0.7):
+            return self.draw.choice(known)
+        name = f"s{len(self._dims)}"
+        self._dims[name] = extent
+        return name
+
+    def constant(self, array: Any, dtype: Any = None) -> Val:
+        array = np.asarray(array, dtype)
+        name = f"c{len(self.constants)}"
+        value = Val(name, array, array, True, constant=True)
+        self.constants[name] = value
+        self.values[name] = value
+        self.unlisted.add(name)
+        return value
+
+    def ints(self, values: Iterable[int] | int) -> Val:
+        return self.constant(np.array(values, I64))
+
+    def weight(self, *shape: int) -> Val:
+        """A constant; sometimes one that is computed from constants, sometimes from the inputs."""
+        return self.constant(self.array(shape, F, -1, 1))
+
+    def _keep(self, value: Val) -> Val:
+        self.values[value.name] = value
+        return value
+
+    def pick(self, fits: Callable[[Val], bool]) -> Val | None:
+        """A value that fits, the later ones likelier."""
+        found = [v for v in self.values.values() if v.name not in self.unlisted and fits(v)]
+        if not found:
+            return None
+        if self.chance(0.6):
+            return found[-1 - min(int(self.draw.expovariate(0.8)), len(found) - 1)]
+        return self.draw.choice(found)
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def node(
+        self, operator: str, inputs: Sequence[Val | None], *, results: int = 1, domain: str = "", **attributes: Any
+    ) -> Any:
+        """Add a node and return its result, or its results where `results` is not 1. Raises Rejected."""
+        number = self._count
+        names = [f"v{number}" + (f"_{i}" if i else "") for i in range(results)]
+        given = [value.name if value is not None else "" for value in inputs]
+        proto = helper.make_node(
+            operator, given, names, name=f"n{number}", domain=domain,
+            **{name: value for name, value in attributes.items() if value is not None},
+        )  # fmt: skip
+        made = self.add(proto, [v for v in inputs if v is not None])
+        return made[0] if results == 1 else made
+
+    def add(self, proto: onnx.NodeProto, read: Sequence[Val]) -> list[Val]:
+        """Add this node, which reads `read` (what its subgraphs capture included). Raises Rejected."""
+        read = list({v.name: v for v in read}.values())
+        clean = self._run(proto, {v.name: v.array for v in read})
+        exact = all(v.exact for v in read)
+        noisy = clean if exact else self._run(proto, {v.name: v.noisy for v in read})
+        constant = bool(read) and all(v.constant for v in read)
+        made = []
+        for name, one, other in zip(proto.output, clean, noisy, strict=True):
+            if not isinstance(one, np.ndarray):
+                one = other = np.zeros(0, B)  # a sequence: only its readers know it
+            made.append(self._judged(proto, name, one, other, exact, constant))
+        self.nodes.append(proto)
+        self._count += 1
+        for value in made:
+            self._keep(value)
+        return made
+
+    def _judged(
+        self, proto: onnx.NodeProto, name: str, clean: np.ndarray, noisy: np.ndarray, exact: bool, constant: bool
+    ) -> Val:
+        if clean.size > LARGEST or clean.shape != noisy.shape or clean.ndim > 6:
+            raise Rejected("too large, or of a shape that hangs on rounding")
+        if clean.dtype.kind != "f":
+            if not np.array_equal(clean, noisy):
+                raise Rejected("hangs on rounding")
+            return Val(name, clean, clean, True, constant)
+        if not np.isfinite(clean).all() or not np.isfinite(noisy).all():
+            raise Rejected("not finite")
+        scale = float(np.abs(clean.astype(D)).max(initial=0.0))
+        if scale > HIGHEST:
+            raise Rejected("too large a number")
+        if exact and proto.op_type in EXACT:
+            return Val(name, clean, clean, True, constant)
+        level = NOISE.get(clean.dtype)
+        if level is None:
+            raise Rejected("a type that numbers cannot be compared in")
+        sign = self.numbers.choice((-1.0, 1.0), clean.shape)
+        wide = noisy.astype(D) + sign * level * (np.abs(noisy.astype(D)) + 0.2 * scale)
+        if scale and float(np.abs(wide - clean.astype(D)).max(initial=0.0)) > 200 * level * scale:
+            raise Rejected("blows rounding up")
+        return Val(name, clean, wide.astype(clean.dtype), False, constant)
+
+    def _run(self, proto: onnx.NodeProto, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+        import onnxruntime
+
+        inputs, constants = [], []
+        for name, array in feeds.items():
+            if name in self.constants:
+                constants.append(numpy_helper.from_array(array, name))
+            elif name in self.unlisted:
+                raise Rejected("a sequence")
+            else:
+                inputs.append(
+                    helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+                )
+        outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in proto.output]
+        graph = helper.make_graph([proto], "node", inputs, outputs, constants)
+        model = self.assemble(graph)
+        try:
+            session = onnxruntime.InferenceSession(model.SerializeToString(), _options())
+            fed = {name: array for name, array in feeds.items() if name not in self.constants}
+            return list(session.run(None, fed))
+        except Exception as error:
+            raise Rejected(str(error)) from error
+
+    def assemble(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+        opsets = [helper.make_opsetid("", self.opset)]
+        opsets += [helper.make_opsetid(domain, version) for domain, version in self.domains.items()]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=self.functions)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> RandomGraph:
+        """The model: outputs are what nobody reads and some that are read; inputs and constants that are used."""
+        outputs = self._outputs()
+        if not outputs:
+            raise Rejected("no output")
+        kept = self._needed(outputs)
+        nodes = kept if self.chance(0.95) else list(self.nodes)
+        used = {name for node in nodes for name in _reads(node)} | {v.name for v in outputs}
+        protos, constants = [], []
+        for name, value in self.constants.items():
+            if name not in used:
+                continue
+            tensor = numpy_helper.from_array(value.array, name)
+            if self.chance(0.3) and self.opset >= 9:
+                protos.append(helper.make_node("Constant", [], [name], name=f"n_{name}", value=tensor))
+            else:
+                constants.append(tensor)
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), dims)
+            for name, (value, dims) in self.inputs.items()
+        ]
+        infos = [
+            helper.make_tensor_value_info(v.name, helper.np_dtype_to_tensor_dtype(v.dtype), [None] * v.rank)
+            for v in outputs
+        ]
+        graph = helper.make_graph([*protos, *nodes], "random", inputs, infos, constants)
+        model = self.assemble(graph)
+        operators = frozenset((node.op_type, self.opset) for node in nodes if node.domain == "")
+        return RandomGraph(
+            self.seed,
+            _with_inferred_outputs(model),
+            {name: value.array for name, (value, _) in self.inputs.items()},
+            {v.name: tolerance(v) for v in outputs},
+            operators,
+        )
+
+    def _outputs(self) -> list[Val]:
+        read = {name for node in self.nodes for name in _reads(node)}
+        made = [self.values[name] for node in self.nodes for name in node.output if name and name not in self.unlisted]
+        moved = [v for v in made if not v.constant]
+        outputs = [v for v in moved if v.name not in read][-5:]
+        if moved and self.chance(0.4):
+            outputs.append(self.draw.choice(moved))
+        if self.inputs and self.chance(0.06):
+            outputs.append(self.draw.choice([value for value, _ in self.inputs.values()]))
+        constants = [v for v in made if v.constant]
+        if constants and self.chance(0.05):
+            outputs.append(self.draw.choice(constants))
+        self.draw.shuffle(outputs)
+        return list({v.name: v for v in outputs}.values())
+
+    def _needed(self, outputs: Sequence[Val]) -> list[onnx.NodeProto]:
+        wanted = {v.name for v in outputs}
+        kept = []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.output):
+                kept.append(node)
+                wanted.update(_reads(node))
+        return kept[::-1]
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """The names that the node and its subgraphs read."""
+    found = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else [])):
+            own = {name for inner in graph.node for name in inner.output}
+            found += [name for inner in graph.node for name in _reads(inner) if name not in own]
+            found += [value.name for value in graph.output if value.name not in own]
+    return found
+
+
+def _with_inferred_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The outputs' shapes as inference knows them; where it does not, dims are open."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    known = {value.name: value for value in onnx.shape_inference.infer_shapes(bare, data_prop=True).graph.output}
+    del inferred
+    for value in model.graph.output:
+        if known[value.name].type.tensor_type.HasField("shape"):
+            value.CopyFrom(known[value.name])
+    return model
+
+
+def counted(graphs: Iterable[RandomGraph]) -> Counter[tuple[str, int]]:
+    """How many of the graphs hold each operator, by opset."""
+    return Counter(each for graph in graphs for each in graph.operators)
+
+
+_cached_options: list[Any] = []
+
+
+def _options() -> Any:
+    if not _cached_options:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        _cached_options.append(options)
+    return _cached_options[0]
+
+
+assert TensorProto.FLOAT == 1

@@ -1,0 +1,389 @@
+"""Shapes of graphs that operators drawn one by one would seldom make: what exporters write, and what must stay pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
+from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
+
+from relayout.rules import Row, rows
+
+__all__ = ["PATTERNS", "draw_graph", "forced_row"]
+
+F, I64, B = np.float32, np.int64, np.bool_
+PATTERNS: list[Callable[[Builder], Any]] = []
+
+
+def pattern(build: Callable[[Builder], Any]) -> Callable[[Builder], Any]:
+    PATTERNS.append(build)
+    return build
+
+
+def _unsqueeze(b: Builder, x: Val, axes: list[int]) -> Val:
+    return b.node("Unsqueeze", [x], axes=axes) if b.opset < 13 else b.node("Unsqueeze", [x, b.ints(axes)])
+
+
+def _mean(b: Builder, x: Val, axes: list[int], keepdims: int) -> Val:
+    if b.opset < 18:
+        return b.node("ReduceMean", [x], axes=axes, keepdims=keepdims)
+    return b.node("ReduceMean", [x, b.ints(axes)], keepdims=keepdims)
+
+
+@pattern
+def inverse_transposes(b: Builder) -> Any:
+    x = floats(b, 2)
+    perm = b.perm(x.rank)
+    y = b.node("Transpose", [x], perm=perm)
+    if b.chance(0.5):
+        y = b.node(b.draw.choice(["Relu", "Sigmoid", "Neg"]), [y])
+    return b.node("Transpose", [y], perm=[int(p) for p in np.argsort(perm)])
+
+
+@pattern
+def channels_last_convolution(b: Builder) -> Any:
+    x = floats(b, 4, 4)
+    y = b.node("Transpose", [x], perm=(0, 3, 1, 2))
+    size = [min(3, e) for e in y.shape[2:]]
+    y = b.node("Conv", [y, kernel(b, (x.shape[3], x.shape[3], *size))], auto_pad="SAME_UPPER")
+    y = b.node("Transpose", [y], perm=(0, 2, 3, 1))
+    if b.chance(0.5):
+        y = b.node("Relu", [y])
+    return b.node("Add", [x, y]) if b.chance(0.7) and x.shape == y.shape else y
+
+
+@pattern
+def squeeze_and_excite(b: Builder) -> Any:
+    x = floats(b, 4, 4)
+    last = b.chance(0.5)
+    pooled = _mean(b, x, [1, 2] if last else [2, 3], b.draw.choice([0, 1]))
+    channels = x.shape[3] if last else x.shape[1]
+    if pooled.rank == 4:
+        pooled = b.node("Reshape", [pooled, b.ints([-1, channels])])
+    gate = b.node("Sigmoid", [b.node("MatMul", [pooled, kernel(b, (channels, channels))])])
+    shape = [x.shape[0], 1, 1, channels] if last else [x.shape[0], channels, 1, 1]
+    if b.chance(0.5):
+        gate = b.node("Reshape", [gate, b.ints(shape)])
+    else:
+        gate = _unsqueeze(b, gate, [1, 2] if last else [2, 3])
+    return b.node("Mul", [x, gate] if b.chance(0.5) else [gate, x])
+
+
+@pattern
+def channel_shuffle(b: Builder) -> Any:
+    x = floats(b, 3)
+    axis = 1 if b.chance(0.7) else x.rank - 1
+    groups = [f for f in range(2, x.shape[axis]) if x.shape[axis] % f == 0]
+    if not groups:
+        raise Rejected("nothing to shuffle")
+    group = b.draw.choice(groups)
+    fine = [*x.shape[:axis], group, x.shape[axis] // group, *x.shape[axis + 1 :]]
+    y = b.node("Reshape", [x, b.ints(fine)])
+    perm = list(range(y.rank))
+    perm[axis], perm[axis + 1] = axis + 1, axis
+    y = b.node("Transpose", [y], perm=perm)
+    if b.chance(0.3):
+        y = b.node("Relu", [y])
+    return b.node("Reshape", [y, b.ints(x.shape)])
+
+
+@pattern
+def space_to_depth_by_hand(b: Builder) -> Any:
+    x = floats(b, 4, 4)
+    n, c, h, w = x.shape
+    if h % 2 or w % 2:
+        x = b.node("Concat", [x, x], axis=2)
+        x = b.node("Concat", [x, x], axis=3)
+        n, c, h, w = x.shape
+    y = b.node("Reshape", [x, b.ints([n, c, h // 2, 2, w // 2, 2])])
+    y = b.node("Transpose", [y], perm=b.draw.choice([(0, 1, 3, 5, 2, 4), (0, 3, 5, 1, 2, 4), (0, 2, 4, 3, 5, 1)]))
+    if b.chance(0.3):
+        y = b.node("Relu", [y])
+    return b.node("Reshape", [y, b.ints([n, 4 * c, h // 2, w // 2])])
+
+
+@pattern
+def attention(b: Builder) -> Any:
+    x = floats(b, 3, 3)
+    n, s, c = x.shape
+    heads = b.draw.choice([f for f in range(1, c + 1) if c % f == 0])
+    split = b.ints([n, s, heads, c // heads] if b.chance(0.5) else [0, 0, heads, -1])
+    q, k, v = (b.node("Reshape", [b.node("MatMul", [x, kernel(b, (c, c))]), split]) for _ in range(3))
+    q, v = (b.node("Transpose", [t], perm=(0, 2, 1, 3)) for t in (q, v))
+    k = b.node("Transpose", [k], perm=(0, 2, 3, 1))
+    scores = b.node("Mul", [b.node("MatMul", [q, k]), b.constant(0.5, F)])
+    if b.chance(0.4):
+        scores = b.node("Add", [scores, partner(b, scores, within=True)])
+    mixed = b.node("MatMul", [b.node("Softmax", [scores], axis=3), v])
+    mixed = b.node("Transpose", [mixed], perm=(0, 2, 1, 3))
+    return b.node("Reshape", [mixed, b.ints([n, s, c] if b.chance(0.5) else [0, 0, -1])])
+
+
+@pattern
+def flatten_into_gemm(b: Builder) -> Any:
+    x = floats(b, 3, 4)
+    if b.chance(0.6):
+        x = b.node("Transpose", [x], perm=b.perm(x.rank))
+    y = b.node("Flatten", [x]) if b.chance(0.5) else b.node("Reshape", [x, b.ints([x.shape[0], -1])])
+    w = kernel(b, (y.shape[1], 3))
+    return b.node("Gemm", [y, w, b.weight(3)]) if b.chance(0.6) else b.node("MatMul", [y, w])
+
+
+@pattern
+def computed_bias(b: Builder) -> Any:
+    """A constant that is computed from constants, of a lower rank than what it is added to."""
+    x = floats(b, 2)
+    size = x.shape[-1]
+    kind = b.draw.random()
+    if kind < 0.3 and size > 1:
+        parts = [b.weight(1), b.weight(size - 1)]
+        bias = b.node("Concat", parts, axis=0)
+    elif kind < 0.6:
+        bias = b.node("Reshape", [b.weight(size), b.ints(b.draw.choice([[size], [1, size], [size, 1]]))])
+    elif kind < 0.8:
+        bias = b.node("Transpose", [b.weight(size, x.shape[-2])], perm=(1, 0))
+    else:
+        bias = b.node("Mul", [b.weight(x.shape[-2], 1), b.weight(size)])
+    return b.node("Add", [x, bias] if b.chance(0.6) else [bias, x])
+
+
+@pattern
+def quantised_island(b: Builder) -> Any:
+    x = floats(b, 2)
+    scale, zero = b.constant(0.04, F), b.constant(20, np.uint8)
+    y = b.node("QuantizeLinear", [x, scale, zero])
+    if b.chance(0.5):
+        y = b.node("Transpose", [y], perm=b.perm(x.rank))
+    return b.node("DequantizeLinear", [y, scale, zero])
+
+
+@pattern
+def shape_arithmetic(b: Builder) -> Any:
+    """Reshape to a shape that is read from a tensor and put together at run time."""
+    x = floats(b, 2, 4)
+    shape = b.node("Shape", [x])
+    kind = b.draw.random()
+    if kind < 0.35:
+        first = b.node("Gather", [shape, b.ints([0])], axis=0)
+        return b.node("Reshape", [x, b.node("Concat", [first, b.ints([-1])], axis=0)])
+    if kind < 0.6:
+        which = b.draw.sample(range(x.rank), x.rank)
+        parts = [b.node("Gather", [shape, b.ints([axis])], axis=0) for axis in which]
+        return b.node("Reshape", [x, b.node("Concat", parts, axis=0)])
+    if kind < 0.75:
+        last = b.node("Gather", [shape, b.ints(x.rank - 1)], axis=0)
+        last = _unsqueeze(b, last, [0])
+        return b.node("Reshape", [x, b.node("Concat", [b.ints([-1]), last], axis=0)])
+    if kind < 0.9 and b.opset >= 9:
+        ones = b.node("ConstantOfShape", [shape], value=helper.make_tensor("value", 1, [1], [0.5]))
+        return b.node("Add", [x, ones])
+    if b.opset < 8:
+        raise Rejected("no Expand yet")
+    low = b.input((1,) * (x.rank - 1) + (x.shape[-1],))
+    return b.node("Expand", [low, shape])
+
+
+@pattern
+def resize_to_another(b: Builder) -> Any:
+    if b.opset < 13:
+        raise Rejected("no sizes yet")
+    x = floats(b, 4, 4)
+    head = b.node("Slice", [b.node("Shape", [x]), b.ints([0]), b.ints([2])])
+    sizes = b.node("Concat", [head, b.ints([x.shape[2] + 1, 2 * x.shape[3]])], axis=0)
+    return b.node("Resize", [x, None, None, sizes], mode="nearest")
+
+
+@pattern
+def branches(b: Builder) -> Any:
+    """An If whose branches read values of the main graph."""
+    x = floats(b, 1, 4)
+    perm = b.perm(x.rank)
+    condition = b.input((), B) if b.chance(0.7) else b.node("Greater", [floats(b, 0, 0), b.constant(0.0, F)])
+    if condition.rank:
+        raise Rejected("no scalar")
+    number = b._count
+    other = b.pick(lambda v: v.dtype == F and v.shape == x.shape and v.name != x.name) or x
+    branch = []
+    for place, operator in enumerate(("Relu", "Neg")):
+        inner, out = f"b{number}_{place}_in", f"b{number}_{place}"
+        nodes = [
+            helper.make_node(operator, [x.name if place else other.name], [inner]),
+            helper.make_node("Transpose", [inner], [out], perm=perm),
+        ]
+        shape = [x.shape[p] for p in perm]
+        result = helper.make_tensor_value_info(out, TensorProto.FLOAT, shape if b.chance(0.5) else [None] * x.rank)
+        branch.append(helper.make_graph(nodes, f"branch{place}", [], [result]))
+    proto = helper.make_node(
+        "If", [condition.name], [f"v{number}"], name=f"n{number}", then_branch=branch[0], else_branch=branch[1]
+    )
+    return b.add(proto, [condition, x, other])
+
+
+@pattern
+def loop(b: Builder) -> Any:
+    """A Loop that adds a captured value twice."""
+    x = floats(b, 1, 4)
+    number = b._count
+    kind = helper.make_tensor_value_info
+    names = [f"l{number}_{i}" for i in range(6)]
+    nodes = [
+        helper.make_node("Identity", [names[1]], [names[3]]),
+        helper.make_node("Add", [names[2], x.name], [names[4]]),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [
+            kind(names[0], TensorProto.INT64, []),
+            kind(names[1], TensorProto.BOOL, []),
+            kind(names[2], TensorProto.FLOAT, list(x.shape)),
+        ],
+        [kind(names[3], TensorProto.BOOL, []), kind(names[4], TensorProto.FLOAT, list(x.shape))],
+    )
+    proto = helper.make_node("Loop", [b.ints(2).name, "", x.name], [f"v{number}"], name=f"n{number}", body=body)
+    return b.add(proto, [b.constants[proto.input[0]], x])
+
+
+@pattern
+def pinned(b: Builder) -> Any:
+    """An operator that has no row."""
+    kind = b.draw.choice(["NonZero", "EyeLike", "GatherND", "ScatterND", "Unique", "LSTM", "CenterCropPad", "Sequence"])
+    if kind == "NonZero":
+        return b.node("NonZero", [floats(b, 1, 4)])
+    if kind == "EyeLike":
+        return b.node("EyeLike", [floats(b, 2, 2)], k=b.draw.choice([0, 1]))
+    if kind == "GatherND":
+        x = floats(b, 2)
+        depth = b.draw.randint(1, x.rank)
+        index = np.stack([b.array((3,), I64, 0, x.shape[a] - 1) for a in range(depth)], -1)
+        return b.node("GatherND", [x, b.constant(index)])
+    if kind == "ScatterND":
+        x = floats(b, 2)
+        row = b.input((1, *x.shape[1:]))
+        return b.node("ScatterND", [x, b.constant(np.array([[x.shape[0] - 1]])), row])
+    if kind == "Unique":
+        return b.node("Unique", [integers(b, dtype=I64)], results=4)
+    if kind == "LSTM":
+        x = floats(b, 3, 3)
+        size = x.shape[2]
+        y, last, _ = b.node("LSTM", [x, b.weight(1, 8, size), b.weight(1, 8, 2)], results=3, hidden_size=2)
+        return y, last
+    if kind == "CenterCropPad":
+        x = floats(b, 2)
+        return b.node("CenterCropPad", [x, b.ints([2, 3])], axes=b.draw.sample(range(x.rank), 2))
+    raise Rejected("sequences have a pattern of their own")
+
+
+@pattern
+def stranger(b: Builder) -> Any:
+    """An operator of another domain, of which ONNX cannot infer a shape."""
+    b.domains["com.microsoft"] = 1
+    x = floats(b, 1)
+    kind = b.draw.choice(["QuickGelu", "Gelu", "BiasGelu"])
+    if kind == "BiasGelu":
+        return b.node("BiasGelu", [x, b.weight(x.shape[-1])], domain="com.microsoft")
+    return b.node(kind, [x], domain="com.microsoft")
+
+
+@pattern
+def local_function(b: Builder) -> Any:
+    """A function of the model's own, with a Transpose inside."""
+    b.domains["local"] = 1
+    if not b.functions:
+        nodes = [
+            helper.make_node("Transpose", ["a"], ["t"]),
+            helper.make_node("Relu", ["t"], ["r"]),
+        ]
+        opsets = [helper.make_opsetid("", b.opset)]
+        b.functions.append(helper.make_function("local", "Turned", ["a"], ["r"], nodes, opsets))
+    return b.node("Turned", [floats(b, 2)], domain="local")
+
+
+@pattern
+def fan_out(b: Builder) -> Any:
+    """Several readers below one source, each behind its own transpose."""
+    x = floats(b, 2)
+    perm = b.perm(x.rank)
+    made = [
+        b.node(b.draw.choice(["Relu", "Sigmoid", "Neg", "Abs"]), [b.node("Transpose", [x], perm=perm)])
+        for _ in range(b.draw.randint(2, 3))
+    ]
+    return b.node("Sum", made) if b.opset >= 8 else made
+
+
+@pattern
+def transposed_broadcast(b: Builder) -> Any:
+    """Both operands of lower and higher rank transposed, so that what broadcasts moves."""
+    x = floats(b, 2)
+    low = partner(b, x, within=True)
+    perm = b.perm(x.rank)
+    y = b.node("Transpose", [x], perm=perm)
+    if low.rank == x.rank:
+        other = b.node("Transpose", [low], perm=perm)
+    else:
+        full = b.node("Reshape", [low, b.ints([1] * (x.rank - low.rank) + list(low.shape))])
+        other = b.node("Transpose", [full], perm=perm)
+    return b.node(b.draw.choice(["Add", "Mul", "Sub"]), [y, other] if b.chance(0.5) else [other, y])
+
+
+@pattern
+def views_of_a_view(b: Builder) -> Any:
+    x = floats(b, 2)
+    for _ in range(b.draw.randint(2, 4)):
+        x = b.node("Transpose", [x], perm=b.perm(x.rank)) if b.chance(0.5) else adapted(b, x, b.draw.randint(1, 5))
+    return x
+
+
+def forced_row(seed: int) -> Row:
+    """The row of the op table that this seed's graph should hold: they take turns."""
+    table = rows()
+    return table[seed % len(table)]
+
+
+def _opset_for(b: Builder, row: Row) -> int:
+    later = [r.since for r in rows() if r.operator == row.operator and r.since > row.since]
+    newest = min([*(since - 1 for since in later), NEWEST_OPSET])
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == row.operator and s.domain == ""]
+    usable = [s.since_version for s in schemas if not s.deprecated]
+    retired = [s.since_version for s in schemas if s.deprecated and s.since_version > max(usable)]
+    newest = min([newest, *(version - 1 for version in retired)])
+    return b.draw.randint(max(row.since, min(usable)), newest)
+
+
+def draw_graph(seed: int) -> RandomGraph:
+    """The graph of this seed: the same everywhere. Raises Rejected, seldom, where nothing came of it."""
+    row = forced_row(seed)
+    b = Builder(seed, NEWEST_OPSET)
+    b.opset = _opset_for(b, row)
+    b.symbolic = b.chance(0.3)
+    for _ in range(b.draw.randint(1, 2)):
+        rank = b.draw.choice([1, 2, 3, 3, 4, 4, 4, 4, 5])
+        b.input(b.shape(rank))
+    target = b.draw.randint(2, 12)
+    force_at = b.draw.randint(0, target - 1)
+    attempts = 0
+    forced = False
+    while len(b.nodes) < target and attempts < 60:
+        attempts += 1
+        try:
+            if not forced and len(b.nodes) >= force_at:
+                propose(b, row.operator)
+                forced = True
+            elif b.chance(0.3):
+                b.draw.choice(PATTERNS)(b)
+            elif b.chance(0.35):
+                propose(
+                    b,
+                    b.draw.choice(
+                        ["Transpose", "Transpose", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"]
+                    ),
+                )
+            else:
+                propose(b, b.draw.choice(list(PROPOSALS)))
+        except Rejected:
+            continue
+    return b.finish()
