@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi
-from relayout_api.problems import RefusedError, problem_of, respond
+from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
 from relayout_api.routes import router
 from relayout_api.settings import Settings
 from relayout_api.validation import usage_error
@@ -23,6 +24,9 @@ from relayout_api.workers import Workers
 __all__ = ["create_app"]
 
 _log = logging.getLogger("relayout_api")
+
+# Who still sends a body that nobody reads is hung up on.
+_HEADERS = {408: {"Connection": "close"}, 413: {"Connection": "close"}, 503: {"Retry-After": "1"}}
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -55,28 +59,38 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RelayoutError)
-    if problem_of(error).status == 500:
-        _log.error("%s %s: %s", request.method, request.url.path, error)
-    return respond(error)
+    return _respond(request, error)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return respond(usage_error(error.errors(), "request"))
+    return _respond(request, usage_error(error.errors(), "request"))
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-body")
-    headers = dict(error.headers or {})
-    return respond(RefusedError(kind, str(error.detail), found=f"{request.method} {request.url.path}"), headers)
+    found = f"{request.method} {request.url.path}"
+    return _respond(request, RefusedError(kind, str(error.detail), found=found), error.headers)
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:
-    # Nobody reads it; 499 is what logs call it.
+    _log.warning("%s %s: nobody waits for the answer any more", request.method, request.url.path)
+    # Nobody reads it either; 499 is what logs call it.
     return Response(status_code=499)
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
     # The server logs the traceback itself.
-    return respond(InternalError("an unforeseen exception"))
+    return _respond(request, InternalError("an unforeseen exception"))
+
+
+def _respond(request: Request, error: RelayoutError, headers: Mapping[str, str] | None = None) -> Response:
+    problem = problem_of(error)
+    if problem.status == 500:
+        # What the problem keeps to itself.
+        _log.error("%s %s: %s", request.method, request.url.path, error)
+    more = _HEADERS.get(problem.status, {})
+    return JSONResponse(
+        problem.model_dump(exclude_none=True), problem.status, {**(headers or {}), **more}, media_type=MEDIA_TYPE
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
@@ -37,45 +38,41 @@ def media_type(request: Request, *accepted: str) -> str:
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """The whole body. Raises RefusedError as soon as it is too large, whatever Content-Length says, or too slow."""
+    """The whole body. Raises RefusedError where it is too large, whatever Content-Length says, or too slow.
+
+    Raises ClientDisconnect where the caller leaves. Never holds more than the limit.
+    """
     most = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > most:
-        if "expect" not in request.headers:
-            await _drain(request, most)
-        raise _too_large(most, declared)
+    too_large = RefusedError("too-large", "the body is too large", expected=f"at most {most} bytes", found=declared)
+    is_too_large = declared.isdecimal() and int(declared) > most
+    if is_too_large and "expect" in request.headers:
+        raise too_large
     chunks: list[bytes] = []
     size = 0
     try:
-        with anyio.fail_after(settings.body_seconds):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > most:
+        with anyio.fail_after(_DRAIN_SECONDS if is_too_large else settings.body_seconds) as scope:
+            while size <= 2 * most:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                if size > most and not is_too_large:
+                    is_too_large = True
+                    scope.deadline = min(scope.deadline, anyio.current_time() + _DRAIN_SECONDS)
+                if is_too_large:
+                    chunks.clear()
+                if not message.get("more_body", False):
                     break
-                chunks.append(chunk)
     except TimeoutError:
-        raise RefusedError(
-            "slow-body",
-            "the body took too long to arrive",
-            expected=f"all of it within {settings.body_seconds:g} s",
-            found=f"{size} bytes",
-        ) from None
-    if size > most:
-        chunks.clear()
-        await _drain(request, most)
-        raise _too_large(most, "more")
+        if not is_too_large:
+            raise RefusedError(
+                "slow-body",
+                "the body took too long to arrive",
+                expected=f"all of it within {settings.body_seconds:g} s",
+                found=f"{size} bytes",
+            ) from None
+    if is_too_large:
+        raise too_large
     return b"".join(chunks)
-
-
-def _too_large(most: int, found: str) -> RefusedError:
-    return RefusedError("too-large", "the body is too large", expected=f"at most {most} bytes", found=found)
-
-
-async def _drain(request: Request, most: int) -> None:
-    """Read on for a little while, and throw it away."""
-    size = 0
-    with anyio.move_on_after(_DRAIN_SECONDS):
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > most:
-                return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from relayout.errors import (
@@ -18,7 +17,7 @@ from relayout.errors import (
     UsageError,
 )
 
-__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "MalformedBodyError", "Problem", "RefusedError", "problem_of", "respond"]
+__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "MalformedBodyError", "Problem", "RefusedError", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
 _LONGEST = 2000
@@ -120,16 +119,6 @@ def problem_of(error: RelayoutError) -> Problem:
         hint=_short(error.hint) or None,
         column=error.column if isinstance(error, LayoutSyntaxError) else None,
         conflict=[_short(name) for name in error.conflict[:100]] if isinstance(error, InfeasibleError) else None,
-    )
-
-
-def respond(error: RelayoutError, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The response that tells of an error."""
-    problem = problem_of(error)
-    if isinstance(error, RefusedError) and error.kind == "busy":
-        headers = {**(headers or {}), "Retry-After": "1"}
-    return JSONResponse(
-        problem.model_dump(exclude_none=True), status_code=problem.status, headers=headers, media_type=MEDIA_TYPE
     )
 
 

@@ -77,7 +77,13 @@ def verify(task: Task) -> Answer:
 
 @cache
 def warm(memory_bytes: int) -> None:
-    """Do once what most requests need, so that none of them waits for an import."""
+    """Do once what requests need, so that none of them waits for an import."""
+    from relayout.cli.deferred import defer_slow_imports
+
+    # This process is ours alone, as the command's is.
+    defer_slow_imports()
+    # The solver's last resort, which the examples do not come to.
+    import relayout.cpsat  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
 
     for function, examples in ((legalize, LEGALIZE), (verify, VERIFY)):

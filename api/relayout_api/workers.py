@@ -65,6 +65,8 @@ class Workers:
         async with self._free:
             lost = True
             try:
+                # A worker that is new does its imports first, on nobody's time.
+                await self._warmed()
                 with anyio.fail_after(seconds):
                     answer = await to_process.run_sync(function, task, cancellable=True, limiter=self._processes)
                 lost = False
@@ -99,10 +101,15 @@ class Workers:
     async def _warm_up(self) -> None:
         async with self._free:
             try:
-                with anyio.fail_after(_WARM_UP_SECONDS):
-                    await to_process.run_sync(
-                        warm, self._settings.memory_bytes, cancellable=True, limiter=self._processes
-                    )
-                self.ready = True
-            except (RelayoutError, BrokenWorkerProcess, TimeoutError):
+                await self._warmed()
+            except (InternalError, BrokenWorkerProcess):
                 _log.exception("a worker could not be warmed up")
+
+    async def _warmed(self) -> None:
+        """Warm a worker up; one that is warm says so at once. Raises InternalError, BrokenWorkerProcess."""
+        try:
+            with anyio.fail_after(_WARM_UP_SECONDS):
+                await to_process.run_sync(warm, self._settings.memory_bytes, cancellable=True, limiter=self._processes)
+        except TimeoutError as error:
+            raise InternalError("a worker does not get warm") from error
+        self.ready = True

@@ -1,0 +1,192 @@
+"""What each endpoint answers to a request that is right."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections import Counter
+from typing import Any
+
+import httpx
+import onnx
+import pytest
+from http_bodies import GRAPH, onnx_bytes
+
+from relayout_api.examples import BACKEND
+
+ONNX = {"Content-Type": "application/octet-stream"}
+
+
+def legalize(client: httpx.Client, backend: Any = "nhwc", **options: Any) -> dict[str, Any]:
+    """The answer to a request to legalize the example."""
+    body = {"graph": GRAPH, "backend": backend, "options": options}
+    response = client.post("/v1/legalize", json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def operators(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def test_a_graph_comes_back_legal_with_a_report(client: httpx.Client) -> None:
+    answer = legalize(client)
+    assert [node["op"] for node in answer["graph"]["nodes"]] == ["Conv", "Relu"]
+    assert answer["graph"]["nodes"][0]["attributes"]["data_layout"] == "NHWC"
+    report = answer["report"]
+    assert (report["status"], report["cost"], report["bound"], report["backend"]) == ("optimal", 0, 0, "nhwc")
+    assert (report["before"]["transposes"], report["after"]["transposes"]) == (2, 0)
+
+
+def test_without_a_word_of_the_backend_the_standard_operators_are_meant(client: httpx.Client) -> None:
+    answer = client.post("/v1/legalize", json={"graph": GRAPH}).json()
+    assert answer["report"]["backend"] == "onnx"
+
+
+def test_weights_that_stay_at_home_come_back_as_what_to_do_to_them(client: httpx.Client) -> None:
+    [weight] = [each for each in legalize(client)["graph"]["constants"] if each["shape"] == [3, 3, 64, 64]]
+    assert "data" not in weight
+    assert weight["transform"] == [{"op": "transpose", "perm": [2, 3, 1, 0]}]
+
+
+def test_a_declarative_backend_comes_with_the_request(client: httpx.Client) -> None:
+    answer = legalize(client, BACKEND)
+    assert answer["report"]["backend"] == "acme"
+    assert answer["graph"]["nodes"][0]["attributes"]["kernel_layout"] == "OHWI"
+
+
+def test_desired_layouts_are_options_of_convert_layout(client: httpx.Client) -> None:
+    answer = legalize(client, "convert-layout", desired_layouts={"Conv": ["NHWC", "OHWI"]})
+    assert answer["graph"]["nodes"][0]["attributes"]["kernel_layout"] == "OHWI"
+    answer = legalize(client, "convert-layout", desired_layouts={"Conv": ["NHWC", "OHWI"]}, skip=["conv"])
+    assert "conv" in [node["name"] for node in answer["graph"]["nodes"] if node.get("domain", "") == ""]
+
+
+def test_the_boundary_may_be_given_or_left_open(client: httpx.Client) -> None:
+    answer = legalize(client, "onnx", input_layouts={"image": "any"}, output_layouts={"features": "any"})
+    assert answer["report"]["after"]["transposes"] == 0
+
+
+def test_the_answer_is_checked_where_that_is_asked_for(client: httpx.Client) -> None:
+    assert legalize(client)["report"]["verification"] is None
+    verification = legalize(client, check=True)["report"]["verification"]
+    assert verification["passed"]
+    assert verification["numeric"]["status"] == "compared"
+
+
+def test_the_bodies_of_functions_are_put_in_place_where_that_is_asked_for(client: httpx.Client) -> None:
+    answer = legalize(client, inline=True)
+    assert {node.get("domain", "") for node in answer["graph"]["nodes"]} == {""}
+
+
+def test_the_same_request_gets_the_same_answer(client: httpx.Client) -> None:
+    first, second = legalize(client), legalize(client)
+    for answer in (first, second):
+        del answer["report"]["solver"]["seconds"]
+    assert first == second
+
+
+def test_an_onnx_model_comes_back_in_base64(client: httpx.Client) -> None:
+    response = client.post("/v1/legalize?backend=nhwc&check=true", content=onnx_bytes(), headers=ONNX)
+    answer = response.json()
+    model = onnx.load_from_string(b64decode(answer["model"]))
+    onnx.checker.check_model(model, full_check=True)
+    assert operators(model) == {"Conv": 1, "Relu": 1}
+    assert answer["report"]["verification"]["passed"]
+
+
+def test_an_onnx_model_comes_back_as_it_is_to_who_accepts_that(client: httpx.Client) -> None:
+    headers = {**ONNX, "Accept": "application/octet-stream"}
+    response = client.post("/v1/legalize?backend=nhwc", content=onnx_bytes(), headers=headers)
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert operators(onnx.load_from_string(response.content)) == {"Conv": 1, "Relu": 1}
+    report = json.loads(response.headers["relayout-report"])
+    assert (report["status"], report["before"]["transposes"], report["after"]["transposes"]) == ("optimal", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("*/*", "application/json"),
+        ("application/json", "application/json"),
+        ("application/json, application/octet-stream;q=0.5", "application/json"),
+        ("application/octet-stream;q=0", "application/json"),
+        ("application/json;q=0.5, application/octet-stream", "application/octet-stream"),
+        ("application/octet-stream, */*", "application/octet-stream"),
+    ],
+)
+def test_the_header_accept_is_weighed(client: httpx.Client, accept: str, kind: str) -> None:
+    response = client.post("/v1/legalize", content=onnx_bytes(), headers={**ONNX, "Accept": accept})
+    assert response.headers["content-type"] == kind
+
+
+def test_the_query_has_the_options_of_an_onnx_model(client: httpx.Client) -> None:
+    query = {
+        "backend": json.dumps(BACKEND),
+        "objective": "transposes",
+        "input_layout": ["image=any"],
+        "output_layout": "features=NHWC",
+        "dim": "N=8",
+        "time_limit": "2.5",
+        "engine": "cp-sat",
+        "max_transposes": "4",
+    }
+    report = client.post("/v1/legalize", params=query, content=onnx_bytes(), headers=ONNX).json()["report"]
+    assert (report["status"], report["backend"], report["objective"]) == ("optimal", "acme", "transposes")
+
+
+def test_convert_layout_can_be_told_in_the_query(client: httpx.Client) -> None:
+    query = {"backend": "convert-layout", "desired_layout": "Conv=NHWC,OHWI"}
+    answer = client.post("/v1/legalize", params=query, content=onnx_bytes(), headers=ONNX).json()
+    [convolution] = [
+        node for node in onnx.load_from_string(b64decode(answer["model"])).graph.node if node.op_type == "Conv"
+    ]
+    assert {a.name: onnx.helper.get_attribute_value(a) for a in convolution.attribute}["kernel_layout"] == b"OHWI"
+
+
+def test_a_graph_that_is_not_legal_is_told_what_is_wrong_with_it(client: httpx.Client) -> None:
+    report = client.post("/v1/verify", json={"graph": GRAPH, "backend": "nhwc"}).json()["report"]
+    assert report["status"] == "verified"
+    assert not report["verification"]["passed"]
+    places = {(f["node"], f["operand"], f["expected"], f["found"]) for f in report["verification"]["findings"]}
+    assert ("conv", 0, "NHWC", "NCHW") in places
+
+
+def test_a_legal_graph_is_verified_beside_its_original(client: httpx.Client) -> None:
+    legal = legalize(client)["graph"]
+    body = {"graph": legal, "against": GRAPH, "backend": "nhwc"}
+    report = client.post("/v1/verify", json=body).json()["report"]
+    assert report["verification"]["passed"], report["verification"]
+    assert (report["before"]["transposes"], report["after"]["transposes"]) == (2, 0)
+
+
+def test_an_onnx_model_is_verified_too(client: httpx.Client) -> None:
+    response = client.post("/v1/verify", params={"backend": "nhwc"}, content=onnx_bytes(), headers=ONNX)
+    assert not response.json()["report"]["verification"]["passed"]
+
+
+def test_the_installed_backends_are_listed_by_name(client: httpx.Client) -> None:
+    backends = client.get("/v1/backends").json()["backends"]
+    names = [backend["name"] for backend in backends]
+    assert names == sorted(names)
+    assert {"canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"} <= set(names)
+    assert all(backend["summary"] for backend in backends)
+
+
+def test_a_layout_is_taken_apart(client: httpx.Client) -> None:
+    answer = client.post("/v1/layouts/parse", json={"layout": "NCHW c[tile:16]"}).json()
+    assert (answer["layout"], answer["names"], answer["rank"]) == ("NCHWc[tile:16]", "NCHWc", 5)
+    assert answer["tvm"] == "NCHW16c"
+    assert answer["dims"][4] == {"name": "c", "extensions": ["tile:16"], "alignment": 1}
+
+
+def test_a_layout_that_tvm_has_no_word_for_has_none(client: httpx.Client) -> None:
+    answer = client.post("/v1/layouts/parse", json={"layout": "N[a=32]HWC"}).json()
+    assert (answer["tvm"], answer["dims"][0]["alignment"]) == (None, 32)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/healthz", "ok"), ("/readyz", "ready")])
+def test_the_service_says_how_it_is(client: httpx.Client, path: str, status: str) -> None:
+    response = client.get(path)
+    assert (response.status_code, response.json()) == (200, {"status": status})

@@ -1,0 +1,182 @@
+"""The limits hold, and the server stays up: time, size, haste, memory, and how many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from http_bodies import GRAPH, endless_loop, swelling_functions
+from http_server import MAX_BODY, QUEUE, TIME_LIMIT, WORKERS, Server
+
+JSON = {"Content-Type": "application/json"}
+ENDLESS = {"graph": endless_loop(), "against": endless_loop()}
+ENDLESS_BYTES = json.dumps(ENDLESS).encode()
+
+
+on_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes the way Linux has them")
+
+
+def still_works(client: httpx.Client) -> bool:
+    return client.post("/v1/legalize", json={"graph": GRAPH, "backend": "nhwc"}).status_code == 200
+
+
+def test_work_without_end_is_killed_and_the_server_stays_up(client: httpx.Client) -> None:
+    answer = client.post("/v1/verify", json=ENDLESS)
+    assert (answer.status_code, answer.json()["type"]) == (504, "/problems/out-of-time")
+    assert answer.json()["expected"] == f"at most {TIME_LIMIT:g} s"
+    assert still_works(client)
+
+
+@on_linux
+def test_a_caller_who_leaves_takes_the_work_along(server: Server, client: httpx.Client) -> None:
+    wait_for(lambda: len(workers_of(server)) == WORKERS)
+    workers = workers_of(server)
+    with connection(server) as caller:
+        caller.sendall(head(f"Content-Length: {len(ENDLESS_BYTES)}", path="/v1/verify") + ENDLESS_BYTES)
+    wait_for(lambda: "nobody waits" in server.log())
+    assert len(workers & workers_of(server)) == WORKERS - 1
+    assert still_works(client)
+
+
+@on_linux
+def test_a_worker_that_dies_is_the_services_fault_and_the_server_stays_up(server: Server, client: httpx.Client) -> None:
+    with ThreadPoolExecutor() as beside:
+        answer = beside.submit(client.post, "/v1/verify", json=ENDLESS)
+        while not answer.done():
+            for worker in filter(is_running, workers_of(server)):
+                os.kill(worker, signal.SIGKILL)
+    assert answer.result().status_code == 500
+    assert answer.result().json()["type"] == "/problems/internal"
+    assert still_works(client)
+
+
+def workers_of(server: Server) -> set[int]:
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    return {int(child) for child in children.read_text().split()}
+
+
+def is_running(process: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+    return False
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it did not come about in half a minute")
+
+
+def test_a_body_that_says_it_is_too_large_is_refused(client: httpx.Client) -> None:
+    answer = client.post("/v1/legalize", content=b" " * (MAX_BODY + 1), headers=JSON)
+    assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
+    assert still_works(client)
+
+
+def test_a_body_that_does_not_say_so_is_refused_on_the_way(client: httpx.Client) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(MAX_BODY // 1024 + 2):
+            yield b" " * 1024
+
+    answer = client.post("/v1/legalize", content=chunks(), headers=JSON)
+    assert (answer.status_code, answer.json()["expected"]) == (413, f"at most {MAX_BODY} bytes")
+    assert still_works(client)
+
+
+def test_a_body_without_end_is_not_waited_for(server: Server, client: httpx.Client) -> None:
+    with connection(server) as caller:
+        caller.sendall(head("Transfer-Encoding: chunked"))
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1 << 20):
+                caller.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        assert still_works(client)
+
+
+def test_a_caller_who_expects_to_be_asked_is_told_before_sending(server: Server) -> None:
+    with connection(server) as caller:
+        caller.sendall(head(f"Content-Length: {MAX_BODY + 1}", "Expect: 100-continue"))
+        assert caller.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_that_fits_is_taken_whether_it_says_so_or_not(client: httpx.Client) -> None:
+    layout = b'{"layout": "NHWC"' + b" " * (MAX_BODY - 18) + b"}"
+    assert len(layout) == MAX_BODY
+    assert client.post("/v1/layouts/parse", content=layout, headers=JSON).status_code == 200
+    assert client.post("/v1/layouts/parse", content=iter([layout[:9], layout[9:]]), headers=JSON).status_code == 200
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server: Server, client: httpx.Client) -> None:
+    with connection(server) as caller:
+        caller.sendall(head("Content-Length: 100") + b"{")
+        assert caller.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+    assert still_works(client)
+
+
+def test_too_many_requests_at_once_are_told_to_come_again(server: Server, client: httpx.Client) -> None:
+    with contextlib.ExitStack() as callers:
+        for _ in range(WORKERS + QUEUE):
+            callers.enter_context(connection(server)).sendall(head("Content-Length: 100") + b"{")
+        answers = (client.post("/v1/legalize", json={"graph": GRAPH}) for _ in range(10_000))
+        busy = next(answer for answer in answers if answer.status_code != 200)
+    assert (busy.status_code, busy.json()["type"]) == (503, "/problems/busy")
+    assert int(busy.headers["retry-after"]) > 0
+
+
+def test_requests_at_once_are_all_answered_each_its_own(client: httpx.Client) -> None:
+    def answer(extent: int) -> httpx.Response:
+        value = {"dtype": "float32", "shape": [1, extent]}
+        node = {"op": "Relu", "inputs": ["x"], "outputs": ["y"]}
+        graph = {"opset": 20, "inputs": [{"name": "x", **value}], "outputs": [{"name": "y", **value}], "nodes": [node]}
+        return client.post("/v1/legalize", json={"graph": graph})
+
+    with ThreadPoolExecutor(WORKERS + QUEUE) as at_once:
+        answers = list(at_once.map(answer, range(1, 25)))
+    assert [response.json()["graph"]["inputs"][0]["shape"][1] for response in answers] == list(range(1, 25))
+
+
+def test_a_graph_that_swells_when_it_is_unfolded_is_refused(client: httpx.Client) -> None:
+    answer = client.post("/v1/legalize", json={"graph": swelling_functions()})
+    assert answer.status_code == 422
+    assert still_works(client)
+
+
+def test_work_that_takes_too_much_memory_is_refused(client: httpx.Client) -> None:
+    huge = {"name": "x", "dtype": "float32", "shape": [1 << 30]}
+    node = {"op": "Relu", "inputs": ["x"], "outputs": ["y"]}
+    graph = {"opset": 20, "inputs": [huge], "outputs": [{**huge, "name": "y"}], "nodes": [node]}
+    answer = client.post("/v1/verify", json={"graph": graph, "against": graph})
+    # Whether it is refused or left undone is the verifier's choice; what counts is that the machine is left alone.
+    assert answer.status_code in (200, 413), answer.text
+    assert still_works(client)
+
+
+def test_nesting_without_end_is_refused(client: httpx.Client) -> None:
+    nested = b'{"graph": ' + b'{"a": ' * 100_000 + b"1" + b"}" * 100_001
+    assert client.post("/v1/legalize", content=nested, headers=JSON).status_code == 400
+    attribute = b"[" * 400 + b"]" * 400
+    node = b'{"op": "Relu", "inputs": [], "outputs": ["y"], "attributes": {"a": ' + attribute + b"}}"
+    graph = b'{"graph": {"opset": 20, "outputs": [], "nodes": [' + node + b"]}}"
+    assert client.post("/v1/legalize", content=graph, headers=JSON).status_code == 422
+
+
+@contextlib.contextmanager
+def connection(server: Server) -> Iterator[socket.socket]:
+    """A connection of a caller who does as he likes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as caller:
+        yield caller
+
+
+def head(*headers: str, path: str = "/v1/legalize") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers, "", ""]
+    return "\r\n".join(lines).encode()

@@ -1,0 +1,70 @@
+"""The service keeps to its own OpenAPI document, and the page to itself."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import settings
+from schemathesis.checks import load_all_checks
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from relayout_api.app import create_app
+from relayout_api.problems import KINDS
+from relayout_api.settings import Settings
+
+load_all_checks()
+
+APP = create_app(Settings(workers=1, time_limit=10.0, body_seconds=10.0))
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
+
+
+# A graph that is right by the schema may still contradict itself, and then it is refused.
+@SCHEMA.parametrize()
+@settings(max_examples=25)
+def test_whatever_is_sent_the_answer_is_as_declared(case: schemathesis.Case) -> None:
+    case.call_and_validate(excluded_checks=[positive_data_acceptance])
+
+
+def examples() -> list[Any]:
+    """Every example of a request: path, media type, body."""
+    return [
+        pytest.param(path, kind, example["value"], id=f"{path} {name}")
+        for path, operations in APP.openapi()["paths"].items()
+        for operation in operations.values()
+        for kind, content in operation.get("requestBody", {}).get("content", {}).items()
+        for name, example in content.get("examples", {}).items()
+    ]
+
+
+@pytest.mark.parametrize(("path", "kind", "body"), examples())
+def test_every_example_of_a_request_is_answered(client: httpx.Client, path: str, kind: str, body: Any) -> None:
+    response = client.post(path, json=body, headers={"Content-Type": kind})
+    assert response.status_code == 200, response.text
+
+
+def test_every_kind_of_problem_is_declared_where_it_may_come_up() -> None:
+    declared = {
+        (name, int(status))
+        for operations in APP.openapi()["paths"].values()
+        for operation in operations.values()
+        for status, response in operation["responses"].items()
+        for name in response.get("content", {}).get("application/problem+json", {}).get("examples", {})
+    }
+    # Whatever the path or method is that there is not, no operation can declare it.
+    assert declared == {(name, kind.status) for name, kind in KINDS.items() if name != "method-not-allowed"}
+
+
+def test_the_page_loads_nothing_and_may_run_only_its_own_script(client: httpx.Client) -> None:
+    response = client.get("/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert re.findall(r'(?:src|href)="(?!openapi\.json")', response.text) == []
+    [script] = re.findall(r"<script>(.*?)</script>", response.text, re.DOTALL)
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in response.headers["content-security-policy"]
+    assert "default-src 'none'" in response.headers["content-security-policy"]

@@ -1,0 +1,37 @@
+"""Settings come from the environment, and a wrong one is told by its variable."""
+
+from __future__ import annotations
+
+import pytest
+
+from relayout.errors import UsageError
+from relayout_api.settings import Settings
+
+
+def test_without_an_environment_there_are_defaults() -> None:
+    assert Settings.from_environment({}) == Settings()
+
+
+def test_every_field_has_its_variable() -> None:
+    environment = {"RELAYOUT_WORKERS": "3", "RELAYOUT_TIME_LIMIT": "1.5", "RELAYOUT_QUEUE": "0", "PATH": "/bin"}
+    assert Settings.from_environment(environment) == Settings(workers=3, time_limit=1.5, queue=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("RELAYOUT_WORKERS", "two"),
+        ("RELAYOUT_WORKERS", "0"),
+        ("RELAYOUT_WORKERS", "1.5"),
+        ("RELAYOUT_QUEUE", "-1"),
+        ("RELAYOUT_TIME_LIMIT", "nan"),
+        ("RELAYOUT_TIME_LIMIT", "inf"),
+        ("RELAYOUT_MAX_BODY_BYTES", "-5"),
+        ("RELAYOUT_MEMORY_BYTES", "9" * 30),
+        ("RELAYOUT_BODY_SECONDS", ""),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        Settings.from_environment({name: text})
+    assert raised.value.where == name

@@ -1,0 +1,81 @@
+"""A real server process of the service, with limits small enough to run into."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+__all__ = ["MAX_BODY", "QUEUE", "TIME_LIMIT", "WORKERS", "Server", "serving"]
+
+MAX_BODY = 1 << 20
+TIME_LIMIT = 5.0
+WORKERS = 2
+QUEUE = 2
+LIMITS = {
+    "RELAYOUT_MAX_BODY_BYTES": str(MAX_BODY),
+    "RELAYOUT_BODY_SECONDS": "2",
+    "RELAYOUT_TIME_LIMIT": str(TIME_LIMIT),
+    "RELAYOUT_WORKERS": str(WORKERS),
+    "RELAYOUT_QUEUE": str(QUEUE),
+    "RELAYOUT_MEMORY_BYTES": str(2 << 30),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server: where it listens, its process, and the folder that it runs in."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def ended_within(self, seconds: float) -> bool:
+        try:
+            self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """A server with small limits, running in `folder`, whose workers are warm."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "--factory", "relayout_api.app:create_app", "--port", str(port)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **LIMITS}, stdout=log, stderr=log)
+    try:
+        server = Server(port, process, folder)
+        wait_until_ready(server)
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_until_ready(server: Server) -> None:
+    for _ in range(600):
+        try:
+            if httpx.get(f"{server.address}/readyz", timeout=60).status_code == 200:
+                return
+        except httpx.ConnectError:
+            pass
+        assert not server.ended_within(0.1), server.log()
+    raise AssertionError("the server did not get ready in a minute")
