@@ -234,6 +234,13 @@ def test_infeasible_is_3_and_nothing_is_written(model: Path, tmp_path: Path) -> 
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_what_is_infeasible_has_a_report_too(model: Path, tmp_path: Path, run: Run) -> None:
+    said = run("legalize", model, "-o", tmp_path / "out.onnx", "--max-transposes", "1", "--report", "-")
+    report = Report.model_validate_json(said.out)
+    assert (said.status, report.status, report.ok) == (3, "infeasible", False)
+    assert report.before.transposes == report.after.transposes == 6
+
+
 def test_conflicting_requirements_are_named(model: Path, tmp_path: Path, run: Run) -> None:
     backend = tmp_path / "strict.toml"
     backend.write_text('name = "strict"\n[[rule]]\nop = "MaxPool"\ndata = "NHWC[acme:box]"\n')

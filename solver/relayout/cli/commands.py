@@ -8,6 +8,24 @@ from typing import Annotated
 
 import typer
 
+from relayout.cli.options import (
+    BackendName,
+    Check,
+    DesiredLayouts,
+    Dims,
+    Engine,
+    Inline,
+    InputLayouts,
+    MaxTransposes,
+    Model,
+    Objective,
+    OutputLayouts,
+    Quiet,
+    ReportFile,
+    Skip,
+    TimeLimit,
+)
+
 __all__ = ["app"]
 
 app = typer.Typer(
@@ -21,80 +39,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json.", show_default=False)]
-BackendName = Annotated[
-    str | None,
-    typer.Option(
-        "--backend",
-        "-b",
-        metavar="NAME|FILE",
-        help="An installed backend (see `relayout backends`), or a .toml or .json file that declares one. "
-        "[default: onnx, or convert-layout with --desired-layout]",
-        show_default=False,
-    ),
-]
-Objective = Annotated[str, typer.Option(metavar="bytes|transposes", help="What is to be as little as can be.")]
-InputLayouts = Annotated[
-    list[str],
-    typer.Option(
-        "--input-layout",
-        metavar="NAME=LAYOUT",
-        help="How a graph input arrives in the legal model; `any` lets the solver choose. May be repeated.",
-        show_default=False,
-    ),
-]
-OutputLayouts = Annotated[
-    list[str],
-    typer.Option(
-        "--output-layout",
-        metavar="NAME=LAYOUT",
-        help="The same of a graph output. May be repeated.",
-        show_default=False,
-    ),
-]
-Dims = Annotated[
-    list[str],
-    typer.Option(
-        "--dim", metavar="NAME=N", help="The size of a symbolic dim, for pricing. May be repeated.", show_default=False
-    ),
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option("--time-limit", metavar="SECONDS", help="For the solver, of wall-clock time.", show_default=False),
-]
-Engine = Annotated[str, typer.Option(metavar="auto|cp-sat", help="cp-sat solves without the reduction: a cross-check.")]
-DesiredLayouts = Annotated[
-    list[str],
-    typer.Option(
-        "--desired-layout",
-        metavar="OP=LAYOUT[,KERNEL]",
-        help="For the backend convert-layout: the layout of an operator's data, and of its kernel. May be repeated.",
-        show_default=False,
-    ),
-]
-Skip = Annotated[
-    list[str],
-    typer.Option(
-        "--skip",
-        metavar="NODE",
-        help="For convert-layout: a node to leave as it is. May be repeated.",
-        show_default=False,
-    ),
-]
-ReportFile = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="FILE", help="Write the report as JSON; - is stdout.", show_default=False),
-]
-Check = Annotated[bool, typer.Option("--check", help="Verify the result, and run it beside the source.")]
-Inline = Annotated[
-    bool, typer.Option("--inline", help="Replace relayout's operators by their bodies in standard ONNX.")
-]
-MaxTransposes = Annotated[
-    int | None,
-    typer.Option("--max-transposes", min=0, metavar="K", help="Allow no more than K transposes.", show_default=False),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")]
 
 
 def _print_version(asked: bool) -> None:

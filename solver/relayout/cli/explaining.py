@@ -20,10 +20,12 @@ __all__ = ["explained", "run_explain"]
 def run_explain(model: Path, wanted: Wanted, report_file: Path | None) -> int:
     """Legalize `model` without writing it, and print why each conversion is there."""
     check_files({"--report": report_file})
+    from relayout.rendering import render_json
+
     with Bar(STEPS) as bar:
         report = legalize_file(model, wanted, bar).report
     if report_file is not None:
-        put(report_file, "--report", report.model_dump_json(indent=2) + "\n")
+        put(report_file, "--report", render_json(report))
     print_result(explained(report))
     return DONE
 

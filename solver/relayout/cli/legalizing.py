@@ -12,8 +12,9 @@ from relayout.cli.failures import DONE, FINDINGS
 from relayout.cli.files import STDOUT, check_files, check_output, put
 from relayout.cli.findings import finding_lines
 from relayout.cli.progress import Bar
-from relayout.cli.running import STEPS, Wanted, backend_of, legalize_file, save
+from relayout.cli.running import STEPS, Wanted, backend_of, legalize_file, read_file, save
 from relayout.cli.terminal import print_data, tell, terminal_width
+from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
 
 if TYPE_CHECKING:
     from relayout.legalize import Options, Outcome
@@ -56,8 +57,15 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
     if output != STDOUT:
         check_output(output)
     check_files({"-o": output, "--report": report_file})
+    from relayout.rendering import render_json
+
     with Bar(STEPS) as bar:
-        outcome = legalize_file(model, wanted, bar)
+        try:
+            outcome = legalize_file(model, wanted, bar)
+        except (InfeasibleError, OutOfTimeError) as error:
+            if report_file is not None:
+                put(report_file, "--report", render_json(_unsolved(model, wanted, error)))
+            raise
         report = outcome.report
         if report.ok:
             bar("write")
@@ -68,7 +76,7 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
             else:
                 save(outcome, model, output)
     if report_file is not None:
-        put(report_file, "--report", report.model_dump_json(indent=2) + "\n")
+        put(report_file, "--report", render_json(report))
     if not quiet:
         print_report(report)
         for line in _boundary(outcome, wanted.options):
@@ -78,6 +86,23 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
             tell("\n".join(finding_lines(report)))
         tell(f"relayout: error: {output} was not written, for the verification failed")
     return DONE if report.ok else FINDINGS
+
+
+def _unsolved(model: Path, wanted: Wanted, error: RelayoutError) -> Report:
+    """The report where there is no legal model: what the source spends, and why nothing came of it."""
+    from relayout.report import Report
+    from relayout.totals import totals
+
+    options = wanted.options
+    spent = totals(read_file(model), options.dims or {})
+    return Report(
+        status="infeasible" if isinstance(error, InfeasibleError) else "unknown",
+        objective=options.objective,
+        backend=wanted.backend.name,
+        before=spent,
+        after=spent,
+        warnings=(str(error),),
+    )
 
 
 def _boundary(outcome: Outcome, options: Options) -> Iterator[str]:
