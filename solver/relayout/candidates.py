@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import permutations
+from typing import Any, Generic, TypeVar
 
 from relayout.memory_format import Atom, Extent, Order, normal_form, source_order
 from relayout.rules import Axes, Free
@@ -19,14 +20,20 @@ __all__ = ["Space", "Spaces", "placements"]
 FORMATS_PER_TENSOR = 24
 """A tensor of rank 4 has no more orders; beyond this the search goes on without the rarer ones, and says so."""
 
+Answer = TypeVar("Answer")
 
-class Space:
-    """One free node's axes, the operands on them (constants excepted), and the orders under consideration."""
 
-    __slots__ = ("accepts", "extents", "operands", "orders", "rule")
+class Space(Generic[Answer]):
+    """One free node's axes, the operands on them (constants excepted), and the orders under consideration.
+
+    `accepts` says how the node runs in an order, None where it does not; `orders` keeps what it said, and the format that
+    the order gives each operand.
+    """
+
+    __slots__ = ("_places", "accepts", "extents", "operands", "orders", "rule")
 
     def __init__(
-        self, rule: Free, operands: tuple[tuple[Operand, Axes], ...], accepts: Callable[[Order], bool]
+        self, rule: Free, operands: tuple[tuple[Operand, Axes], ...], accepts: Callable[[Order], Answer | None]
     ) -> None:
         self.rule = rule
         self.operands = operands
@@ -39,16 +46,23 @@ class Space:
                     extents[axis] = own
         self.extents: tuple[Extent, ...] = tuple(extents)
         self.accepts = accepts
-        self.orders: dict[Order, None] = {}
-
-    def format_of(self, operand: Operand, axes: Axes, order: Order) -> Order | None:
-        """The format of the operand's tensor when the space is in `order`; None where the factors do not nest."""
-        own = [
-            Atom(axes.index(a.axis), a.inner, a.outer)
-            for a in order
-            if a.axis in axes and operand.view.extents[axes.index(a.axis)] != 1
+        self.orders: dict[Order, tuple[Answer, tuple[Order, ...]]] = {}
+        # For each operand, where each axis of the space stands among its own; unit axes have no place.
+        self._places = [
+            {axis: place for place, axis in enumerate(axes) if operand.view.extents[place] != 1}
+            for operand, axes in operands
         ]
-        return operand.view.to_root(tuple(own))
+
+    def formats(self, order: Order) -> tuple[Order, ...] | None:
+        """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
+        found: list[Order] = []
+        for (operand, _), places in zip(self.operands, self._places, strict=True):
+            own = [Atom(places[axis], inner, outer) for axis, inner, outer in order if axis in places]
+            format_ = operand.view.to_root(tuple(own))
+            if format_ is None:
+                return None
+            found.append(format_)
+        return tuple(found)
 
     def extend(self, operand: Operand, axes: Axes, format_: Order) -> Order | None:
         """An order of the space in which this operand has `format_`: missing axes follow their source neighbours."""
@@ -73,12 +87,12 @@ class Spaces:
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.formats: dict[Tensor, dict[Order, None]] = {t: {} for t in tensors if not t.constant}
         self.capped: set[Tensor] = set()
-        self._spaces: dict[Tensor, list[tuple[Space, Operand, Axes]]] = {}
+        self._spaces: dict[Tensor, list[tuple[Space[Any], Operand, Axes]]] = {}
         self._queue: deque[tuple[Tensor, Order]] = deque()
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
 
-    def add_space(self, space: Space) -> None:
+    def add_space(self, space: Space[Any]) -> None:
         """Enter a space before `spread`; the order of the source is its first candidate."""
         for operand, axes in space.operands:
             self._spaces.setdefault(operand.tensor, []).append((space, operand, axes))
@@ -96,15 +110,16 @@ class Spaces:
         self._queue.append((tensor, format_))
         return True
 
-    def add_order(self, space: Space, order: Order) -> None:
+    def add_order(self, space: Space[Answer], order: Order) -> None:
         """Consider this order of the space, with the formats that it gives its operands."""
-        if order in space.orders or not space.accepts(order):
+        if order in space.orders:
             return
-        formats = [(operand.tensor, space.format_of(operand, axes, order)) for operand, axes in space.operands]
-        if any(f is None for _, f in formats):
+        answer = space.accepts(order)
+        formats = space.formats(order) if answer is not None else None
+        if answer is None or formats is None:
             return
-        if all(f is not None and self.add_format(tensor, f) for tensor, f in formats):
-            space.orders[order] = None
+        if all(self.add_format(operand.tensor, f) for (operand, _), f in zip(space.operands, formats, strict=True)):
+            space.orders[order] = (answer, formats)
 
     def spread(self) -> None:
         """Carry every format through every space that touches it until nothing new appears."""

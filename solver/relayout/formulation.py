@@ -6,7 +6,7 @@ form are one format: there is nothing to convert.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from relayout.cost import Scale
 from relayout.errors import InternalError
 from relayout.layout import Layout
 from relayout.memory_format import Order, atom_extent
-from relayout.pricing import price_dims, tensor_bytes
+from relayout.pricing import tensor_bytes
 from relayout.problem import Choice, Problem, Use, Value
 from relayout.requirements import Requirements
 from relayout.views import Tensor
@@ -90,11 +90,13 @@ class Formulation:
 
 
 def formulate(
-    requirements: Requirements, model: ir.Model, backend: Backend, objective: str, dims: Mapping[str, int]
+    requirements: Requirements, elements: Callable[[ir.Shape | None], int], backend: Backend, objective: str
 ) -> Formulation:
-    """The problem of choosing every node's alternative at the least cost of conversions."""
+    """The problem of choosing every node's alternative at the least cost of conversions.
+
+    `elements` counts the elements of a shape, symbolic dims priced.
+    """
     held = _hold(requirements)
-    elements = price_dims(model, dims)
     charges = {h.tensor: 2 * tensor_bytes(elements(h.tensor.root.shape), h.tensor.root.dtype) for h in held}
     formats = {h.tensor: _formats(requirements, h) for h in held}
     costs = [a.cost for c in requirements.choices for a in c.alternatives]

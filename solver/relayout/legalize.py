@@ -18,12 +18,14 @@ from relayout.errors import InfeasibleError, OutOfTimeError, UsageError
 from relayout.explain import conversions_of
 from relayout.formulation import Formulation, formulate
 from relayout.model_io import Source, read_model, to_json, to_proto, warnings_of
-from relayout.report import Report, SolverFacts
+from relayout.pricing import price_dims, tensor_bytes
+from relayout.report import Conversion, Report, SolverFacts, Totals
 from relayout.requirements import collect_requirements
 from relayout.rewrite import rewrite
+from relayout.rules import Relabel
 from relayout.solve import Solution, solve
 from relayout.totals import totals
-from relayout.views import collect_tensors
+from relayout.views import Tensors, collect_tensors
 
 __all__ = ["Options", "Outcome", "inline_functions", "legalize", "legalize_model", "output_path"]
 
@@ -85,8 +87,8 @@ def legalize(
 ) -> tuple[Any, Report]:
     """The cheapest model that computes the same and is legal for `backend`, and the report.
 
-    `model` is a path (.onnx or .json), ONNX bytes, an onnx.ModelProto, an onnx_ir.Model or graph JSON (a dict). The legal
-    model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument itself is never changed.
+    `model` is a path (.onnx or .json), ONNX bytes, an onnx.ModelProto, an onnx_ir.Model or graph JSON (a dict). The
+    legal model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument is never changed.
     `input_layouts` and `output_layouts` set how graph inputs and outputs lie ("NHWC", or "any": the solver chooses).
     `desired_layouts` and `skip` go to the backend `convert-layout`. `check` runs the verifier against the source;
     `inline` replaces the `relayout::` functions by their bodies.
@@ -94,7 +96,7 @@ def legalize(
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
     options = Options(objective, input_layouts, output_layouts, dims, time_limit, engine, max_transposes)
-    chosen = load_backend(backend, options={"desired_layouts": desired_layouts, "skip": tuple(skip)})  # type: ignore[arg-type]
+    chosen = load_backend(backend, options={"desired_layouts": desired_layouts, "skip": tuple(skip)})
     outcome = legalize_model(read_model(model), chosen, options, progress=progress)
     legal, report = outcome.model, outcome.report
     if inline:
@@ -113,62 +115,115 @@ def legalize(
 def legalize_model(
     model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
 ) -> Outcome:
-    """The stages, one after the other, on a model of our own that may be changed."""
-    tell = progress or (lambda stage: None)
-    clock = perf_counter()
+    """The stages, one after the other, on a model of our own that may be changed.
+
+    The bodies of If, Loop and Scan are graphs of their own, with boundaries as in the source: each is legalized after
+    the graph that holds it.
+    """
     dims = dict(options.dims or {})
     before = totals(model, dims)
-    tell("requirements")
-    tensors = collect_tensors(model)
-    requirements = collect_requirements(
-        model,
-        backend,
-        tensors,
-        input_layouts={**_declared(model), **(options.input_layouts or {})},
-        output_layouts=options.output_layouts,
-    )
-    formulation = formulate(requirements, model, backend, options.objective, dims)
-    built = perf_counter() - clock
-    tell("solve")
-    natural = formulation.source_assignment()
-    solution = solve(
-        formulation.problem,
-        engine=options.engine,
-        time_limit=options.time_limit,
-        hint=natural,
-        max_conversions=options.max_transposes,
-    )
-    assignment = _assignment(solution, formulation)
-    made = list(formulation.conversions(assignment))
-    spent = sum(m.bytes for m in made)
-    tell("rewrite")
-    start = perf_counter()
-    changed = assignment != natural or (before.transposes, before.bytes) != (len(made), spent)
-    conversions = conversions_of(formulation, assignment)
-    if changed:
-        rewrite(model, formulation, assignment)
-    after = totals(model, dims) if changed else before
-    seconds = {"build": built, **solution.seconds, "rewrite": perf_counter() - start}
-    facts = SolverFacts(
-        choices=solution.choices,
-        kernel_choices=solution.kernel_choices,
-        engine=solution.engine,
-        seconds={name: round(value, 6) for name, value in seconds.items()},
-    )
-    cost, bound = _in_units(solution, formulation, assignment, options.objective)
-    report = Report(
-        status=solution.status,  # type: ignore[arg-type]
-        cost=cost,
-        bound=bound,
-        objective=options.objective,
-        backend=backend.name,
-        before=before,
-        after=after,
-        conversions=conversions,
-        solver=facts,
-        warnings=(*warnings_of(model), *requirements.warnings),
-    )
-    return Outcome(model, report, changed)
+    elements = price_dims(model, dims)
+    run = _Run(model, backend, options, elements, progress or (lambda stage: None))
+    run.legalize(model.graph, {**_declared(model), **(options.input_layouts or {})}, options.output_layouts or {})
+    for graph in list(model.graph.subgraphs()):
+        run.legalize(graph, {}, {})
+    after = totals(model, dims) if run.changed else before
+    return Outcome(model, run.report(before, after), run.changed)
+
+
+class _Run:
+    """One model's way through the stages, graph by graph, and what is to be reported of it."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        backend: Backend,
+        options: Options,
+        elements: Callable[[ir.Shape | None], int],
+        tell: Progress,
+    ) -> None:
+        self.model, self.backend, self.options, self.elements, self.tell = model, backend, options, elements, tell
+        self.changed = False
+        self.solved: list[tuple[Solution, int, int]] = []
+        self.conversions: list[Conversion] = []
+        self.warnings: dict[str, None] = dict.fromkeys(warnings_of(model))
+        self.seconds: dict[str, float] = {}
+        self.deadline = None if options.time_limit is None else perf_counter() + options.time_limit
+
+    def legalize(
+        self, graph: ir.Graph, input_layouts: Mapping[str, str], output_layouts: Mapping[str, str]
+    ) -> None:
+        """One graph. If the best assignment spends what the source spends and changes no node, it stays as it is."""
+        options = self.options
+        clock = perf_counter()
+        self.tell("requirements")
+        tensors = collect_tensors(graph, self.model.opset_imports)
+        requirements = collect_requirements(
+            graph, self.backend, tensors, input_layouts=input_layouts, output_layouts=output_layouts
+        )
+        formulation = formulate(requirements, self.elements, self.backend, options.objective)
+        clock = self._stage("build", clock)
+        self.tell("solve")
+        natural = formulation.source_assignment()
+        solution = solve(
+            formulation.problem,
+            engine=options.engine,
+            time_limit=None if self.deadline is None else max(self.deadline - perf_counter(), 0.001),
+            hint=natural,
+            max_conversions=self._conversions_left(),
+        )
+        for stage, seconds in solution.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        clock = perf_counter()
+        self.tell("rewrite")
+        assignment = _assignment(solution, formulation)
+        made = list(formulation.conversions(assignment))
+        self.solved.append((solution, *_in_units(solution, formulation, assignment, options.objective)))
+        self.conversions += conversions_of(formulation, assignment)
+        self.warnings.update(dict.fromkeys(requirements.warnings))
+        if assignment != natural or (len(made), sum(m.bytes for m in made)) != self._spent(tensors):
+            rewrite(self.model, graph, formulation, assignment)
+            self.changed = True
+        self._stage("rewrite", clock)
+
+    def report(self, before: Totals, after: Totals) -> Report:
+        statuses = [solution.status for solution, _, _ in self.solved]
+        main = self.solved[0][0]
+        return Report(
+            status="optimal" if set(statuses) == {"optimal"} else "feasible",
+            cost=sum(cost for _, cost, _ in self.solved),
+            bound=sum(bound for _, _, bound in self.solved),
+            objective=self.options.objective,
+            backend=self.backend.name,
+            before=before,
+            after=after,
+            conversions=tuple(self.conversions),
+            solver=SolverFacts(
+                choices=sum(solution.choices for solution, _, _ in self.solved),
+                kernel_choices=sum(solution.kernel_choices for solution, _, _ in self.solved),
+                engine=main.engine,
+                seconds={name: round(value, 6) for name, value in self.seconds.items()},
+            ),
+            warnings=tuple(self.warnings),
+        )
+
+    def _spent(self, tensors: Tensors) -> tuple[int, int]:
+        """How many Transposes the graph has that a view could stand for, and the bytes that they move."""
+        spent = [
+            2 * tensor_bytes(self.elements(node.outputs[0].shape), node.outputs[0].dtype)
+            for node, rule in tensors.rules.items()
+            if isinstance(rule, Relabel) and node.op_type == "Transpose"
+        ]
+        return len(spent), sum(spent)
+
+    def _conversions_left(self) -> int | None:
+        most = self.options.max_transposes
+        return None if most is None else max(most - len(self.conversions), 0)
+
+    def _stage(self, name: str, since: float) -> float:
+        now = perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - since
+        return now
 
 
 def _assignment(solution: Solution, formulation: Formulation) -> tuple[int, ...]:

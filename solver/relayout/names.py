@@ -20,8 +20,8 @@ __all__ = ["Names", "conventional"]
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
-# Values whose axes are tied: axis i of each stands for the tie's axis `axes[i]`, None where it is tied to nothing.
-_Tie = tuple[tuple[ir.Value, Sequence[int | None]], ...]
+# The axes of values that are one axis of a space, until one of them has a name and hands it to all.
+_Tied = list[tuple[ir.Value, int]]
 
 
 def conventional(rank: int) -> str | None:
@@ -34,7 +34,8 @@ class Names:
 
     def __init__(self, tensors: Tensors) -> None:
         self._letters: dict[ir.Value, dict[int, str]] = {}
-        self._ties: dict[ir.Value, list[_Tie]] = {}
+        # For each value and each space that it is in: what each of its axes is tied to there.
+        self._ties: dict[ir.Value, list[list[_Tied | None]]] = {}
         self._queue: deque[tuple[ir.Value, int, str]] = deque()
         self._tensors = tensors
         for node, rule in tensors.rules.items():
@@ -66,14 +67,14 @@ class Names:
                     self._name(value, axis, letter)
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
-        tie = tuple(
+        members = [
             (value, axes)
             for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
             if value is not None and axes is not None and self._follows(value)
-        )
-        for value, axes in tie:
-            self._ties.setdefault(value, []).append(tie)
-            if rule.letters:
+        ]
+        self._tie(members, len(rule.extents))
+        if rule.letters:
+            for value, axes in members:
                 for axis, space_axis in enumerate(axes):
                     self._name(value, axis, rule.letters[space_axis])
 
@@ -83,9 +84,21 @@ class Names:
             return
         # A unit axis has no atom, but a Transpose moves its name all the same: the rule tells which axis it was.
         axes = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in rule.axes]
-        tie: _Tie = ((source, range(len(source.shape))), (result, axes))
-        for value, _ in tie:
-            self._ties.setdefault(value, []).append(tie)
+        rank = len(source.shape)
+        self._tie([(source, range(rank)), (result, axes)], rank)
+
+    def _tie(self, members: Sequence[tuple[ir.Value, Sequence[int | None]]], rank: int) -> None:
+        """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is tied to nothing."""
+        tied: list[_Tied] = [[] for _ in range(rank)]
+        for value, axes in members:
+            own: list[_Tied | None] = []
+            for place, axis in enumerate(axes):
+                if axis is None:
+                    own.append(None)
+                    continue
+                tied[axis].append((value, place))
+                own.append(tied[axis])
+            self._ties.setdefault(value, []).append(own)
 
     def _follows(self, value: ir.Value) -> bool:
         return self._tensors.operands.get(value) is not None and not self._tensors.is_constant(value)
@@ -99,9 +112,9 @@ class Names:
     def _spread(self) -> None:
         while self._queue:
             value, axis, letter = self._queue.popleft()
-            for tie in self._ties.get(value, ()):
-                tied = {axes[axis] for member, axes in tie if member is value} - {None}
-                for other, axes in tie:
-                    for place, tied_axis in enumerate(axes):
-                        if tied_axis in tied:
-                            self._name(other, place, letter)
+            for own in self._ties.get(value, ()):
+                tied = own[axis]
+                if tied:
+                    for other, place in tied:
+                        self._name(other, place, letter)
+                    tied.clear()

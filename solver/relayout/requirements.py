@@ -1,7 +1,7 @@
 """Model x backend -> the implementations of every node, as memory formats of the tensors that it touches.
 
-Candidates are the witness of every requirement, the boundary and the source order, carried through the free rules in both
-directions to a fixpoint (capped per tensor; the cap is reported). Nothing here knows costs of conversions.
+Candidates are the witness of every requirement, the boundary and the source order, carried through the free rules in
+both directions to a fixpoint (capped per tensor; the cap is reported). Nothing here knows costs of conversions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relayout.layout import Layout
 from relayout.memory_format import Order, order_of, source_order
 from relayout.names import Names, conventional
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel
-from relayout.views import Operand, Tensors
+from relayout.views import Operand, Tensors, captured_values, outer_values
 
 MAX_RANK = 8
 
@@ -35,7 +35,7 @@ class FixedForm:
 
 
 Form = Order | FixedForm | int | None
-"""How an alternative is written: an order of a Free rule's space, a FixedForm, the index of a Listed rule, or as it is."""
+"""How an alternative is written: an order of a Free rule's space, a FixedForm, the place in a Listed rule, or as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Requirements:
 
 
 def collect_requirements(
-    model: ir.Model,
+    graph: ir.Graph,
     backend: Backend,
     tensors: Tensors,
     *,
@@ -90,27 +90,34 @@ def collect_requirements(
     Raises InfeasibleError where a requirement has no alternative at all, UsageError for a boundary layout that does not
     fit, BackendError for nonsense from the backend.
     """
-    builder = _Builder(model, backend, tensors)
-    builder.boundary(list(model.graph.inputs), input_layouts or {}, is_input=True)
-    for node in model.graph:
+    builder = _Builder(backend, tensors)
+    builder.boundary(list(graph.inputs), input_layouts or {}, is_input=True)
+    builder.outer(outer_values(graph))
+    for node in graph:
         if node not in tensors.constant_nodes and not isinstance(tensors.rules.get(node), Relabel):
             builder.node(node)
-    builder.boundary(list(model.graph.outputs), output_layouts or {}, is_input=False)
+    builder.boundary(list(graph.outputs), output_layouts or {}, is_input=False)
     return builder.finish()
 
 
 class _Wish:
     """One implementation as the backend states it, with the ports that it says something of."""
 
-    __slots__ = ("implementation", "layouts")
+    __slots__ = ("implementation", "is_empty", "layouts")
 
-    def __init__(self, implementation: Implementation, ports: tuple[Port, ...]) -> None:
+    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], inputs: int) -> None:
+        """`inputs` is the number of the node's own: of what its subgraphs read besides, nobody says anything."""
         self.implementation = implementation
-        self.layouts = tuple(
-            layout if _says_something(layout) else None
-            for port in ports
-            for layout in [(implementation.results if port.is_result else implementation.inputs)[port.index]]
-        )
+        layouts: list[Layout | None] = []
+        for port in ports:
+            stated = implementation.results if port.is_result else implementation.inputs
+            layout = stated[port.index] if port.is_result or port.index < inputs else None
+            layouts.append(layout if layout is not None and _says_something(layout) else None)
+        self.layouts = tuple(layouts)
+        self.is_empty = all(layout is None for layout in layouts)
+
+
+_Space = Space[tuple[_Wish, Order]]
 
 
 def _says_something(layout: Layout) -> bool:
@@ -122,17 +129,15 @@ def _says_something(layout: Layout) -> bool:
 class _Builder:
     """Collects the choices in three steps: ask the backend and enter spaces, spread candidates, list alternatives."""
 
-    def __init__(self, model: ir.Model, backend: Backend, tensors: Tensors) -> None:
+    def __init__(self, backend: Backend, tensors: Tensors) -> None:
         self.backend = backend
         self.tensors = tensors
         self.names = Names(tensors)
         self.spaces = Spaces(tensors.tensors)
-        self.model = model
         self.choices: list[NodeChoice] = []
-        self._pending: list[tuple[NodeChoice, Space, list[_Wish]]] = []
+        self._pending: list[tuple[NodeChoice, list[Axes | None], _Space, list[_Wish]]] = []
         self._free_boundary: list[NodeChoice] = []
 
-    # -- the graph's inputs and outputs ------------------------------------------------------------------------------
 
     def boundary(self, values: list[ir.Value], layouts: Mapping[str, str], *, is_input: bool) -> None:
         word = "input" if is_input else "output"
@@ -169,6 +174,20 @@ class _Builder:
             choice.alternatives.append(Alternative((format_,), order_of(axes), 0, _changes_nothing(order_of(axes))))
             choice.layouts.append((wanted or self.names.of(operand) or "as in the source",))
 
+    def outer(self, values: list[ir.Value]) -> None:
+        """What the graph reads of enclosing graphs comes as they hold it."""
+        for place, value in enumerate(values):
+            operand = self.tensors.operands.get(value)
+            if operand is None or operand.tensor.constant:
+                continue
+            natural = source_order(len(operand.view.axes))
+            format_ = operand.view.to_root(natural)
+            assert format_ is not None
+            choice = NodeChoice(f"outer value {value.name}", None, (Port(operand, True, place),))
+            choice.alternatives.append(Alternative((format_,), natural, 0, True))
+            choice.layouts.append(("as in the source",))
+            self.choices.append(choice)
+
     def _boundary_axes(self, operand: Operand, wanted: str | None, where: str) -> Axes:
         rank = len(operand.view.axes)
         if wanted is None:
@@ -189,7 +208,6 @@ class _Builder:
             )
         return tuple(names.index(letter) for letter in layout.names)
 
-    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def node(self, node: ir.Node) -> None:
         rule = self.tensors.rules.get(node)
@@ -205,16 +223,18 @@ class _Builder:
 
     def _ask(self, node: ir.Node) -> tuple[Implementation, ...]:
         """What the backend says; nobody can wish anything of a tensor with more dimensions than layouts have."""
-        if any(v is not None and v.shape is not None and len(v.shape) > MAX_RANK for v in (*node.inputs, *node.outputs)):
+        values = (v for v in (*node.inputs, *node.outputs) if v is not None and v.shape is not None)
+        if any(len(v.shape) > MAX_RANK for v in values if v.shape is not None):
             nothing = Layout.any(0)
             return (Implementation((nothing,) * len(node.inputs), (nothing,) * len(node.outputs)),)
         return ask(self.backend, node)
 
     def _ports(self, node: ir.Node, *, skip_constants: bool = True) -> tuple[Port, ...]:
         ports: list[Port] = []
+        operands = self.tensors.operands
         for is_result, values in ((False, node.inputs), (True, node.outputs)):
             for index, value in enumerate(values):
-                operand = self.tensors.operands.get(value) if value is not None else None
+                operand = operands.get(value) if value is not None else None
                 if operand is not None and not (skip_constants and operand.tensor.constant):
                     ports.append(Port(operand, is_result, index))
         return (*ports, *self._captured(node))
@@ -274,10 +294,10 @@ class _Builder:
     def _add(self, choice: NodeChoice, formats: list[Order], form: Form, wish: _Wish) -> None:
         """Enter an alternative; of two with the same formats the cheaper stays, then the one that changes nothing."""
         natural = _changes_nothing(form) and all(
-            f == self._source_format(port) for port, f in zip(choice.ports, formats, strict=True)
+            [f == self._source_format(port) for port, f in zip(choice.ports, formats, strict=True)]
         )
         alternative = Alternative(tuple(formats), form, wish.implementation.cost, natural)
-        shown = tuple(str(layout) if layout is not None else "" for layout in wish.layouts)
+        shown = tuple([str(layout) if layout is not None else "" for layout in wish.layouts])
         for place, known in enumerate(choice.alternatives):
             if known.formats == alternative.formats:
                 if (alternative.cost, not natural) < (known.cost, not known.is_source):
@@ -287,12 +307,8 @@ class _Builder:
         choice.layouts.append(shown)
 
     def _wish(self, choice: NodeChoice, implementation: Implementation) -> _Wish:
-        node = choice.node
-        assert node is not None
-        own = tuple(p for p in choice.ports if p.is_result or p.index < len(node.inputs))
-        wish = _Wish(implementation, own)
-        wish.layouts += (None,) * (len(choice.ports) - len(own))
-        return wish
+        assert choice.node is not None
+        return _Wish(implementation, choice.ports, len(choice.node.inputs))
 
     def _first_fault(self, choice: NodeChoice, wish: _Wish, orders: tuple[Axes | None, ...]) -> str | None:
         for port, layout, order in zip(choice.ports, wish.layouts, orders, strict=True):
@@ -321,28 +337,30 @@ class _Builder:
         size = max(1, dtype.bitwidth // 8) if dtype is not None and dtype.bitwidth else 4
         return TensorType(size, tuple(operand.view.extents[a] for a in axes))
 
-    # -- free operators --------------------------------------------------------------------------------------------------
 
     def _free(self, node: ir.Node, rule: Free, stated: tuple[Implementation, ...]) -> None:
         ports = self._ports(node)
         choice = NodeChoice(label_of(node), node, ports)
         self.choices.append(choice)
-        axes_of = {p: (rule.outputs if p.is_result else rule.inputs)[p.index] for p in ports}
-        laid = tuple((p.operand, axes) for p in ports if (axes := axes_of[p]) is not None)
-        wishes = [self._wish(choice, implementation) for implementation in stated]
-        space = Space(rule, laid, lambda order: self._accepted(choice, rule, axes_of, wishes, order) is not None)
-        self._pending.append((choice, space, wishes))
+        axes_of = [(rule.outputs if p.is_result else rule.inputs)[p.index] for p in ports]
+        laid = tuple([(p.operand, axes) for p, axes in zip(ports, axes_of, strict=True) if axes is not None])
+        wishes = sorted(
+            [self._wish(choice, implementation) for implementation in stated], key=lambda w: w.implementation.cost
+        )
+        space: _Space = Space(rule, laid, lambda order: self._accepted(choice, rule, axes_of, wishes, order))
+        self._pending.append((choice, axes_of, space, wishes))
         self.spaces.add_space(space)
         for wish in wishes:
             self._seed_wish(choice, rule, axes_of, wish, space)
 
     def _seed_wish(
-        self, choice: NodeChoice, rule: Free, axes_of: Mapping[Port, Axes | None], wish: _Wish, space: Space
+        self, choice: NodeChoice, rule: Free, axes_of: list[Axes | None], wish: _Wish, space: _Space
     ) -> None:
-        for port, layout in zip(choice.ports, wish.layouts, strict=True):
-            axes = axes_of[port]
+        for port, axes, layout in zip(choice.ports, axes_of, wish.layouts, strict=True):
+            if layout is None or axes is None:
+                continue
             letters = self._letters(rule, port, axes)
-            if layout is None or axes is None or letters is None or sorted(layout.names) != sorted(letters):
+            if letters is None or sorted(layout.names) != sorted(letters):
                 continue
             own = order_of(tuple(letters.index(letter) for letter in layout.names))
             format_ = port.operand.view.to_root(own)
@@ -356,15 +374,15 @@ class _Builder:
         return self.names.of(port.operand)
 
     def _accepted(
-        self, choice: NodeChoice, rule: Free, axes_of: Mapping[Port, Axes | None], wishes: list[_Wish], order: Order
+        self, choice: NodeChoice, rule: Free, axes_of: list[Axes | None], wishes: list[_Wish], order: Order
     ) -> tuple[_Wish, Order] | None:
-        """The cheapest wish that this order meets, and the order with its unit axes placed; None where there is none.
+        """The first wish that this order meets, and the order with its unit axes placed; None where there is none.
 
         An order that ONNX's operator does not take is possible where a backend asks for it by the operator's letters.
         """
         rank = len(rule.extents)
-        for wish in sorted(wishes, key=lambda w: w.implementation.cost):
-            if all(layout is None for layout in wish.layouts):
+        for wish in wishes:
+            if wish.is_empty:
                 if rule.splits and not all(a.is_whole for a in order):
                     return wish, order
                 place = next((p for p in placements(order, rank) if rule.allows(p)), None)
@@ -377,18 +395,16 @@ class _Builder:
         return None
 
     def _meets_all(
-        self, choice: NodeChoice, rule: Free, axes_of: Mapping[Port, Axes | None], wish: _Wish, place: Axes
+        self, choice: NodeChoice, rule: Free, axes_of: list[Axes | None], wish: _Wish, place: Axes
     ) -> bool:
-        for port, layout in zip(choice.ports, wish.layouts, strict=True):
+        for port, axes, layout in zip(choice.ports, axes_of, wish.layouts, strict=True):
             if layout is None:
                 continue
-            axes = axes_of[port]
             own = tuple(axes.index(a) for a in place if a in axes) if axes is not None else None
             if not self._meets(port, layout, own, self._letters(rule, port, axes)):
                 return False
         return True
 
-    # -- operators with named axes ---------------------------------------------------------------------------------------
 
     def _fixed(self, node: ir.Node, rule: Fixed, stated: tuple[Implementation, ...]) -> None:
         ports = self._ports(node)
@@ -440,12 +456,11 @@ class _Builder:
                 orders[side].append(tuple(names.index(letter) for letter in wanted))
         return FixedForm(tuple(orders[0]), tuple(orders[1]))
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
 
     def finish(self) -> Requirements:
         self.spaces.spread()
-        for choice, space, wishes in self._pending:
-            self._list(choice, space, wishes)
+        for choice, axes_of, space, wishes in self._pending:
+            self._list(choice, axes_of, space, wishes)
         for choice in self._free_boundary:
             (port,) = choice.ports
             for format_ in self.spaces.formats[port.operand.tensor]:
@@ -464,22 +479,14 @@ class _Builder:
             )
         return Requirements(self.tensors, self.names, self.choices, warnings)
 
-    def _list(self, choice: NodeChoice, space: Space, wishes: list[_Wish]) -> None:
-        rule = space.rule
-        axes_of = {p: (rule.outputs if p.is_result else rule.inputs)[p.index] for p in choice.ports}
-        for order in space.orders:
-            accepted = self._accepted(choice, rule, axes_of, wishes, order)
-            assert accepted is not None
-            wish, form = accepted
-            formats = []
-            for port in choice.ports:
-                axes = axes_of[port]
-                format_ = (
-                    self._source_format(port) if axes is None else space.format_of(port.operand, axes, order)
-                )
-                assert format_ is not None
-                formats.append(format_)
-            self._add(choice, formats, form, wish)
+    def _list(self, choice: NodeChoice, axes_of: list[Axes | None], space: _Space, wishes: list[_Wish]) -> None:
+        for (wish, form), formats in space.orders.values():
+            laid = iter(formats)
+            every = [
+                self._source_format(port) if axes is None else next(laid)
+                for port, axes in zip(choice.ports, axes_of, strict=True)
+            ]
+            self._add(choice, every, form, wish)
         if not choice.alternatives:
             broken = [
                 f"{_place(choice, port)} requires {layout}"
@@ -522,27 +529,3 @@ def _place(choice: NodeChoice, port: Port) -> str:
 def label_of(node: ir.Node) -> str:
     """The node as messages name it: its operator, and its own name or its first result's."""
     return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
-
-
-def captured_values(node: ir.Node) -> list[ir.Value]:
-    """The values of enclosing graphs that the node's subgraphs read, each once, in the order of reading."""
-    found: dict[ir.Value, None] = {}
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            graphs = [attribute.as_graph()]
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            graphs = list(attribute.as_graphs())
-        else:
-            continue
-        for graph in graphs:
-            inner: set[ir.Value] = set(graph.inputs) | set(graph.initializers.values())
-            for each in graph.all_nodes():
-                inner.update(each.outputs)
-                for attr in each.attributes.values():
-                    if attr.type == ir.AttributeType.GRAPH:
-                        inner.update(attr.as_graph().inputs)
-                        inner.update(attr.as_graph().initializers.values())
-            for each in graph.all_nodes():
-                found.update(dict.fromkeys(v for v in each.inputs if v is not None and v not in inner))
-            found.update(dict.fromkeys(v for v in graph.outputs if v not in inner))
-    return list(found)

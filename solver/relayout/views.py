@@ -1,11 +1,12 @@
 """The model's values as tensors in memory and views of them.
 
 A relabel node (Transpose, Reshape, Squeeze, ...) makes no tensor: its result is a view of the tensor that it reads. A
-tensor's memory format is given in the axes of its **root**, the value that a real node, a graph input or a constant gives.
+tensor's memory format is given in the axes of its **root**: the value that a real node, an input or a constant gives.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -13,9 +14,9 @@ import onnx_ir as ir
 from relayout.memory_format import Extent, View
 from relayout.rules import Listed, Relabel, Rule, extents_of, rule_of
 
-__all__ = ["Operand", "Tensor", "Tensors", "collect_tensors", "holds_subgraph"]
+__all__ = ["Operand", "Tensor", "Tensors", "captured_values", "collect_tensors", "graphs_of", "outer_values"]
 
-_NONDETERMINISTIC = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+_NONDETERMINISTIC = set("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 
 
 @dataclass(eq=False, slots=True)
@@ -65,24 +66,63 @@ class Tensors:
         return value is None or value in self._constants
 
 
-def collect_tensors(model: ir.Model) -> Tensors:
-    """Walk the main graph once, in its topological order."""
+def collect_tensors(graph: ir.Graph, opsets: Mapping[str, int]) -> Tensors:
+    """Walk one graph once, in its topological order. What it reads of enclosing graphs is like an input of its own."""
     found = Tensors()
-    graph = model.graph
-    opsets = dict(model.opset_imports)
     inputs = set(graph.inputs)
     for value in graph.inputs:
         found.add(value, constant=False)
+    for value in outer_values(graph):
+        found.add(value, constant=_is_stored(value))
     for value in graph.initializers.values():
         if value not in inputs:
             found.add(value, constant=True)
     for node in graph:
-        _collect_node(node, found, opsets)
+        _collect_node(node, found, dict(opsets))
     return found
 
 
-def holds_subgraph(node: ir.Node) -> bool:
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+def outer_values(graph: ir.Graph) -> list[ir.Value]:
+    """The values of enclosing graphs that this graph and its subgraphs read, each once, in the order of reading."""
+    own: set[ir.Value] = set()
+    for inner in (graph, *graph.subgraphs()):
+        own.update(inner.inputs, inner.initializers.values())
+    found: dict[ir.Value, None] = {}
+    nodes = list(graph.all_nodes())
+    for node in nodes:
+        own.update(node.outputs)
+    for node in nodes:
+        found.update(dict.fromkeys(v for v in node.inputs if v is not None and v not in own))
+    for inner in (graph, *graph.subgraphs()):
+        found.update(dict.fromkeys(v for v in inner.outputs if v not in own))
+    return list(found)
+
+
+def captured_values(node: ir.Node) -> list[ir.Value]:
+    """The values of enclosing graphs that the node's subgraphs read, each once, in the order of reading."""
+    found: dict[ir.Value, None] = {}
+    for graph in graphs_of(node):
+        found.update(dict.fromkeys(outer_values(graph)))
+    return list(found)
+
+
+def graphs_of(node: ir.Node) -> list[ir.Graph]:
+    """The graphs in the node's attributes."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found += attribute.as_graphs()
+    return found
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Whether the value is a constant of an enclosing graph, whose numbers are at hand."""
+    producer = value.producer()
+    if producer is not None:
+        return producer.op_type == "Constant" and producer.domain in ("", "ai.onnx")
+    return value.is_initializer() and not value.is_graph_input()
 
 
 def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None:
@@ -126,7 +166,7 @@ def _is_constant(node: ir.Node, found: Tensors) -> bool:
         return False
     if node.op_type == "Constant":
         return True
-    if holds_subgraph(node):
+    if graphs_of(node):
         return False
     return bool(node.inputs) and all(found.is_constant(value) for value in node.inputs)
 

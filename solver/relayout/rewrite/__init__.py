@@ -16,11 +16,14 @@ from relayout.rewrite.rewriter import Rewriter
 __all__ = ["rewrite"]
 
 
-def rewrite(model: ir.Model, formulation: Formulation, assignment: Sequence[int]) -> None:
-    """Make `model` what the assignment says. The formulation was built from this very object, which is changed."""
-    rewriter = Rewriter(model, formulation, assignment)
+def rewrite(model: ir.Model, graph: ir.Graph, formulation: Formulation, assignment: Sequence[int]) -> None:
+    """Make `graph`, the model's own or one inside it, what the assignment says.
+
+    The formulation was built from this very object, which is changed.
+    """
+    rewriter = Rewriter(model, graph, formulation, assignment)
     rewriter.enter_inputs()
-    for node in list(model.graph):
+    for node in list(graph):
         rewriter.write(node)
     rewriter.leave_outputs()
     rewriter.clean_up()

@@ -84,7 +84,7 @@ class Constants:
         tensor.name = name
         made = ir.Value(
             name=name,
-            shape=ir.Shape(list(tensor.shape)),
+            shape=ir.Shape(tensor.shape.numpy()),
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
             doc_string=value.doc_string,
@@ -113,11 +113,11 @@ class Constants:
         attributes = {name: attr for name, attr in producer.attributes.items() if name not in edit.attributes}
         for name, setting in edit.attributes.items():
             if setting is not None:
-                attributes[name] = ir.convenience.convert_attribute(name, _listed(setting))
+                attributes[name] = ir.convenience.convert_attribute(name, setting)
         source = producer.outputs[0]
-        extents = rule.outputs[0] and extents_of(source)
-        own = rule.outputs[0]
-        assert own is not None and extents is not None
+        extents, own = extents_of(source), rule.outputs[0]
+        assert own is not None
+        assert extents is not None
         shape = [extents[own.index(a)] for a in order if a in own]
         result = ir.Value(name=self._emitter.fresh(f"{source.name}_laid"), shape=ir.Shape(shape), type=source.type)
         self._emitter.emitted.append(
@@ -145,10 +145,6 @@ class Constants:
         return made
 
 
-def _listed(setting: object) -> object:
-    return list(setting) if isinstance(setting, tuple) else setting
-
-
 def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
     """The order of the space that lays the result out by `perm`, where the result has all of the space's axes."""
     if len(own) != len(rule.extents):
@@ -157,7 +153,7 @@ def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
 
 
 def _fold(value: ir.Value) -> ir.TensorProtocol | None:
-    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or it is too large."""
+    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or large."""
     nodes: list[ir.Node] = []
     leaves: dict[str, np.ndarray] = {}
     pending, seen = [value], set()

@@ -15,6 +15,7 @@ __all__ = ["DOMAIN", "Signature", "ensure_function"]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
+NATIVE = "_native"
 LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
 
 
@@ -64,16 +65,16 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     nodes: list[ir.Node] = []
     read: list[ir.Value | None] = []
     for value, perm in zip(inputs, signature.input_perms, strict=True):
-        read.append(_transposed(value, perm, f"{value.name}_native", nodes))
+        read.append(_transposed(value, perm, f"{value.name}{NATIVE}", nodes))
     attributes = [
         ir.RefAttr(name, name, ir.AttributeType(attribute.type.value)) for name, attribute in schema.attributes.items()
     ]
     inner = ir.Node("", signature.operator, read, attributes, num_outputs=len(signature.result_perms))
     for place, value in enumerate(inner.outputs):
-        value.name = f"{schema.outputs[min(place, len(schema.outputs) - 1)].name}_native"
+        value.name = f"{schema.outputs[min(place, len(schema.outputs) - 1)].name}{NATIVE}"
     nodes.append(inner)
     outputs = [
-        _transposed(value, perm, (value.name or "").removesuffix("_native"), nodes)
+        _transposed(value, perm, (value.name or "").removesuffix(NATIVE), nodes)
         for value, perm in zip(inner.outputs, signature.result_perms, strict=True)
     ]
     graph = ir.Graph(inputs, outputs, nodes=nodes, opset_imports={"": opset}, name=signature.operator)
@@ -83,18 +84,11 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
 
 
 def _transposed(value: ir.Value, perm: tuple[int, ...] | None, name: str, nodes: list[ir.Node]) -> ir.Value:
-    if perm is None or perm == tuple(range(len(perm))):
-        operator, attributes = "Identity", []
-        if perm is None and not name.endswith("_native"):
-            # A result that keeps its layout still needs its own name.
-            result = ir.Value(name=name)
-            nodes.append(ir.Node("", operator, [value], attributes, outputs=[result]))
-            return result
-        if perm is None:
-            return value
-        result = ir.Value(name=name)
-        nodes.append(ir.Node("", operator, [value], attributes, outputs=[result]))
-        return result
+    """`value` in another order under `name`; one that keeps its order is read as it is, or given by an Identity."""
+    moves = perm is not None and perm != tuple(range(len(perm)))
+    if not moves and name.endswith(NATIVE):
+        return value
     result = ir.Value(name=name)
-    nodes.append(ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", perm)], outputs=[result]))
+    attributes = [ir.AttrInt64s("perm", perm)] if moves and perm is not None else []
+    nodes.append(ir.Node("", "Transpose" if moves else "Identity", [value], attributes, outputs=[result]))
     return result

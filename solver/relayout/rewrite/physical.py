@@ -1,14 +1,14 @@
-"""Tensors as the legal model holds them: the groups of atoms that its dimensions are, and the nodes between two such.
+"""Tensors as the legal model holds them: groups of atoms as dimensions, and the nodes between two such.
 
-A dimension is a group of atoms of the root's axes, outermost first; a unit dimension is the empty group, for a unit axis
-has no place. A Reshape regroups without moving anything; a Transpose moves whole groups.
+A dimension is a group of atoms of the root's axes, outermost first; a unit dimension is the empty group, for a unit
+axis has no place. A Reshape regroups without moving anything; a Transpose moves whole groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -36,7 +36,7 @@ def same_but_leading_units(dims: Dims, other: Dims) -> bool:
 
 
 class Emitter:
-    """Makes the nodes that turn one physical tensor into another. Nodes collect in `emitted` until somebody places them."""
+    """Makes the nodes that turn one physical tensor into another; they collect in `emitted` until they are placed."""
 
     def __init__(self, names: set[str], opset: int) -> None:
         self.emitted: list[ir.Node] = []
@@ -155,7 +155,7 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
 
 
 def reshape_target(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[int] | None:
-    """The shape input of a Reshape: numbers, 0 where a dimension stays in its place, one -1; None if that is too little."""
+    """The shape input of a Reshape: numbers, 0 where a dimension stays in its place, one -1; None if that won't do."""
     shape: list[int] = []
     open_places = 0
     if 0 in extents:
@@ -205,12 +205,12 @@ def _common_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> t
             )
             bounds = [atom.outer, *inside, atom.inner]
             pieces += [
-                Atom(atom.axis, low, high) for high, low in zip(bounds, bounds[1:], strict=False)
+                Atom(atom.axis, low, high) for high, low in pairwise(bounds)
             ]
         return pieces
 
     fine_left, fine_right = cut(left), cut(right)
-    follows = set(zip(fine_right, fine_right[1:], strict=False))
+    follows = set(pairwise(fine_right))
     groups: list[list[Atom]] = []
     for place, atom in enumerate(fine_left):
         if place and (fine_left[place - 1], atom) in follows:

@@ -9,13 +9,13 @@ import onnx_ir as ir
 from relayout.errors import InternalError
 from relayout.formulation import Formulation, Made
 from relayout.memory_format import Atom, Order, order_of, source_order
-from relayout.requirements import FixedForm, NodeChoice, Port, captured_values
+from relayout.requirements import FixedForm, NodeChoice, Port
 from relayout.rewrite.constants import Constants, broadcast_shape, input_places
 from relayout.rewrite.functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, ensure_function
 from relayout.rewrite.physical import Dims, Emitter, Physical, dims_shape, same_but_leading_units
-from relayout.rules import Axes, Edit, Fixed, Free, Listed, Relabel, extents_of
+from relayout.rules import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rules.spatial import native_letters
-from relayout.views import Operand, Tensor, holds_subgraph
+from relayout.views import Operand, Tensor, captured_values, graphs_of
 
 __all__ = ["Rewriter"]
 
@@ -26,12 +26,14 @@ LAYOUT_KEY = "relayout.layout"
 class Rewriter:
     """Changes one model in place."""
 
-    def __init__(self, model: ir.Model, formulation: Formulation, assignment: Sequence[int]) -> None:
+    def __init__(
+        self, model: ir.Model, graph: ir.Graph, formulation: Formulation, assignment: Sequence[int]
+    ) -> None:
         self.model = model
-        self.graph = model.graph
+        self.graph = graph
         self.requirements = formulation.requirements
         self.tensors = self.requirements.tensors
-        self.emitter = Emitter(_names(model.graph), model.opset_imports.get("", 1))
+        self.emitter = Emitter(_names(model), model.opset_imports.get("", 1))
         self.constants = Constants(self.tensors, self.emitter)
         self.chosen = {
             id(choice): choice.alternatives[picked]
@@ -44,7 +46,6 @@ class Rewriter:
             self.made.setdefault(made.tensor, []).append(made)
         self.first = next(iter(self.graph), None)
 
-    # -- the boundary --------------------------------------------------------------------------------------------------
 
     def enter_inputs(self) -> None:
         """Each graph input in its format, with the copies that somebody wants."""
@@ -80,7 +81,7 @@ class Rewriter:
             given.add(value)
             return
         if value.is_graph_input() or value.is_initializer() or value in given or value.is_graph_output():
-            value = self.emitter.node("Identity", [value], {}, value, value.shape or [], f"{old.name}_given")
+            value = self.emitter.node("Identity", [value], {}, value, extents_of(value) or (), f"{old.name}_given")
         name = old.name
         if old is not value:
             old.name = self.emitter.fresh(f"{name}_source")
@@ -89,7 +90,6 @@ class Rewriter:
         self.graph.outputs[place] = value
         given.add(value)
 
-    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def write(self, node: ir.Node) -> None:
         """Write one node of the source in its chosen form; relabels and constants are written where they are read."""
@@ -112,7 +112,7 @@ class Rewriter:
             self._wire(node, choice, (None,) * len(node.inputs))
             gather = None
             self._give(node, choice, (None,) * len(node.outputs))
-        if holds_subgraph(node):
+        if graphs_of(node):
             self._wire_captured(node, choice)
         self._place(node)
         if gather is not None:
@@ -231,7 +231,8 @@ class Rewriter:
                 _standard(node)
         elif not unchanged:
             data, result = laid[0], results[0]
-            assert data is not None and result is not None
+            assert data is not None
+            assert result is not None
             layouts = [("data_layout", data)]
             if rule.kernel is not None:
                 kernel = laid[rule.kernel]
@@ -242,8 +243,8 @@ class Rewriter:
             self._relayout(
                 node,
                 tuple(layouts),
-                tuple(_perm(l, n) for l, n in zip(laid, rule.native_inputs, strict=True)),
-                tuple(_perm(n, l) for l, n in zip(results, rule.native_outputs, strict=True)),
+                tuple(_perm(lies, reads) for lies, reads in zip(laid, rule.native_inputs, strict=True)),
+                tuple(_perm(gives, lies) for lies, gives in zip(results, rule.native_outputs, strict=True)),
             )
         self._give(node, choice, form.outputs)
         return None
@@ -306,8 +307,7 @@ class Rewriter:
             if setting is None:
                 node.attributes.pop(name, None)
             else:
-                listed = list(setting) if isinstance(setting, tuple) else setting
-                node.attributes[name] = ir.convenience.convert_attribute(name, listed)
+                node.attributes[name] = ir.convenience.convert_attribute(name, setting)
         for index, array in edit.constants.items():
             if index >= len(node.inputs):
                 node.resize_inputs(index + 1)
@@ -324,7 +324,6 @@ class Rewriter:
             self.copies[key] = [Physical(read, k.dims) if k.value is raw else k for k in known]
         self._place_after(node)
 
-    # -- copies --------------------------------------------------------------------------------------------------------
 
     def _register(
         self, value: ir.Value, operand: Operand, format_: Order, own: Order, node: ir.Node | None
@@ -417,7 +416,6 @@ class Rewriter:
     def _stem(self, operand: Operand) -> str:
         return operand.tensor.root.name or "value"
 
-    # -- placing -------------------------------------------------------------------------------------------------------
 
     def _replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
         if node.inputs[index] is not value:
@@ -452,23 +450,21 @@ class Rewriter:
                 del self.graph.initializers[name]
         for source, copies in self.constants.replaced.items():
             # A weight that exists in one layout only keeps its name.
-            if len(copies) == 1 and source.name and source.name not in self.graph.initializers:
-                if source.producer() is None and copies[0].name in self.graph.initializers:
-                    copies[0].name = source.name
-                    if copies[0].const_value is not None:
-                        copies[0].const_value.name = source.name
+            gone = source.producer() is None and source.name and source.name not in self.graph.initializers
+            if gone and len(copies) == 1 and copies[0].name in self.graph.initializers:
+                copies[0].name = source.name
+                if copies[0].const_value is not None:
+                    copies[0].const_value.name = source.name
 
 
-def _names(graph: ir.Graph) -> set[str]:
-    """Every value's and node's name, in subgraphs too."""
-    names = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
-    for node in graph.all_nodes():
-        names.add(node.name or "")
-        names.update(v.name for v in node.outputs if v.name)
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                inner = attribute.as_graph()
-                names.update(v.name for v in (*inner.inputs, *inner.initializers.values()) if v.name)
+def _names(model: ir.Model) -> set[str]:
+    """Every value's and node's name, in subgraphs too: an inner name must not hide an outer one."""
+    names: set[str] = set()
+    for graph in (model.graph, *model.graph.subgraphs()):
+        names.update(v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
+        for node in graph:
+            names.add(node.name or "")
+            names.update(v.name for v in node.outputs if v.name)
     return names
 
 
@@ -528,20 +524,12 @@ def _standard(node: ir.Node) -> None:
 
 
 def _replace_inside(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            graphs = [attribute.as_graph()]
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            graphs = list(attribute.as_graphs())
-        else:
-            continue
-        for graph in graphs:
-            for inner in graph.all_nodes():
+    for outer in graphs_of(node):
+        for graph in (outer, *outer.subgraphs()):
+            for inner in graph:
                 for index, value in enumerate(inner.inputs):
                     if value is old:
                         inner.replace_input_with(index, new)
             for place, value in enumerate(graph.outputs):
                 if value is old:
                     graph.outputs[place] = new
-
-

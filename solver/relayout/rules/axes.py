@@ -9,7 +9,9 @@ from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
 from relayout.rules.rule import Axes, Edit, Free, position
 
-REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+)
 
 
 def _along(node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...]) -> Free:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -13,6 +14,7 @@ from relayout.rules.rule import Rule
 __all__ = ["Row", "row", "rows", "rule_of"]
 
 Builder = Callable[[Reading], Rule]
+Built = TypeVar("Built", bound=Callable[[Reading], Rule])
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,10 @@ class Row:
 _table: dict[tuple[str, str], list[Row]] = {}
 
 
-def row(kind: str, *operators: str, since: int = 7, domain: str = "") -> Callable[[Builder], Builder]:
+def row(kind: str, *operators: str, since: int = 7, domain: str = "") -> Callable[[Built], Built]:
     """Enter a builder for these operators. Rows of one operator stand in ascending order of `since`."""
 
-    def enter(build: Builder) -> Builder:
+    def enter(build: Built) -> Built:
         for operator in operators:
             entries = _table.setdefault((domain, operator), [])
             entries.append(Row(domain, operator, since, kind, build))
@@ -54,7 +56,8 @@ def rule_of(node: ir.Node, opsets: dict[str, int]) -> Rule | None:
     """
     domain = "" if node.domain in ("", "ai.onnx", "relayout") else node.domain
     entries = _table.get((domain, node.op_type))
-    if not entries or any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    subgraph = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    if not entries or any(attribute.type in subgraph for attribute in node.attributes.values()):
         return None
     opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
     applicable = [entry for entry in entries if entry.since <= opset]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from relayout.memory_format import Atom, Extent, Order
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
@@ -27,7 +29,7 @@ def dropout(node: Reading) -> Relabel:
     """In inference Dropout is the identity; with a mask that is read or in training it is not."""
     if node.used(1) or (node.opset >= 12 and node.has(2) and node.constant(2).any()):
         raise NoRuleError
-    return identity(node)
+    return Relabel(tuple((Atom(axis),) for axis in range(node.rank())))
 
 
 @row("relabel", "Squeeze")
@@ -67,52 +69,71 @@ def reshape(node: Reading) -> Relabel:
     return Relabel(atoms)
 
 
+@dataclass(slots=True)
+class _Part:
+    """What is left of an axis: its extent, and the stride at which the rest of it begins."""
+
+    axis: int
+    extent: Extent
+    inner: int = 1
+
+
 def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> tuple[Order, ...] | None:
     """The target's axes as factors of the source's, or None where that is not certain.
 
     Both are read from the innermost axis outwards; an axis is cut where the other side ends. Symbolic extents match
     their own name only; one pair of outermost leftovers need no match, since the totals are equal.
     """
-    left = [[axis, extent, 1] for axis, extent in enumerate(source) if extent != 1]
-    right = [[axis, extent] for axis, extent in enumerate(target) if extent != 1]
-    found: list[list[Atom]] = [[] for _ in target]
     if 0 in source or 0 in target:
         return None
+    left = [_Part(axis, extent) for axis, extent in enumerate(source) if extent != 1]
+    right = [_Part(axis, extent) for axis, extent in enumerate(target) if extent != 1]
+    found: list[list[Atom]] = [[] for _ in target]
     while left and right:
-        axis, extent, inner = left[-1]
-        goal, wanted = right[-1]
-        last_pair = len(left) == 1 and len(right) == 1
-        numbers = isinstance(extent, int) and isinstance(wanted, int)
-        if (extent == wanted and extent is not None) or (last_pair and not numbers):
-            left.pop()
-            right.pop()
-            found[goal].append(Atom(axis, inner))
-        elif not numbers:
-            # An unknown outermost axis may still be cut by a known number, or take up what is left.
-            if isinstance(wanted, int) and len(left) == 1 and _divides_rest(right, source, target):
-                found[goal].append(Atom(axis, inner, inner * wanted))
-                left[-1] = [axis, None, inner * wanted]
-                right.pop()
-            elif isinstance(extent, int) and len(right) == 1:
-                found[goal].append(Atom(axis, inner))
-                left.pop()
-            else:
-                return None
-        elif extent > wanted and extent % wanted == 0:
-            found[goal].append(Atom(axis, inner, inner * wanted))
-            left[-1] = [axis, extent // wanted, inner * wanted]
-            right.pop()
-        elif wanted > extent and wanted % extent == 0:
-            found[goal].append(Atom(axis, inner))
-            right[-1] = [goal, wanted // extent]
-            left.pop()
-        else:
+        if not _take(left, right, found):
             return None
     if left or right:
         return None
     return tuple(tuple(reversed(atoms)) for atoms in found)
 
 
-def _divides_rest(right: list, source: tuple[Extent, ...], target: tuple[Extent, ...]) -> bool:
-    """An unknown axis that alone makes up all the target axes left is divided by each of the known ones."""
-    return sum(not isinstance(extent, int) for _, extent in right) <= 1
+def _take(left: list[_Part], right: list[_Part], found: list[list[Atom]]) -> bool:
+    """Match the innermost parts of both sides as far as they go together; False where they do not nest for certain."""
+    part, goal = left[-1], right[-1]
+    if not isinstance(part.extent, int) or not isinstance(goal.extent, int):
+        same = part.extent == goal.extent and part.extent is not None
+        if same or (len(left) == 1 and len(right) == 1):
+            found[goal.axis].append(Atom(part.axis, part.inner))
+            left.pop()
+            right.pop()
+        elif isinstance(goal.extent, int) and len(left) == 1 and _unknown(right) <= 1:
+            # An unknown axis that alone makes up all that is left of the target is divided by each known one.
+            found[goal.axis].append(Atom(part.axis, part.inner, part.inner * goal.extent))
+            left[-1] = _Part(part.axis, None, part.inner * goal.extent)
+            right.pop()
+        elif isinstance(part.extent, int) and len(right) == 1:
+            # An unknown axis of the target takes up all that is left of the source.
+            found[goal.axis].append(Atom(part.axis, part.inner))
+            left.pop()
+        else:
+            return False
+        return True
+    if part.extent == goal.extent:
+        found[goal.axis].append(Atom(part.axis, part.inner))
+        left.pop()
+        right.pop()
+    elif part.extent % goal.extent == 0:
+        found[goal.axis].append(Atom(part.axis, part.inner, part.inner * goal.extent))
+        left[-1] = _Part(part.axis, part.extent // goal.extent, part.inner * goal.extent)
+        right.pop()
+    elif goal.extent % part.extent == 0:
+        found[goal.axis].append(Atom(part.axis, part.inner))
+        right[-1] = _Part(goal.axis, goal.extent // part.extent)
+        left.pop()
+    else:
+        return False
+    return True
+
+
+def _unknown(parts: list[_Part]) -> int:
+    return sum(not isinstance(part.extent, int) for part in parts)

@@ -31,8 +31,8 @@ AttributeValue = int | float | str | tuple[int, ...] | tuple[float, ...] | None
 class Edit:
     """How a node's text changes when its operands are in another order.
 
-    `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a vector
-    with an entry per axis, and is to be read in this order.
+    `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a
+    vector with an entry per axis, and is to be read in this order.
     """
 
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)

@@ -78,9 +78,8 @@ def instance_normalization(node: Reading) -> Free:
 
 @row("fixed", "LRN", "AveragePool", "LpPool", "DepthToSpace", "SpaceToDepth")
 def exact(node: Reading) -> Free:
-    rule = _named(node, (0,), "exact")
-    # DepthToSpace changes the extents but not the axes; orders are all that matters here.
-    return rule
+    """DepthToSpace changes the extents but not the axes, and orders are all that matters here."""
+    return _named(node, (0,), "exact")
 
 
 @row("fixed", "MaxPool")
