@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -99,6 +99,7 @@ def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """
     theirs, mine = derive(original, _places(original)), derive(model, _places(model))
     twins = _by_name(original)
+    namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
     for name, node in _by_name(model).items():
         twin = twins.get(name)
         if twin is None or twin.op_type != node.op_type or len(twin.inputs) != len(node.inputs):
@@ -107,6 +108,7 @@ def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             here, there = _relation(node, n, mine), _relation(twin, n, theirs)
             if here is not None and there is not None and here != there:
                 yield _mismatch(node, n, there, here)
+        yield from _check_results(node, twin, namesakes, mine, theirs)
         axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
         if axes_here is not None and axes_there is not None and axes_here != axes_there:
             yield Finding(
@@ -116,6 +118,32 @@ def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
                 expected=f"axes {', '.join(sorted(axes_there.elements()))}",
                 found=f"axes {', '.join(sorted(axes_here.elements()))}",
                 message=f"this {node.op_type} works along other axes than in the original",
+            )
+
+
+def _check_results(
+    node: ir.Node, twin: ir.Node, namesakes: Mapping[str | None, ir.Value], mine: Derivation, theirs: Derivation
+) -> Iterator[Finding]:
+    """An annotated order leads from the names of the original's axes to the names of the value's own.
+
+    The original's value is the one of the same name, for a Transpose between the two may have gone, or else its twin's.
+    """
+    for value, result in zip(node.outputs, twin.outputs, strict=False):
+        source = namesakes.get(value.name, result)
+        here, there, order = mine.made(value), theirs.made(source), order_of(value)
+        if here is None or there is None or None in here or None in there or value.shape is None:
+            continue
+        places = order if order is not None else tuple(range(len(here)))
+        if sorted(places) != list(range(len(there))) or len(set(there)) != len(there) or len(here) != len(there):
+            continue
+        expected = [there[axis] for axis in places]
+        if any(a != b and extent != 1 for a, b, extent in zip(here, expected, value.shape, strict=True)):
+            yield Finding(
+                rule="layout-annotation",
+                node=node_label(node),
+                expected="".join(map(str, expected)),
+                found="".join(map(str, here)),
+                message=f"value {value.name}: its order does not lead from the original's axes to its own",
             )
 
 

@@ -42,6 +42,14 @@ def difference(
     `noisy` are the right results once more, with the last bits of the inputs changed: how far that moves a result is
     how exactly any way of computing it can be expected to agree. With `quantized` a step of the grid is allowed.
     """
+    # Overflows and NaN are data here.
+    with np.errstate(all="ignore"):
+        return _difference(name, expected, found, noisy, quantized)
+
+
+def _difference(
+    name: str, expected: Sequence[Arrays], found: Sequence[Arrays], noisy: Sequence[Arrays], quantized: bool
+) -> OutputDifference:
     noise = max(
         (_worst(right, other, quantized)[1] for right, other in zip(expected, noisy, strict=False)), default=0.0
     )

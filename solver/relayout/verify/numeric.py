@@ -50,7 +50,7 @@ def compare(
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
     inner = _inner(model, original)
-    baseline = _baseline(theirs, inner, samples, seed, dims)
+    baseline = _baseline(theirs, sorted(set(inner.values())), samples, seed, dims)
     if isinstance(baseline, str):
         message = "the original cannot be run, so nothing is compared"
         finding = Finding(rule="runtime", severity="note", found=baseline, message=message)
@@ -58,7 +58,7 @@ def compare(
     orders = {str(value.name): order_of(value) for value in fed(model)}
     feeds = [{name: permuted(array, orders.get(name)) for name, array in feed.items()} for feed in baseline.feeds]
     try:
-        found = _run(mine, baseline.runtime, inner, feeds)
+        found = _run(mine, baseline.runtime, sorted(inner), feeds)
     except Exception as error:  # a runtime raises what it likes
         fault, expected = _first_line(error), "a model that runs as its original does"
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
@@ -67,7 +67,9 @@ def compare(
     differences = list(_differences(baseline, found, (), model, inner, quantized=quantized))
     if not all(each.passed for each in differences):
         # A network may blow up the last bits of its inputs; only where results differ is it worth a run to know.
-        noisy = _run(theirs, baseline.runtime, inner, [with_noise(feed) for feed in baseline.feeds])
+        noisy = _run(
+            theirs, baseline.runtime, sorted(set(inner.values())), [with_noise(feed) for feed in baseline.feeds]
+        )
         differences = list(_differences(baseline, found, noisy, model, inner, quantized=quantized))
     outputs = {str(value.name) for value in model.graph.outputs}
     shown = tuple(each for each in differences if each.name in outputs or not each.passed)
@@ -98,35 +100,40 @@ def _run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> R
     return [{name: arrays(result) for name, result in session.run(feed).items()} for feed in feeds]
 
 
-def _inner(model: ir.Model, original: ir.Model) -> list[str]:
-    """Inner values that both models have by name, annotated ones and small ones first, within a budget of bytes.
+def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
+    """Inner values that both models have, and the original's name for each: small ones, within a budget of bytes.
+
+    Two values are the same if they have the same name, or if operators of the same name and type make them.
 
     A value that lies as in the source has no annotation, one that does not has its order in it: so either can be put to
     the test, and a saturated output hides nothing. Integers without an annotation are left out: they may be a shape, or
     axes and places in one, and change with the layout of what they speak of.
     """
-    sources = {value.name: value for node in original.graph for value in node.outputs}
+    sources: dict[object, ir.Value] = {}
+    for node in original.graph:
+        for m, value in enumerate(node.outputs):
+            sources[node.name, node.op_type, m] = sources[value.name] = value
     constants = constant_values(model.graph) | constant_values(original.graph)
-    inner: list[tuple[bool, int, str]] = []
+    inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
-        for value in node.outputs:
-            source = sources.get(value.name)
+        for m, value in enumerate(node.outputs):
+            source = sources.get(value.name) or sources.get((node.name, node.op_type, m))
             if source is None or value in constants or source in constants or not _is_comparable(value, source):
                 continue
             size = 4 * math.prod(extent if isinstance(extent, int) else 64 for extent in value.shape or ())
-            inner.append((order_of(value) is None, size, str(value.name)))
+            inner.append((order_of(value) is None, size, str(value.name), str(source.name)))
     spent = 0
-    names = []
-    for _, size, name in sorted(inner):
+    names = {}
+    for _, size, mine, theirs in sorted(inner):
         spent += size
         if spent <= _INNER_BYTES:
-            names.append(name)
+            names[mine] = theirs
     return names
 
 
 def _is_comparable(value: ir.Value, source: ir.Value) -> bool:
     """Whether both are tensors of the same type, inside the graph, and one has the other's extents in its order."""
-    if value.is_graph_output() or source.is_graph_output() or value.dtype is None or value.dtype != source.dtype:
+    if value.is_graph_output() or value.dtype is None or value.dtype != source.dtype:
         return False
     if value.shape is None or source.shape is None or len(value.shape) != len(source.shape):
         return False
@@ -143,16 +150,16 @@ def _differences(
     found: Results,
     noisy: Sequence[Mapping[str, Arrays]],
     model: ir.Model,
-    inner: Sequence[str],
+    inner: Mapping[str, str],
     *,
     quantized: bool,
 ) -> Iterator[OutputDifference]:
     values = {str(value.name): value for node in model.graph for value in node.outputs}
     values.update({str(value.name): value for value in model.graph.outputs})
     for name in [*(str(value.name) for value in model.graph.outputs), *inner]:
-        order = order_of(values[name])
-        expected = [[permuted(part, order) for part in sample[name]] for sample in baseline.results]
-        noise = [[permuted(part, order) for part in sample[name]] for sample in noisy]
+        order, source = order_of(values[name]), inner.get(name, name)
+        expected = [[permuted(part, order) for part in sample[source]] for sample in baseline.results]
+        noise = [[permuted(part, order) for part in sample[source]] for sample in noisy]
         yield difference(name, expected, [sample[name] for sample in found], noise, quantized=quantized)
 
 
