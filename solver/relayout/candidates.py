@@ -26,8 +26,8 @@ Answer = TypeVar("Answer")
 class Space(Generic[Answer]):
     """One free node's axes, the operands on them (constants excepted), and the orders under consideration.
 
-    `accepts` says how the node runs in an order, None where it does not; `orders` keeps what it said, and the format that
-    the order gives each operand.
+    `accepts` says how the node runs in an order, None where it does not; `orders` keeps what it said, and the format
+    that the order gives each operand.
     """
 
     __slots__ = ("_places", "accepts", "extents", "operands", "orders", "rule")

@@ -294,7 +294,7 @@ class _Builder:
     def _add(self, choice: NodeChoice, formats: list[Order], form: Form, wish: _Wish) -> None:
         """Enter an alternative; of two with the same formats the cheaper stays, then the one that changes nothing."""
         natural = _changes_nothing(form) and all(
-            [f == self._source_format(port) for port, f in zip(choice.ports, formats, strict=True)]
+            f == self._source_format(port) for port, f in zip(choice.ports, formats, strict=True)
         )
         alternative = Alternative(tuple(formats), form, wish.implementation.cost, natural)
         shown = tuple([str(layout) if layout is not None else "" for layout in wish.layouts])
