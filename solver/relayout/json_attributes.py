@@ -81,7 +81,7 @@ def attribute_to_proto(
     """The attribute that `given` stands for; `wanted` is the type that the operator's definition asks for, if any."""
     where = f"{where}, attribute '{name}'"
     kind, value = _typed(given, wanted, where)
-    proto = onnx.AttributeProto(name=name, type=_TYPES[kind].value)
+    proto = onnx.AttributeProto(name=name, type=onnx.AttributeProto.AttributeType.Name(_TYPES[kind].value))
     if isinstance(given, dict) and "ref" in given:
         proto.ref_attr_name = text_of(given["ref"], where)
         return proto

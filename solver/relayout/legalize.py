@@ -101,6 +101,7 @@ def legalize(
     legal, report = outcome.model, outcome.report
     if inline:
         inline_functions(legal)
+        report = report.model_copy(update={"after": totals(legal, dict(dims or {}))})
     if check:
         from relayout.verify import verify
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -34,7 +35,7 @@ def _definition(op: str, domain: str, version: int) -> _Definition | None:
     return _Definition(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
-        {name: attribute.type.value for name, attribute in schema.attributes.items()},
+        {name: attribute_number(attribute) for name, attribute in schema.attributes.items()},
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
     )
 
@@ -55,13 +56,20 @@ def since(op: str, domain: str, version: int) -> int | None:
         return None
 
 
+def attribute_number(attribute: onnx.defs.OpSchema.Attribute) -> int:
+    """The attribute's type, as AttributeProto counts types."""
+    kind: Any = attribute.type  # an enumeration by pybind11; onnx's stubs do not give it its number
+    return int(kind.value)
+
+
 def has_body(op: str, versions: Versions) -> bool:
     """Whether ONNX defines this standard operator by a graph of others."""
     try:
         schema = onnx.defs.get_schema(op, max_inclusive_version=versions.get("", 1))
     except onnx.defs.SchemaError:
         return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    told: Any = schema  # onnx's stubs lack these two
+    return bool(told.has_function or told.has_context_dependent_function)
 
 
 def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:

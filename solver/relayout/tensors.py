@@ -98,11 +98,11 @@ class SharedTensor(ir.LazyTensor):
     __slots__ = ("source",)
 
     def __init__(self, source: ir.TensorProtocol) -> None:
-        self.source = source.source if isinstance(source, SharedTensor) else source
+        self.source: ir.TensorProtocol = source.source if isinstance(source, SharedTensor) else source
         super().__init__(
             lambda: self.source,
             source.dtype,
-            ir.Shape(source.shape, frozen=True),
+            ir.Shape(source.shape.numpy(), frozen=True),
             name=source.name,
             doc_string=source.doc_string,
             metadata_props=dict(source.metadata_props) or None,

@@ -204,3 +204,26 @@ def test_a_requirement_for_a_black_box_is_never_ignored() -> None:
     with pytest.raises(InfeasibleError) as caught:
         legalize(net.model(), table)
     assert "N[acme:x]CHW" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+def test_the_branches_of_an_if_are_legalized_and_read_what_they_capture(backend: str) -> None:
+    net = Net()
+    image, flag = net.input("x", (1, 6, 6, 4)), net.input("flag", (), onnx.TensorProto.BOOL)
+    outer = nhwc_conv(net, image, 4, 4)
+    inner = Net(seed=1, prefix="inner_")
+    value = nhwc_conv(inner, inner.node("Relu", nhwc_conv(inner, outer, 4, 4)), 4, 4)
+    result, other = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 6, 6, 4)) for name in (value, "other")
+    )
+    then = onnx.helper.make_graph(inner.nodes, "then", [], [result], inner.constants)
+    plain = onnx.helper.make_node("Identity", [outer], ["other"])
+    otherwise = onnx.helper.make_graph([plain], "else", [], [other])
+    net.output(net.node("Relu", net.node("If", flag, then_branch=then, else_branch=otherwise)))
+    model = net.model()
+    legal, report = legalize(model, backend)
+    assert report.before.transposes == 6
+    assert report.after.transposes == (4 if backend == "onnx" else 0)
+    x = np.random.default_rng(0).standard_normal((1, 6, 6, 4), np.float32)
+    for choice in (True, False):
+        assert_same_numbers(model, legal, {"x": x, "flag": np.array(choice)})

@@ -15,7 +15,8 @@ __all__ = ["Net", "assert_same_numbers", "random_feeds", "run"]
 class Net:
     """A graph under construction: each call adds a node and returns its result's name."""
 
-    def __init__(self, opset: int = 17, seed: int = 0) -> None:
+    def __init__(self, opset: int = 17, seed: int = 0, prefix: str = "") -> None:
+        self.prefix = prefix
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -29,7 +30,7 @@ class Net:
 
     def constant(self, array: np.ndarray | Sequence[int], name: str = "") -> str:
         array = np.asarray(array)
-        name = name or f"constant_{len(self.constants)}"
+        name = self.prefix + (name or f"constant_{len(self.constants)}")
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
@@ -38,8 +39,8 @@ class Net:
 
     def node(self, operator: str, *inputs: str, results: int = 1, domain: str = "", **attributes: Any) -> Any:
         number = len(self.nodes)
-        names = [f"{operator.lower()}_{number}" + (f"_{i}" if i else "") for i in range(results)]
-        made = helper.make_node(operator, inputs, names, name=f"n{number}", domain=domain, **attributes)
+        names = [f"{self.prefix}{operator.lower()}_{number}" + (f"_{i}" if i else "") for i in range(results)]
+        made = helper.make_node(operator, inputs, names, name=f"{self.prefix}n{number}", domain=domain, **attributes)
         self.nodes.append(made)
         return names[0] if results == 1 else tuple(names)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from relayout.operator_schema import attribute_number
+
 __all__ = ["DOMAIN", "Signature", "ensure_function"]
 
 DOMAIN = "relayout"
@@ -67,7 +69,8 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     for value, perm in zip(inputs, signature.input_perms, strict=True):
         read.append(_transposed(value, perm, f"{value.name}{NATIVE}", nodes))
     attributes = [
-        ir.RefAttr(name, name, ir.AttributeType(attribute.type.value)) for name, attribute in schema.attributes.items()
+        ir.RefAttr(name, name, ir.AttributeType(attribute_number(attribute)))
+        for name, attribute in schema.attributes.items()
     ]
     inner = ir.Node("", signature.operator, read, attributes, num_outputs=len(signature.result_perms))
     for place, value in enumerate(inner.outputs):
