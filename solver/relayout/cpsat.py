@@ -31,11 +31,12 @@ LARGEST_RELAXED = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What CP-SAT found: the state of every variable (None: nothing), and a bound (None: none)."""
+    """What was found: the state of every variable (None: nothing), a bound and the cost (None: not known)."""
 
     status: str
     states: dict[int, int] | None
     bound: int | None
+    cost: int | None = None
 
 
 class _Model:

@@ -1,8 +1,9 @@
-"""The kernel that elimination leaves: bounded by its linear relaxation, thinned out, and only then given to CP-SAT.
+"""The kernel that elimination leaves: bounded by a linear relaxation, thinned out, and only then given to CP-SAT.
 
-The relaxation is nearly always integral here (measured: docs/mathematics.md). Its dual solution, rounded to integers,
-gives an exact bound; its primal solution, completed by elimination, an incumbent; together they leave so few states
-that elimination often finishes after all. CP-SAT gets the rest.
+Two relaxations are tried. That of single formats is small and mostly integral; that of sets of formats is larger, and
+mostly integral after one or two decisions where the first is not. The dual solution, rounded to integers, gives an
+exact bound; the primal one, completed by elimination, an assignment; between them few states are left, so that
+elimination often finishes after all.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .cpsat import Outcome, relax, solve_kernel
+from .encoding import network_of
 from .network import FORBIDDEN, Network
-from .reduction import Eliminated, eliminate, guess, walk_back
-from .tighten import price, restrict, shift, worthwhile
+from .problem import Problem
+from .reduction import eliminate, guess, walk_back
+from .tighten import Relaxation, price, restrict, shift, worthwhile
 
 __all__ = ["Limits", "minimise"]
 
-# Tables of up to this many cells are worth having in the relaxation and in CP-SAT; a round each.
-CELLS = (32, 256, 1024)
+States = dict[int, int]
+
+# Larger tables make a relaxation tighter, but dearer than that is worth.
+SMALL_CELLS = 32
 LARGE_CELLS = 1 << 16
+ROUNDS = 3
+DECISIONS = 12
+INTEGRAL = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,82 +37,156 @@ class Limits:
     seconds: Callable[[], float | None]
     deterministic: float | None = None
 
+    def over(self) -> bool:
+        left = self.seconds()
+        return left is not None and left <= 0
 
-def minimise(network: Network, alive: set[int], limits: Limits, round_: int = 0) -> Outcome:
-    """Minimise a network over the variables in `alive`, exactly if time allows; uses both up.
 
-    The outcome holds the state of every variable of `alive`, and a bound on the cost of the whole network.
+def minimise(problem: Problem, limits: Limits) -> Outcome:
+    """Minimise a problem, exactly if time allows; states are those of `network_of`'s variables, choices first."""
+    first = _descend(_Kernel(network_of(problem, hub_states=0)), FORBIDDEN, limits, exact=False)
+    if first.status in ("optimal", "infeasible") or limits.over():
+        return first
+    known = FORBIDDEN if first.cost is None else first.cost
+    second = _descend(_Kernel(network_of(problem)), known, limits, exact=True)
+    if second.status in ("optimal", "infeasible"):
+        return second
+    best = first if second.cost is None or second.cost > known else second
+    return Outcome(best.status, best.states, max(first.bound or 0, second.bound or 0), best.cost)
+
+
+def _descend(kernel: _Kernel, known: int, limits: Limits, *, exact: bool) -> Outcome:
+    """Bound, thin out and eliminate until nothing is left; CP-SAT gets what stays, if the answer must be exact.
+
+    There is a solution of cost `known` elsewhere, FORBIDDEN: perhaps not. Only better ones need to be found here.
     """
-    gone: list[Eliminated] = []
-    constant = 0
-    if round_:
-        trial, left = network.copy(), set(alive)
-        gone, constant = eliminate(trial, left, LARGE_CELLS)
-        if not left:
-            network, alive = trial, left
-    if alive:
-        gone, constant = eliminate(network, alive, CELLS[round_])
-    if constant >= FORBIDDEN:
-        return Outcome("infeasible", None, None)
-    outcome = _bounded(network, alive, limits, round_) if alive else Outcome("optimal", {}, 0)
-    bound = None if outcome.bound is None else outcome.bound + constant
-    return Outcome(outcome.status, _complete(network, gone, outcome.states), bound)
+    best = Outcome("unknown", None, 0)
+    for _ in range(ROUNDS if exact else 1):
+        kernel.eliminate(SMALL_CELLS)
+        if not kernel.alive or kernel.paid >= FORBIDDEN:
+            return kernel.finished()
+        relaxation = relax(kernel.network, kernel.alive, limits.seconds())
+        if relaxation is None:
+            break
+        kernel.settle(relaxation)
+        if kernel.paid >= FORBIDDEN:
+            return kernel.finished()
+        states = _dived(kernel, relaxation, limits) if exact else _rounded(kernel, relaxation.values)
+        best = _better(best, kernel.outcome("feasible", states))
+        fewer = kernel.thin(min(known, FORBIDDEN if best.cost is None else best.cost))
+        if kernel.paid >= FORBIDDEN or kernel.finish(LARGE_CELLS):
+            return kernel.finished()
+        if not fewer:
+            break
+    if exact and not limits.over():
+        kernel.eliminate(SMALL_CELLS)
+        hint = guess(kernel.network.copy(), kernel.alive, SMALL_CELLS)
+        outcome = solve_kernel(kernel.network, kernel.alive, hint, limits.seconds(), limits.deterministic)
+        if outcome.status in ("optimal", "infeasible"):
+            return kernel.outcome(outcome.status, outcome.states)
+        best = _better(best, kernel.outcome("feasible", outcome.states or hint))
+        kernel.paid += max(outcome.bound or 0, 0)
+    return Outcome(best.status, best.states, kernel.paid, best.cost)
 
 
-def _complete(network: Network, gone: list[Eliminated], found: dict[int, int] | None) -> dict[int, int] | None:
-    if found is None:
-        return None
-    states = [0] * len(network.unary)
-    for x, state in found.items():
-        states[x] = state
-    walk_back(gone, states)
-    return {**found, **{one.variable: states[one.variable] for one in gone}}
+def _better(one: Outcome, other: Outcome) -> Outcome:
+    if other.cost is None:
+        return one
+    return other if one.cost is None or other.cost < one.cost else one
 
 
-def _bounded(network: Network, alive: set[int], limits: Limits, round_: int) -> Outcome:
-    """Bound a kernel, thin it out and go on with what is left of it."""
-    best = guess(network.copy(), alive, CELLS[0])
-    relaxation = relax(network, alive, limits.seconds()) if round_ + 1 < len(CELLS) else None
-    if relaxation is None:
-        return _with_cpsat(network, alive, limits, best)
-    bound = shift(network, alive, relaxation.shifts)
-    if bound >= FORBIDDEN:
-        return Outcome("infeasible", None, None)
-    best, cost = _cheaper(network, alive, best, _rounded(network, alive, relaxation.values))
-    most = min(cost, FORBIDDEN - 1)
-    left = worthwhile(network, alive, most)
-    if not all(left.values()):
-        return Outcome("infeasible", None, None)
-    rest = minimise(restrict(network, left, most), set(alive), limits, round_ + 1)
-    found = None if rest.states is None else {x: left[x][state] for x, state in rest.states.items()}
-    best, cost = _cheaper(network, alive, found, best)
-    bound += rest.bound or 0
-    if rest.status in ("optimal", "infeasible"):
-        return Outcome(rest.status, best, bound)
-    return Outcome("unknown" if best is None else "feasible", best, bound)
+class _Kernel:
+    """A network on its way down: what has left it, and how to get from its states to those of the network at first."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.alive = set(range(len(network.unary)))
+        self.paid = 0
+        self.way_back: list[Callable[[States], States]] = []
+
+    def eliminate(self, cells: int) -> None:
+        size = len(self.network.unary)
+        gone, constant = eliminate(self.network, self.alive, cells)
+        self.paid = min(self.paid + constant, FORBIDDEN)
+
+        def back(states: States) -> States:
+            every = [0] * size
+            for x, state in states.items():
+                every[x] = state
+            walk_back(gone, every)
+            return {**states, **{one.variable: every[one.variable] for one in gone}}
+
+        self.way_back.append(back)
+
+    def finish(self, cells: int) -> bool:
+        """Eliminate everything, or nothing."""
+        network, alive, paid = self.network.copy(), set(self.alive), self.paid
+        self.eliminate(cells)
+        if not self.alive:
+            return True
+        self.network, self.alive, self.paid = network, alive, paid
+        self.way_back.pop()
+        return False
+
+    def settle(self, relaxation: Relaxation) -> None:
+        self.paid = min(self.paid + shift(self.network, self.alive, relaxation.shifts), FORBIDDEN)
+
+    def thin(self, most: int) -> bool:
+        """Drop the states that no solution of cost `most` or less has; answers whether those were many."""
+        spare = min(most, FORBIDDEN - 1) - (self.paid if most < FORBIDDEN else 0)
+        left = worthwhile(self.network, self.alive, spare)
+        if not all(left.values()):
+            self.paid = FORBIDDEN
+            return True
+        before = sum(len(self.network.unary[x]) for x in self.alive)
+        self.network = restrict(self.network, left, spare)
+        self.way_back.append(lambda states: {x: left[x][state] if x in left else state for x, state in states.items()})
+        return sum(map(len, left.values())) < 0.9 * before
+
+    def outcome(self, status: str, states: States | None) -> Outcome:
+        """An outcome for the network at first, from the states of what is alive."""
+        cost = FORBIDDEN if states is None else self.paid + price(self.network, self.alive, states)
+        if states is None or cost >= FORBIDDEN:
+            return Outcome("infeasible" if status == "infeasible" else "unknown", None, None)
+        for back in reversed(self.way_back):
+            states = back(states)
+        return Outcome(status, states, cost if status == "optimal" else None, cost)
+
+    def finished(self) -> Outcome:
+        if self.paid >= FORBIDDEN:
+            return Outcome("infeasible", None, None)
+        return self.outcome("optimal", {})
 
 
-def _cheaper(
-    network: Network, alive: set[int], one: dict[int, int] | None, other: dict[int, int] | None
-) -> tuple[dict[int, int] | None, int]:
-    """The cheaper of two assignments, the first where they are equal, and its cost."""
-    costs = [FORBIDDEN if states is None else price(network, alive, states) for states in (one, other)]
-    if min(costs) >= FORBIDDEN:
-        return None, FORBIDDEN
-    return (one, costs[0]) if costs[0] <= costs[1] else (other, costs[1])
-
-
-def _rounded(network: Network, alive: set[int], values: dict[int, list[float]]) -> dict[int, int] | None:
-    """The relaxed solution where it is integral, and what is cheapest for the others beside it."""
-    left = {x: [state for state, value in enumerate(values[x]) if value > 1e-3] for x in sorted(alive)}
-    rest = restrict(network, left, FORBIDDEN - 1)
-    states = guess(rest, alive, LARGE_CELLS)
+def _rounded(kernel: _Kernel, values: dict[int, list[float]]) -> States | None:
+    """The relaxed solution where it is integral, and what looks cheapest for the rest beside it."""
+    left = {x: [state for state, value in enumerate(values[x]) if value > 1 - INTEGRAL] for x in sorted(kernel.alive)}
+    states = guess(restrict(kernel.network, left, FORBIDDEN - 1), kernel.alive, LARGE_CELLS)
     return None if states is None else {x: left[x][state] for x, state in states.items()}
 
 
-def _with_cpsat(network: Network, alive: set[int], limits: Limits, best: dict[int, int] | None) -> Outcome:
-    outcome = solve_kernel(network, alive, best, limits.seconds(), limits.deterministic)
-    if outcome.status == "unknown" and best is not None:
-        # A stop inside presolve answers nothing at all, even with a complete hint.
-        return Outcome("feasible", best, outcome.bound)
-    return outcome
+def _dived(kernel: _Kernel, relaxation: Relaxation, limits: Limits) -> States | None:
+    """Decide the clearest fractional choice, relax again, and so on until the solution is integral."""
+    values = relaxation.values
+    left = {x: list(range(len(values[x]))) for x in sorted(kernel.alive)}
+    for _ in range(DECISIONS):
+        fractional = [x for x in left if max(values[x]) < INTEGRAL]
+        if not fractional or limits.over():
+            break
+        x = max(fractional, key=lambda x: _clarity(kernel.network, x, values[x]))
+        left[x] = [values[x].index(max(values[x]))]
+        network = restrict(kernel.network, left, FORBIDDEN - 1)
+        again = relax(network, {x for x in left if len(left[x]) > 1}, limits.seconds())
+        if again is None:
+            break
+        for y, some in again.values.items():
+            values[y] = [0.0] * len(values[y])
+            for state, value in zip(left[y], some, strict=True):
+                values[y][state] = value
+        values[x] = [float(state == left[x][0]) for state in range(len(values[x]))]
+    return _rounded(kernel, values)
+
+
+def _clarity(network: Network, x: int, values: list[float]) -> tuple[bool, float, int, int]:
+    # Choices before hubs: with all choices made, hubs follow. Rounded, so that noise does not decide.
+    return x < len(network.alternatives), round(max(values), 3), len(network.neighbours[x]), -x

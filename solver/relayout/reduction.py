@@ -13,7 +13,7 @@ import numpy as np
 
 from .network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Eliminated", "culprits", "eliminate", "guess", "walk_back"]
+__all__ = ["Eliminated", "culprits", "eliminate", "fix", "guess", "walk_back"]
 
 
 class Eliminated(NamedTuple):
@@ -115,6 +115,7 @@ def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | Non
     This is rule RN of PBQP. Uses the network up.
     """
     alive = set(alive)
+    choices = len(network.alternatives)
     fixed: dict[int, int] = {}
     gone: list[Eliminated] = []
     while alive:
@@ -123,27 +124,32 @@ def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | Non
             return None
         gone += left
         if alive:
-            x = min(alive, key=lambda x: (-len(network.neighbours[x]), x))
-            fixed[x] = _fix(network, x)
+            # Choices before hubs: with all choices made, hubs follow, while not every guess at a hub can be met.
+            x = min(alive, key=lambda x: (x >= choices, -len(network.neighbours[x]), x))
+            fixed[x] = _cheapest(network, x)
+            fix(network, x, fixed[x])
             alive.discard(x)
     states = [fixed.get(x, 0) for x in range(len(network.unary))]
     walk_back(gone, states)
     return {x: states[x] for x in sorted({*fixed, *(left.variable for left in gone)})}
 
 
-def _fix(network: Network, x: int) -> int:
-    """Give one variable the state that looks cheapest, and take it out of the network."""
+def _cheapest(network: Network, x: int) -> int:
+    """The state of a variable that would be best if each of its tables could choose for itself."""
     total: Table = network.unary[x]
     for scope in network.touching[x]:
-        table = network.tables[scope]
-        least = table.min(axis=tuple([axis for axis, y in enumerate(scope) if y != x]))
-        total = np.minimum(total + np.asarray(least), FORBIDDEN)
-    state = int(total.argmin())
+        rest = tuple([axis for axis, y in enumerate(scope) if y != x])
+        total = np.minimum(total + network.tables[scope].min(axis=rest), FORBIDDEN)
+    return int(total.argmin())
+
+
+def fix(network: Network, x: int, state: int) -> None:
+    """Give one variable a state, and its neighbours what that costs them; the variable leaves all tables."""
     for scope in list(network.touching[x]):
-        rest: Table = network.tables.pop(scope).take(state, axis=scope.index(x))
+        table: Table = np.take(network.tables.pop(scope), state, axis=scope.index(x))
         others = tuple([y for y in scope if y != x])
         for y in others:
             del network.touching[y][scope]
             network.neighbours[y].discard(x)
-        network.add(others, rest)
-    return state
+        network.add(others, table)
+    network.touching[x].clear()

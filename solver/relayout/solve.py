@@ -164,8 +164,7 @@ def _by_reduction(problem: Problem, clock: _Clock) -> _Answer:
     from .kernel import Limits, minimise
 
     kernel = sum(1 for x in alive if x < len(problem.choices))
-    network = network_of(problem, hub_states=0)
-    outcome = minimise(network, set(range(len(network.unary))), Limits(clock.left, clock.deterministic_limit))
+    outcome = minimise(problem, Limits(clock.left, clock.deterministic_limit))
     clock.stage("kernel")
     assignment = None if outcome.states is None else _assignment(network, outcome.states)
     return _Answer(outcome.status, assignment, outcome.bound, "elimination+cp-sat", kernel)
