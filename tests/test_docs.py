@@ -4,6 +4,8 @@ A `console` block holds commands (`$ ...`) and what they print, where `...` stan
 below it may print what it likes. `python` blocks share one namespace a page, `pycon` blocks are doctests, and a block
 with a file's name behind its language is that file. `relayout serve` is started on a free port, and the page's other
 commands find it there.
+
+`python tests/test_docs.py` writes into the pages what their commands print now.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,25 +59,27 @@ def environment() -> dict[str, str]:
 
 
 def same(printed: str, got: str) -> bool:
-    without_ends = "".join(f"{line.rstrip()}\n" for line in got.splitlines())
-    return doctest.OutputChecker().check_output(printed, without_ends, doctest.ELLIPSIS)
+    return doctest.OutputChecker().check_output(printed, got, doctest.ELLIPSIS)
 
 
 class Reader:
-    """One who follows a page to the letter."""
+    """One who follows a page to the letter; `stale` has each (command, what it is said to print, what it prints)."""
 
     def __init__(self, folder: Path, servers: contextlib.ExitStack) -> None:
         self.folder = folder
         self.servers = servers
         self.address = ADDRESS
         self.names: dict[str, object] = {"__name__": "page"}
+        self.stale: list[tuple[str, str, str]] = []
 
     def follow(self, block: Block) -> None:
         if block.file:
             (self.folder / block.file).write_text(block.text)
         elif block.language == "console":
             for command, printed in commands(block.text):
-                self.type(command, printed)
+                got = self.type(command)
+                if printed.strip() and not same(printed, got):
+                    self.stale.append((command, printed, got))
         elif block.language == "python":
             exec(compile(self.here(block.text), "page", "exec"), self.names)
         elif block.language == "pycon":
@@ -87,10 +92,11 @@ class Reader:
     def here(self, text: str) -> str:
         return text.replace(ADDRESS, self.address)
 
-    def type(self, command: str, printed: str) -> None:
+    def type(self, command: str) -> str:
+        """What a command prints, without blanks at the ends of lines; it must succeed."""
         if command.startswith("relayout serve"):
             self.address = self.servers.enter_context(serving(command, self.folder))
-            return
+            return ""
         done = subprocess.run(
             ["bash", "-ec", self.here(command)],
             cwd=self.folder,
@@ -100,7 +106,7 @@ class Reader:
             text=True,
         )
         assert done.returncode == 0, f"$ {command}\n{done.stdout}"
-        assert not printed.strip() or same(printed, done.stdout), f"$ {command}\n{done.stdout}"
+        return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 
 
 @contextlib.contextmanager
@@ -128,20 +134,36 @@ def wait_until_healthy(server: subprocess.Popen[bytes], address: str) -> None:
     raise AssertionError("the server did not answer in a minute")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_reader_who_follows_the_page_gets_what_it_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with contextlib.ExitStack() as servers:
-        reader = Reader(tmp_path, servers)
+def read(page: Path, folder: Path) -> Reader:
+    with contextlib.chdir(folder), contextlib.ExitStack() as servers:
+        reader = Reader(folder, servers)
         for block in blocks(page):
             # The README's `sh` blocks install relayout and run these tests; CI runs them.
             if (page.name, block.language) != ("README.md", "sh"):
                 reader.follow(block)
+        return reader
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, tmp_path: Path) -> None:
+    assert read(page, tmp_path).stale == [], "python tests/test_docs.py brings the pages up to date"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def rewrite(page: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        stale = read(page, Path(folder)).stale
+    text = page.read_text()
+    for command, printed, got in stale:
+        text = text.replace(f"$ {command}\n{printed}", f"$ {command}\n{got}", 1)
+    page.write_text(text)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        rewrite(path)
