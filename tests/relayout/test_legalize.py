@@ -227,3 +227,16 @@ def test_the_branches_of_an_if_are_legalized_and_read_what_they_capture(backend:
     x = np.random.default_rng(0).standard_normal((1, 6, 6, 4), np.float32)
     for choice in (True, False):
         assert_same_numbers(model, legal, {"x": x, "flag": np.array(choice)})
+
+
+def test_a_model_legalized_twice_says_how_its_values_lie_in_the_first_source() -> None:
+    net = Net()
+    value = net.input("x", (2, 3, 8, 6))
+    for channels in (3, 4):
+        value = net.node("Relu", net.conv(value, channels, 4))
+    net.output(value)
+    last, _ = legalize(net.model(), "nhwc")
+    first, report = legalize(last, "nchw")
+    assert report.after.transposes == 0
+    assert not [p for v in first.graph.value_info for p in v.metadata_props if p.key == "relayout.order"]
+    assert_same_numbers(net.model(), first)

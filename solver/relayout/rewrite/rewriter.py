@@ -45,6 +45,11 @@ class Rewriter:
         for made in formulation.conversions(assignment):
             self.made.setdefault(made.tensor, []).append(made)
         self.first = next(iter(self.graph), None)
+        self.earlier = {
+            value: order
+            for value, operand in self.tensors.operands.items()
+            if operand is not None and (order := _noted_order(value, len(operand.view.axes))) is not None
+        }
 
 
     def enter_inputs(self) -> None:
@@ -339,15 +344,22 @@ class Rewriter:
             self._place(None, front=True)
 
     def _annotate(self, value: ir.Value, operand: Operand, own: Order) -> None:
-        if own == source_order(len(operand.view.axes)):
-            value.metadata_props.pop(ORDER_KEY, None)
-            value.metadata_props.pop(LAYOUT_KEY, None)
+        """Say how the value lies. A source that was legal once says of its own values how they lay before: the two
+        orders are one after the other."""
+        rank = len(operand.view.axes)
+        order = tuple(a.axis for a in own if a.is_whole)
+        if len(order) != rank or order == tuple(range(rank)):
             return
-        if all(a.is_whole for a in own):
-            value.metadata_props[ORDER_KEY] = ",".join(str(a.axis) for a in own)
-            letters = self.requirements.names.in_order(operand, own)
-            if letters:
-                value.metadata_props[LAYOUT_KEY] = letters
+        earlier = self.earlier.get(operand.value, tuple(range(rank)))
+        order = tuple(earlier[axis] for axis in order)
+        value.metadata_props.pop(ORDER_KEY, None)
+        value.metadata_props.pop(LAYOUT_KEY, None)
+        if order == tuple(range(rank)):
+            return
+        value.metadata_props[ORDER_KEY] = ",".join(map(str, order))
+        letters = self.requirements.names.in_order(operand, own)
+        if letters:
+            value.metadata_props[LAYOUT_KEY] = letters
 
     def _copies_after(self, node: ir.Node, choice: NodeChoice) -> None:
         for port in choice.ports:
@@ -362,9 +374,11 @@ class Rewriter:
             target = self._first_dims(made)
             copy = self.emitter.transpose(source, target, tensor.extents, f"{stem}_laid")
             self.copies[tensor, made.target] = [copy]
-            axes = [tensor.root.shape] and _axes_of(copy.dims, len(tensor.extents))
-            if axes is not None and axes != tuple(range(len(axes))):
-                copy.value.metadata_props[ORDER_KEY] = ",".join(map(str, axes))
+            axes = _axes_of(copy.dims, len(tensor.extents))
+            if axes is not None:
+                root = self.tensors.operands[tensor.root]
+                assert root is not None
+                self._annotate(copy.value, root, order_of(axes))
 
     def _first_dims(self, made: Made) -> Dims:
         touch = made.wanted_by[0]
@@ -466,6 +480,13 @@ def _names(model: ir.Model) -> set[str]:
             names.add(node.name or "")
             names.update(v.name for v in node.outputs if v.name)
     return names
+
+
+def _noted_order(value: ir.Value, rank: int) -> Axes | None:
+    """The order that an earlier run noted; None where there is none, or what is there is none of ours."""
+    axes = value.metadata_props.get(ORDER_KEY, "").split(",")
+    order = tuple(int(axis) for axis in axes if axis.isdecimal())
+    return order if sorted(order) == list(range(rank)) and len(axes) == rank else None
 
 
 def _dims_of(operand: Operand, own: Order) -> Dims:
