@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import traceback
 from collections.abc import Callable
@@ -90,3 +91,5 @@ def warm(memory_bytes: int) -> None:
         for example in examples.values():
             body = json.dumps(example).encode()
             function(Task(body, None, 60.0, memory_bytes))
+    # What is there now stays: the collector need not look at it again. Measured: a fifth of a request's time.
+    gc.freeze()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from relayout.errors import UsageError
+from relayout_api.problems import KINDS
 from relayout_api.settings import Settings
 
 
@@ -35,3 +40,11 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, text: str) 
     with pytest.raises(UsageError) as raised:
         Settings.from_environment({name: text})
     assert raised.value.where == name
+
+
+def test_the_manual_has_every_variable_and_every_kind_of_problem() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    variables = {f"RELAYOUT_{option.name.upper()}" for option in fields(Settings)}
+    assert set(re.findall(r"`(RELAYOUT_\w+)`", manual)) == variables
+    errors = manual.partition("## Errors")[2].partition("\n## ")[0]
+    assert {kind for kind in KINDS if f"`{kind}`" not in errors} == set()
