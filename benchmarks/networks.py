@@ -1,20 +1,25 @@
-"""Generated ONNX networks, as exporters of channels-last frameworks write them: each convolution between two Transposes.
+"""Generated ONNX networks, as exporters of channels-last frameworks write them: each convolution between Transposes.
 
-`blocks` grows to any size; the others are small families in which a local or greedy optimiser keeps conversions that the
-optimum does without. The same arguments give the same model everywhere.
+`blocks` grows to any size; the others are small families in which a local or greedy optimiser keeps conversions that
+the optimum does without. The same arguments give the same model everywhere.
+
+    python benchmarks/networks.py FOLDER [NODES ...]     the small families, or `blocks` of these sizes
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["FAMILIES", "blocks", "fan_out", "input_injection", "pinned_output", "residual_chain", "squeeze_excite", "upsample"]
+__all__ = ["FAMILIES", "blocks"]
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -181,7 +186,7 @@ class _Growing(_Net):
 
 
 def blocks(nodes: int, *, seed: int = 0) -> onnx.ModelProto:
-    """Residual, inception and squeeze-excite blocks: at least `nodes` nodes, Transposes included, and some forty more."""
+    """Residual, inception and squeeze-excite blocks: at least `nodes` nodes with their Transposes, at most 40 more."""
     net = _Growing(seed)
     kinds = (net.residual, net.inception, net.squeeze_excite)
     value = net.conv(net.input("x", (1, 28, 28, 3)), 3, 8)
@@ -190,3 +195,14 @@ def blocks(nodes: int, *, seed: int = 0) -> onnx.ModelProto:
             value = net.resize(value)
         value = net.draw.choice(kinds)(value)
     return net.model(value)
+
+
+def main(arguments: Sequence[str]) -> None:
+    folder, *sizes = arguments
+    made = {f"blocks_{size}": partial(blocks, int(size)) for size in sizes} or FAMILIES
+    for name, build in made.items():
+        onnx.save(build(), str(Path(folder) / f"{name}.onnx"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
