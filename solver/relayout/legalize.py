@@ -99,13 +99,13 @@ def legalize(
     chosen = load_backend(backend, options={"desired_layouts": desired_layouts, "skip": tuple(skip)})
     outcome = legalize_model(read_model(model), chosen, options, progress=progress)
     legal, report = outcome.model, outcome.report
-    if inline:
-        inline_functions(legal)
-        report = report.model_copy(update={"after": totals(legal, dict(dims or {}))})
     if check:
         from relayout.verify import verify
 
         report = report.model_copy(update={"verification": verify(legal, chosen, against=model)})
+    if inline:
+        inline_functions(legal)
+        report = report.model_copy(update={"after": totals(legal, dict(dims or {}))})
     if isinstance(model, onnx.ModelProto):
         return to_proto(legal), report
     if isinstance(model, dict):

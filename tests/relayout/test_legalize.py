@@ -240,3 +240,14 @@ def test_a_model_legalized_twice_says_how_its_values_lie_in_the_first_source() -
     assert report.after.transposes == 0
     assert not [p for v in first.graph.value_info for p in v.metadata_props if p.key == "relayout.order"]
     assert_same_numbers(net.model(), first)
+
+
+def test_an_output_that_views_a_re_laid_value_is_noted_as_the_source_has_it() -> None:
+    net = Net()
+    value = net.node("Relu", net.transpose(net.input("x", (1, 6, 4)), 0, 2, 1))
+    net.output(net.transpose(value, 0, 2, 1))
+    legal, report = legalize(net.model(), check=True)
+    assert report.after.transposes == 0
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert not legal.graph.output[0].metadata_props

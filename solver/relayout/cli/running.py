@@ -76,15 +76,15 @@ def legalize_file(path: Path, wanted: Wanted, tell: Callable[[str], None]) -> Ou
             f"no legal model has {options.max_transposes} transposes or fewer", hint="raise --max-transposes"
         ) from error
     report = outcome.report
-    if wanted.inline:
-        inline_functions(outcome.model)
-        report = report.model_copy(update={"after": totals(outcome.model, options.dims or {})})
     if wanted.check:
         from relayout.verify import verify
 
         tell("check")
         verification = verify(outcome.model, wanted.backend, against=path, dims=options.dims)
         report = report.model_copy(update={"verification": verification})
+    if wanted.inline:
+        inline_functions(outcome.model)
+        report = report.model_copy(update={"after": totals(outcome.model, options.dims or {})})
     return Outcome(outcome.model, report, outcome.changed or wanted.inline)
 
 

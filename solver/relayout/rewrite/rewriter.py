@@ -347,14 +347,11 @@ class Rewriter:
         """Say how the value lies. A source that was legal once says of its own values how they lay before: the two
         orders are one after the other."""
         rank = len(operand.view.axes)
-        order = tuple(a.axis for a in own if a.is_whole)
-        if len(order) != rank or order == tuple(range(rank)):
-            return
         earlier = self.earlier.get(operand.value, tuple(range(rank)))
-        order = tuple(earlier[axis] for axis in order)
+        order = tuple(earlier[a.axis] for a in own if a.is_whole)
         value.metadata_props.pop(ORDER_KEY, None)
         value.metadata_props.pop(LAYOUT_KEY, None)
-        if order == tuple(range(rank)):
+        if len(order) != rank or order == tuple(range(rank)):
             return
         value.metadata_props[ORDER_KEY] = ",".join(map(str, order))
         letters = self.requirements.names.in_order(operand, own)

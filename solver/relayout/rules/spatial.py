@@ -106,7 +106,6 @@ def resize(node: Reading) -> Free:
     if operator == "Upsample" and opset >= 10:
         raise NoRuleError
     mode = node.string("mode", "nearest")
-    letters = native_letters(rank) if rank in (3, 4, 5) else ""
     per_axis: dict[int, str] = {}
     if operator == "Upsample" and opset < 9:
         if node.attribute("scales") is None:
@@ -127,7 +126,10 @@ def resize(node: Reading) -> Free:
     ) == "tf_crop_and_resize":
         raise NoRuleError
     moving = {a for a in axes if extents[a] != result[a] or not isinstance(extents[a], int)}
-    if rank == 4 and moving <= {2, 3}:
+    # ONNX does not name these axes. Where only trailing ones are resized the others are batch and channels; elsewhere
+    # the names are those of the operators around.
+    letters = native_letters(rank) if rank in (3, 4, 5) and moving <= set(range(2, rank)) else ""
+    if rank == 4 and letters:
         moving = {2, 3}
 
     def allows(order: Axes) -> bool:
