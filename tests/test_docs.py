@@ -29,6 +29,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+TOOLS = ROOT / "tests" / "support" / "bin"
 # The address that a page names, and the languages whose blocks are not run.
 ADDRESS = "127.0.0.1:8000"
 PROSE = {"", "text"}
@@ -53,9 +54,13 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
         yield command, printed
 
 
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+def environment(*, tools_first: bool) -> dict[str, str]:
+    """That of a person in the project's environment, 100 columns wide. `tools` stand in for what a machine may lack."""
+    path = [os.environ["PATH"]]
+    path.insert(0 if tools_first else 1, str(TOOLS))
+    path.insert(0, str(Path(sys.executable).parent))
+    settings = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **settings, "PATH": os.pathsep.join(path)}
 
 
 def same(printed: str, got: str) -> bool:
@@ -65,9 +70,10 @@ def same(printed: str, got: str) -> bool:
 class Reader:
     """One who follows a page to the letter; `stale` has each (command, what it is said to print, what it prints)."""
 
-    def __init__(self, folder: Path, servers: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, servers: contextlib.ExitStack, environment: dict[str, str]) -> None:
         self.folder = folder
         self.servers = servers
+        self.environment = environment
         self.address = ADDRESS
         self.names: dict[str, object] = {"__name__": "page"}
         self.stale: list[tuple[str, str, str]] = []
@@ -95,12 +101,12 @@ class Reader:
     def type(self, command: str) -> str:
         """What a command prints, without blanks at the ends of lines; it must succeed."""
         if command.startswith("relayout serve"):
-            self.address = self.servers.enter_context(serving(command, self.folder))
+            self.address = self.servers.enter_context(serving(command, self.folder, self.environment))
             return ""
         done = subprocess.run(
             ["bash", "-ec", self.here(command)],
             cwd=self.folder,
-            env=environment(),
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -110,13 +116,13 @@ class Reader:
 
 
 @contextlib.contextmanager
-def serving(command: str, folder: Path) -> Iterator[str]:
+def serving(command: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
     """The address of a server that is ready, and that ends with the context."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = [*shlex.split(command.removesuffix("&")), "--port", str(port)]
-    server = subprocess.Popen(arguments, cwd=folder, env=environment())
+    server = subprocess.Popen(arguments, cwd=folder, env=environment)
     try:
         wait_until_healthy(server, f"http://127.0.0.1:{port}/healthz")
         yield f"127.0.0.1:{port}"
@@ -134,9 +140,9 @@ def wait_until_healthy(server: subprocess.Popen[bytes], address: str) -> None:
     raise AssertionError("the server did not answer in a minute")
 
 
-def read(page: Path, folder: Path) -> Reader:
+def read(page: Path, folder: Path, *, tools_first: bool = False) -> Reader:
     with contextlib.chdir(folder), contextlib.ExitStack() as servers:
-        reader = Reader(folder, servers)
+        reader = Reader(folder, servers, environment(tools_first=tools_first))
         for block in blocks(page):
             # The README's `sh` blocks install relayout and run these tests; CI runs them.
             if (page.name, block.language) != ("README.md", "sh"):
@@ -147,6 +153,10 @@ def read(page: Path, folder: Path) -> Reader:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, tmp_path: Path) -> None:
     assert read(page, tmp_path).stale == [], "python tests/test_docs.py brings the pages up to date"
+
+
+def test_the_page_on_http_needs_no_curl(tmp_path: Path) -> None:
+    assert read(ROOT / "docs" / "http.md", tmp_path, tools_first=True).stale == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
