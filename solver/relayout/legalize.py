@@ -209,12 +209,17 @@ class _Run:
         )
 
     def _spent(self, tensors: Tensors) -> tuple[int, int]:
-        """How many Transposes the graph has that a view could stand for, and the bytes that they move."""
-        spent = [
-            2 * tensor_bytes(self.elements(node.outputs[0].shape), node.outputs[0].dtype)
+        """How many Transposes of data the graph has that a view stands for, and the bytes that they move.
+
+        Each is priced by its root, as a conversion is: a Reshape between the two may have lost a dim's name.
+        """
+        roots = [
+            operand.tensor.root
             for node, rule in tensors.rules.items()
-            if isinstance(rule, Relabel) and node.op_type == "Transpose"
+            if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes
+            if (operand := tensors.operands[node.outputs[0]]) is not None
         ]
+        spent = [2 * tensor_bytes(self.elements(root.shape), root.dtype) for root in roots]
         return len(spent), sum(spent)
 
     def _conversions_left(self) -> int | None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from relayout.choices import FixedForm, NodeChoice, Port
 from relayout.errors import InternalError
 from relayout.formulation import Formulation, Made
 from relayout.memory_format import Atom, Order, order_of, source_order
-from relayout.requirements import FixedForm, NodeChoice, Port
 from relayout.rewrite.constants import Constants, broadcast_shape, input_places
 from relayout.rewrite.functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, ensure_function
 from relayout.rewrite.physical import Dims, Emitter, Physical, dims_shape, same_but_leading_units
@@ -205,12 +205,12 @@ class Rewriter:
         ONNX's own, whose attributes speak of the axes as they lie."""
         if not rule.letters or whole == tuple(range(len(whole))):
             return True
-        if rule.allows(whole):
+        layout = "".join(rule.letters[a] for a in whole)
+        native = native_letters(len(rule.letters))
+        if rule.allows(whole) and (layout == native or not self._asked(node)):
             if node.domain == DOMAIN:
                 _standard(node)
             return True
-        layout = "".join(rule.letters[a] for a in whole)
-        native = native_letters(len(rule.letters))
         inward = tuple(layout.index(letter) for letter in native)
         outward = tuple(native.index(letter) for letter in layout)
         data_inputs = tuple(axes is not None and len(axes) == len(whole) for axes in rule.inputs)
@@ -222,6 +222,12 @@ class Rewriter:
             tuple(outward if d else None for d in data_results),
         )
         return False
+
+    def _asked(self, node: ir.Node) -> bool:
+        """Whether the backend named this layout; then the node says it too, for its own axes alone would not."""
+        choice = self.by_node[node]
+        place = choice.alternatives.index(self.chosen[id(choice)])
+        return any(choice.layouts[place])
 
     def _write_fixed(self, node: ir.Node, rule: Fixed, form: FixedForm) -> Axes | None:
         choice = self.by_node[node]
@@ -264,6 +270,7 @@ class Rewriter:
         used = max((i for i, v in enumerate(node.outputs) if v.uses() or v.is_graph_output()), default=0) + 1
         signature = Signature(node.op_type, layouts, input_perms, result_perms[: max(used, 1)])
         _standard(node)
+        node.resize_outputs(len(signature.result_perms))
         node.domain = DOMAIN
         node.overload = ensure_function(self.model, signature)
         for name, layout in layouts:
