@@ -1,0 +1,114 @@
+"""What a node may choose from: its ports, and alternatives as memory formats of the tensors behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from relayout.memory_format import Order, order_of, source_order
+from relayout.rules import Axes
+from relayout.views import Operand, Tensors, captured_values
+
+__all__ = ["Alternative", "FixedForm", "Form", "NodeChoice", "Port", "boundary_choice", "label_of", "ports_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedForm:
+    """The order in which each input and result of a named operator lies; None: as in the source."""
+
+    inputs: tuple[Axes | None, ...]
+    outputs: tuple[Axes | None, ...]
+
+
+Form = Order | FixedForm | int | None
+"""How an alternative is written: an order of a Free rule's space, a FixedForm, a place in a Listed rule, or as is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One operand of a node that takes part in the problem. `index` counts the node's inputs, or its outputs."""
+
+    operand: Operand
+    is_result: bool
+    index: int
+
+    def format_of(self, order: Axes | None) -> Order:
+        """The format of the operand's tensor when the operand's axes lie in `order`; None: as in the source."""
+        view = self.operand.view
+        format_ = view.to_root(source_order(len(view.axes)) if order is None else order_of(order))
+        assert format_ is not None  # whole axes of a view always nest
+        return format_
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, and its form."""
+
+    formats: tuple[Order, ...]
+    form: Form
+    cost: int = 0
+    is_source: bool = False
+
+
+@dataclass(slots=True)
+class NodeChoice:
+    """A node, or a graph input or output (`node` is None), with its ports and alternatives.
+
+    `layouts` says, for each alternative and port, the layout that was asked for, or nothing.
+    """
+
+    label: str
+    node: ir.Node | None
+    ports: tuple[Port, ...]
+    alternatives: list[Alternative] = field(default_factory=list)
+    layouts: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add(self, formats: Sequence[Order], form: Form, cost: int, layouts: Sequence[str]) -> None:
+        """Enter an alternative; of two with the same formats the cheaper stays, then the one that changes nothing."""
+        natural = _changes_nothing(form) and all(
+            f == port.format_of(None) for port, f in zip(self.ports, formats, strict=True)
+        )
+        alternative = Alternative(tuple(formats), form, cost, natural)
+        for place, known in enumerate(self.alternatives):
+            if known.formats == alternative.formats:
+                if (cost, not natural) < (known.cost, not known.is_source):
+                    self.alternatives[place], self.layouts[place] = alternative, tuple(layouts)
+                return
+        self.alternatives.append(alternative)
+        self.layouts.append(tuple(layouts))
+
+    def place(self, port: Port) -> str:
+        """The port as messages name it."""
+        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+
+
+def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int) -> NodeChoice:
+    """A graph input (it gives its tensor) or output (it reads one), without alternatives yet."""
+    return NodeChoice(label, None, (Port(operand, is_input, index),))
+
+
+def ports_of(node: ir.Node, tensors: Tensors) -> tuple[Port, ...]:
+    """The operands that are no constants, and what the node's subgraphs read: with an index past the node's inputs."""
+    ports: list[Port] = []
+    outside = ((False, len(node.inputs), captured_values(node)),)
+    for is_result, first, values in ((False, 0, node.inputs), (True, 0, node.outputs), *outside):
+        for index, value in enumerate(values):
+            operand = tensors.operands.get(value) if value is not None else None
+            if operand is not None and not operand.tensor.constant:
+                ports.append(Port(operand, is_result, first + index))
+    return tuple(ports)
+
+
+def label_of(node: ir.Node) -> str:
+    """The node as messages name it: its operator, and its own name or its first result's."""
+    return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
+
+
+def _changes_nothing(form: Form) -> bool:
+    if isinstance(form, FixedForm):
+        return all(order is None or order == tuple(range(len(order))) for order in (*form.inputs, *form.outputs))
+    if isinstance(form, tuple):
+        return form == source_order(len(form))
+    return not form

@@ -1,0 +1,136 @@
+"""What the backend asks of one node's operands, and whether an order of their axes meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from relayout.answers import ask
+from relayout.backend import Backend, Implementation, TensorType
+from relayout.choices import NodeChoice, Port
+from relayout.errors import InfeasibleError
+from relayout.layout import Layout
+from relayout.names import Names
+from relayout.rules import Axes, extents_of
+
+__all__ = ["Contract", "Wish", "infeasible", "says_something"]
+
+MAX_RANK = 8
+
+
+class Wish:
+    """One implementation as the backend states it, with the ports that it says something of."""
+
+    __slots__ = ("implementation", "is_empty", "layouts", "shown")
+
+    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], inputs: int) -> None:
+        """`inputs` is the number of the node's own: of what its subgraphs read besides, nobody says anything."""
+        self.implementation = implementation
+        layouts: list[Layout | None] = []
+        for port in ports:
+            stated = implementation.results if port.is_result else implementation.inputs
+            layout = stated[port.index] if port.is_result or port.index < inputs else None
+            layouts.append(layout if layout is not None and says_something(layout) else None)
+        self.layouts = tuple(layouts)
+        asks = [layout for layout in implementation.inputs if _asks_more_than_names(layout)]
+        self.is_empty = not asks and all(layout is None for layout in layouts)
+        self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
+
+    def texts(self, choice: NodeChoice) -> list[str]:
+        """What is wished of each port, as messages say it."""
+        return [
+            f"{choice.place(port)} requires {layout}"
+            for port, layout in zip(choice.ports, self.layouts, strict=True)
+            if layout is not None
+        ]
+
+
+def says_something(layout: Layout) -> bool:
+    if layout.rank == 1:
+        return layout.alignment(0) > 1 or bool(layout.boxes(0))
+    return not layout.is_any
+
+
+class Contract:
+    """One backend's requirements of one graph, bound to axes by the letters that the graph gives them."""
+
+    def __init__(self, backend: Backend, names: Names) -> None:
+        self._backend = backend
+        self._names = names
+
+    def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
+        """What the backend says; nobody can wish anything of a tensor with more dimensions than layouts have."""
+        shapes = [v.shape for v in (*node.inputs, *node.outputs) if v is not None and v.shape is not None]
+        if any(len(shape) > MAX_RANK for shape in shapes):
+            nothing = Layout.any(0)
+            return (Implementation((nothing,) * len(node.inputs), (nothing,) * len(node.outputs)),)
+        return ask(self._backend, node)
+
+    def fault(
+        self, choice: NodeChoice, wish: Wish, orders: Sequence[Axes | None], letters: Sequence[str | None]
+    ) -> str | None:
+        """The first port whose axes, in this order, do not meet the wish. `letters` are the operator's own names."""
+        for port, layout, order, own in zip(choice.ports, wish.layouts, orders, letters, strict=True):
+            if layout is not None and not self._meets(port, layout, order, own or self._names.of(port.operand)):
+                return f"{choice.place(port)} requires {layout}"
+        return None
+
+    def constant_fault(self, choice: NodeChoice, wish: Wish, orders: Sequence[Axes | None]) -> str | None:
+        """The first constant input that lacks an alignment or a black box when its axes lie in this order.
+
+        A constant takes any order at no cost, so its names are met; what no order gives is still asked of it.
+        """
+        assert choice.node is not None
+        laid = {port.index for port in choice.ports if not port.is_result}
+        for index, (value, layout) in enumerate(zip(choice.node.inputs, wish.implementation.inputs, strict=True)):
+            if value is None or index in laid or not _asks_more_than_names(layout):
+                continue
+            extents = extents_of(value)
+            order = orders[index] if index < len(orders) else None
+            if extents is None or len(extents) != layout.rank:
+                return f"{choice.label} input {index} requires {layout}"
+            axes = order if order is not None and len(order) == len(extents) else tuple(range(len(extents)))
+            tensor = TensorType(_element_size(value), tuple(extents[a] for a in axes))
+            if not self._backend.is_satisfied_by(tensor, layout, Layout.any(layout.rank)):
+                return f"{choice.label} input {index} requires {layout}"
+        return None
+
+    def letters(self, port: Port) -> str | None:
+        """The names of the operand's axes, as far as the graph says them."""
+        return self._names.of(port.operand)
+
+    def _meets(self, port: Port, required: Layout, order: Axes | None, letters: str | None) -> bool:
+        """Whether the operand, its axes in `order`, meets the layout. Where no letters are known, the source's order is
+        what the requirement's letters mean."""
+        rank = len(port.operand.view.axes)
+        axes = order if order is not None else tuple(range(rank))
+        if required.rank != rank:
+            return False
+        if letters is None:
+            if axes != tuple(range(rank)):
+                return False
+            current = Layout.any(rank)
+        else:
+            current = Layout.from_names("".join(letters[a] for a in axes))
+        shape = tuple(port.operand.view.extents[a] for a in axes)
+        return self._backend.is_satisfied_by(
+            TensorType(_element_size(port.operand.tensor.root), shape), required, current
+        )
+
+
+def infeasible(choice: NodeChoice, broken: Sequence[str]) -> InfeasibleError:
+    """The error for a node that cannot be run in any way that the backend accepts; `broken` are its requirements."""
+    return InfeasibleError(
+        f"no way to run {choice.label} meets the backend's requirements",
+        conflict=tuple(dict.fromkeys(broken)),
+        hint="ONNX has no word for the node in these layouts; alignment and black boxes must be there already",
+    )
+
+
+def _asks_more_than_names(layout: Layout) -> bool:
+    return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
+
+
+def _element_size(value: ir.Value) -> int:
+    return max(1, value.dtype.bitwidth // 8) if value.dtype is not None and value.dtype.bitwidth else 4
