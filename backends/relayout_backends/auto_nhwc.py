@@ -1,0 +1,124 @@
+"""`auto-nhwc`: OneFlow's auto-NHWC: what reads its data channels first runs channels last on the device.
+
+OneFlow asks four questions of an operator (its NCHWCompatibleInterface); `NchwCompatible` asks them of a plugin:
+
+    class Mine(NchwCompatible):
+        def is_nchw(self, node): ...                # does it read its data channels first?
+        def operands_to_transpose(self, node): ...  # which of its inputs lie differently in its NHWC twin?
+        def results_to_transpose(self, node): ...   # which of its results?
+        def nchw_to_nhwc(self, node): ...           # the twin: for OneFlow a node, here its layouts
+
+What is NCHW becomes its twin; what is not but lists operands may be its twin, where that is cheaper (OneFlow makes it
+so wherever a transpose stands before it); of anything else nothing is wished. Where OneFlow inserts transposes greedily
+and cancels those that meet, the solver decides for all operators at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from relayout.backend import Backend, Implementation, rank_of
+from relayout.errors import UsageError
+from relayout.layout import Layout
+from relayout.roles import DATA, KERNEL, OTHER, has_roles, input_role, is_transposed, own_layout, result_role
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["AutoNhwc", "NchwCompatible"]
+
+CHANNELS_LAST = (0, 2, 3, 1)
+"""The order in which a twin has the axes of each operand that is transposed, kernels included."""
+
+# The operators that implement OneFlow's interface and have a data format or an axis, by ONNX's names. Those without
+# (relu, add, cast, concatenation ...) take any order by themselves.
+_CONVERTED = ("BatchNormalization", "Conv", "GroupNormalization", "MaxPool")
+_DEVICES = ("cpu", "cuda")
+
+
+class NchwCompatible(Backend):
+    """Four answers about an operator make a backend; the base class lists no operand, so it wishes nothing."""
+
+    def is_nchw(self, node: ir.Node) -> bool:
+        """Whether `node` reads its data channels first, and so is to become its NHWC twin."""
+        return False
+
+    def operands_to_transpose(self, node: ir.Node) -> Collection[int]:
+        """The inputs of `node`, by place, that lie differently in its twin."""
+        return ()
+
+    def results_to_transpose(self, node: ir.Node) -> Collection[int]:
+        """The results of `node`, by place, that lie differently in its twin."""
+        return ()
+
+    def nchw_to_nhwc(self, node: ir.Node) -> Implementation:
+        """The twin: each operand that is listed in the order (0, 2, 3, 1), the others as they are."""
+        turned = self.operands_to_transpose(node), self.results_to_transpose(node)
+        inputs, results = _operands(node)
+        return Implementation(
+            tuple(_layout(node, role, rank, n in turned[0]) for n, (role, rank) in enumerate(inputs)),
+            tuple(_layout(node, role, rank, n in turned[1], is_result=True) for n, (role, rank) in enumerate(results)),
+        )
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        if self.is_nchw(node):
+            return (self.nchw_to_nhwc(node),)
+        stated = super().implementations(node)
+        return (*stated, self.nchw_to_nhwc(node)) if self.operands_to_transpose(node) else stated
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if self.is_nchw(node):
+            return self.nchw_to_nhwc(node).inputs[n]
+        return own_layout(node, input_role(node, n), rank_of(node.inputs[n]))
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if self.is_nchw(node):
+            return self.nchw_to_nhwc(node).results[n]
+        return own_layout(node, result_role(node, n), rank_of(node.outputs[n]), is_result=True)
+
+
+class AutoNhwc(NchwCompatible):
+    """OneFlow's auto-NHWC: 4-D convolutions, max pools and norms on NHWC data; other pools and resizes may follow."""
+
+    name = "auto-nhwc"
+
+    def __init__(self, context: Backend | None = None, *, device: str = "cuda") -> None:
+        """`device`: "cuda", or "cpu", which OneFlow leaves alone: then nothing is wished at all."""
+        super().__init__(context)
+        if device not in _DEVICES:
+            raise UsageError("unknown device", where="device", expected=" or ".join(_DEVICES), found=repr(device))
+        self.is_enabled = device != "cpu"
+
+    def is_nchw(self, node: ir.Node) -> bool:
+        return node.op_type in _CONVERTED and bool(self.operands_to_transpose(node))
+
+    def operands_to_transpose(self, node: ir.Node) -> Collection[int]:
+        inputs, _ = _operands(node)
+        listed = [n for n, (role, _) in enumerate(inputs) if role != OTHER]
+        four_dimensional = all(inputs[n][1] == len(CHANNELS_LAST) for n in listed)
+        return listed if self.is_enabled and four_dimensional and _is_standard(node) else ()
+
+    def results_to_transpose(self, node: ir.Node) -> Collection[int]:
+        _, results = _operands(node)
+        return [n for n, (role, _) in enumerate(results) if role == DATA] if self.operands_to_transpose(node) else ()
+
+
+def _is_standard(node: ir.Node) -> bool:
+    """Whether `node` has named axes in ONNX's own order: one of the domain `relayout` says its layout itself."""
+    return has_roles(node) and node.domain != "relayout"
+
+
+def _operands(node: ir.Node) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """The role and the rank of each input of `node`, and of each result."""
+    return (
+        [(input_role(node, n), rank_of(value)) for n, value in enumerate(node.inputs)],
+        [(result_role(node, n), rank_of(value)) for n, value in enumerate(node.outputs)],
+    )
+
+
+def _layout(node: ir.Node, role: str, rank: int, turned: bool, *, is_result: bool = False) -> Layout:
+    if not turned or rank != len(CHANNELS_LAST):
+        return own_layout(node, role, rank, is_result=is_result)
+    letters = "NCHW" if role != KERNEL else "IOHW" if is_transposed(node) else "OIHW"
+    return Layout.parse("".join(letters[axis] for axis in CHANNELS_LAST))
