@@ -1,0 +1,96 @@
+"""The whole command on one model: wall and CPU seconds and peak memory, start-up included.
+
+    python benchmarks/memory.py [--model FILE.onnx] [--backend onnx nhwc] [--repeat 3]
+
+Without a model it makes one with 2 GB of external weights in a temporary folder. The weights are a sparse file: nothing
+of them lies on disk until the legal model is written, and all of it goes again at the end. `--weights` gives the size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from measuring import machine, median_run, run
+
+RELAYOUT = str(Path(sys.executable).with_name("relayout"))
+CHANNELS = 1024
+WEIGHT = CHANNELS * CHANNELS * 3 * 3 * 4
+
+
+def write_large(path: str, total: int) -> None:
+    """NHWC-wrapped convolutions with a residual each, whose weights fill `total` bytes of a file beside the model."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    count = -(-total // WEIGHT)
+    nodes, weights = [], []
+    value = "x"
+    for layer in range(count):
+        weight = TensorProto(name=f"weight_{layer}", data_type=TensorProto.FLOAT, dims=[CHANNELS, CHANNELS, 3, 3])
+        weight.data_location = TensorProto.EXTERNAL
+        facts = {"location": Path(path).name + ".data", "offset": str(layer * WEIGHT), "length": str(WEIGHT)}
+        weight.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in facts.items())
+        weights.append(weight)
+        nodes += [
+            helper.make_node("Transpose", [value], [f"nchw_{layer}"], perm=[0, 3, 1, 2]),
+            helper.make_node("Conv", [f"nchw_{layer}", weight.name], [f"conv_{layer}"], pads=[1] * 4),
+            helper.make_node("Transpose", [f"conv_{layer}"], [f"nhwc_{layer}"], perm=[0, 2, 3, 1]),
+            helper.make_node("Add", [f"nhwc_{layer}", value], [f"sum_{layer}"]),
+        ]
+        value = f"sum_{layer}"
+    shape = [1, 7, 7, CHANNELS]
+    graph = helper.make_graph(
+        nodes,
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, shape)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    Path(path).write_bytes(model.SerializeToString())
+    with open(path + ".data", "wb") as file:
+        file.truncate(count * WEIGHT)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Seconds and peak memory of `relayout legalize`.")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--weights", type=float, default=2.0, help="GB of external weights of the generated model")
+    parser.add_argument("--backend", nargs="+", default=["onnx", "nhwc"])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--write", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.write:
+        write_large(options.write, int(options.weights * 1e9))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model
+        if model is None:
+            # In a process of its own: a child's peak starts at what its parent holds.
+            model = Path(folder) / "large.onnx"
+            made = run([sys.executable, __file__, "--write", str(model), "--weights", str(options.weights)])
+            if made.status:
+                raise SystemExit(made.errors)
+        print(f"Medians of {options.repeat} runs. {machine('onnx', 'onnx-ir', 'ortools')}.\n")
+        print("| command | wall s | CPU s | peak MB |\n|---|---|---|---|")
+        for backend in options.backend:
+            target = Path(folder) / "legal.onnx"
+            command = [RELAYOUT, "legalize", str(model), "--backend", backend, "-o", str(target)]
+            runs = []
+            for _ in range(options.repeat):
+                runs.append(run(command))
+                if runs[-1].status:
+                    raise SystemExit(runs[-1].errors)
+                for written in Path(folder).glob("legal.onnx*"):
+                    written.unlink()
+            seconds, cpu, peak = median_run(runs)
+            shown = f"relayout legalize {model.name} --backend {backend}"
+            print(f"| `{shown}` | {seconds:.2f} | {cpu:.2f} | {peak / 1e6:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
