@@ -25,7 +25,8 @@ def set_boundary(
 ) -> list[NodeChoice]:
     """A choice for each input or output; one that is left to the solver ("any") has no alternatives yet.
 
-    Raises UsageError for a name that the graph does not have and for a layout that does not fit the tensor.
+    An output that is one of the inputs has no choice of its own: it is that very value, in that layout. Raises
+    UsageError for a name that the graph does not have and for a layout that does not fit the tensor.
     """
     word = "input" if is_input else "output"
     _check_names(values, layouts, word)
@@ -33,13 +34,15 @@ def set_boundary(
     for index, value in enumerate(values):
         operand = tensors.operands.get(value)
         wanted = layouts.get(value.name or "")
-        if operand is None or operand.tensor.constant:
+        passed_through = not is_input and value.is_graph_input()
+        if operand is None or operand.tensor.constant or passed_through:
             if wanted:
+                constant = "a constant" if operand is not None else "a value of unknown rank"
                 raise UsageError(
                     f"the layout of this {word} cannot be chosen",
                     where=f"--{word}-layout {value.name}",
                     expected="a value of known rank that is computed from the graph's inputs",
-                    found="a constant" if operand is not None else "a value of unknown rank",
+                    found="an input, which the graph gives as it came" if passed_through else constant,
                 )
             continue
         choice = boundary_choice(f"{word} {value.name}", operand, is_input=is_input, index=index)

@@ -17,9 +17,10 @@ from relayout.boundary import free_boundary, outer_choices, set_boundary
 from relayout.candidates import FORMATS_PER_TENSOR, Space, Spaces, placements
 from relayout.choices import FixedForm, Form, NodeChoice, Port, label_of, ports_of
 from relayout.contract import Contract, Wish, infeasible, says_something
-from relayout.memory_format import Order, order_of
+from relayout.memory_format import Order, normal_form, order_of
 from relayout.names import Names
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel
+from relayout.rules.spatial import native_letters
 from relayout.views import Tensors, outer_values
 
 __all__ = ["Requirements", "collect_requirements"]
@@ -57,8 +58,10 @@ def collect_requirements(
     outputs = set_boundary(list(graph.outputs), output_layouts or {}, tensors, names, is_input=False)
     boundary = [*inputs, *outer_choices(outer_values(graph), tensors), *outputs]
     for choice in boundary:
-        for alternative in choice.alternatives:
-            spaces.add_format(choice.ports[0].operand.tensor, alternative.formats[0])
+        (port,) = choice.ports
+        # What is left to the solver may at least lie as in the source.
+        for format_ in [a.formats[0] for a in choice.alternatives] or [port.format_of(None)]:
+            spaces.add_format(port.operand.tensor, format_)
     nodes = _Nodes(Contract(backend, names), tensors, spaces)
     for node in graph:
         if node not in tensors.constant_nodes and not isinstance(tensors.rules.get(node), Relabel):
@@ -180,6 +183,11 @@ class _Nodes:
         self._spaces.add_space(space)
         for wish in wishes:
             self._seed(choice, rule, axes_of, wish, space)
+        if rule.letters and not space.orders:
+            # The node stands in a layout that nobody asks for; ONNX's own is a way to run it.
+            native = native_letters(len(rule.letters))
+            order = order_of(tuple(rule.letters.index(letter) for letter in native))
+            self._spaces.add_order(space, normal_form(order, space.extents))
 
     def _seed(self, choice: NodeChoice, rule: Free, axes_of: Orders, wish: Wish, space: _Space) -> None:
         """Consider the orders that the wish names in full: its witnesses."""
@@ -241,9 +249,7 @@ def _own_letters(rule: Free, axes: Axes | None) -> str | None:
     return "".join(rule.letters[a] for a in axes) if rule.letters and axes is not None else None
 
 
-def _fixed_form(
-    choice: NodeChoice, rule: Fixed, implementation: Implementation, broken: list[str]
-) -> FixedForm | None:
+def _fixed_form(choice: NodeChoice, rule: Fixed, implementation: Implementation, broken: list[str]) -> FixedForm | None:
     """The orders that the layouts ask for, by the operator's letters; None where one cannot be bound."""
     orders: list[list[Axes | None]] = [[], []]
     sides = (

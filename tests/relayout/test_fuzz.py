@@ -1,0 +1,86 @@
+"""Random graphs over the whole op table, and the small graphs that such ones were found to break on."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+from relayout.errors import UsageError
+from relayout.legalize import legalize
+
+
+def nodes_of(model: onnx.ModelProto) -> list[bytes]:
+    return [node.SerializeToString() for node in model.graph.node]
+
+
+def assert_stays(legal: onnx.ModelProto, backend: str, **options: object) -> None:
+    """Legalizing a legal model changes nothing."""
+    twice, report = legalize(legal, backend, **options)  # type: ignore[arg-type]
+    assert nodes_of(twice) == nodes_of(legal)
+    assert report.before == report.after
+
+
+def test_an_input_that_is_an_output_keeps_its_name_in_a_layout_of_its_own() -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    net.output(net.node("Relu", image))
+    net.outputs.append(net.inputs[0])
+    legal, _ = legalize(net.model(), input_layouts={"x": "NHWC"})
+    assert [v.name for v in legal.graph.input] == ["x"]
+    assert [v.name for v in legal.graph.output] == ["relu_0", "x"]
+    with pytest.raises(UsageError, match="cannot be chosen"):
+        legalize(net.model(), output_layouts={"x": "NHWC"})
+
+
+def test_an_output_that_merges_axes_can_be_left_to_the_solver() -> None:
+    net = Net()
+    turned = net.transpose(net.node("Relu", net.input("x", (4, 3, 4))), 2, 1, 0)
+    net.output(net.node("Reshape", turned, net.constant([48])))
+    legal, report = legalize(net.model(), output_layouts={"reshape_2": "any"})
+    assert report.status == "optimal"
+    assert_same_numbers(net.model(), legal)
+
+
+def test_the_indices_of_a_pool_that_nobody_reads_are_not_asked_of_its_function() -> None:
+    net = Net()
+    pooled, _ = net.node("MaxPool", net.input("x", (1, 2, 6, 6)), results=2, kernel_shape=[2, 2])
+    net.output(pooled)
+    legal, _ = legalize(net.model(), "nhwc")
+    assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("operator", ["BatchNormalization", "GlobalMaxPool", "LRN", "MaxPool"])
+@pytest.mark.parametrize("backend", ["onnx", "nchw"])
+def test_a_node_in_another_layout_goes_back_to_onnx_s_own(operator: str, backend: str) -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    attributes = {"LRN": {"size": 3}, "MaxPool": {"kernel_shape": [2, 2]}}.get(operator, {})
+    count = 4 if operator == "BatchNormalization" else 0
+    vectors = [net.constant(np.full(3, i + 1, np.float32)) for i in range(count)]
+    net.output(net.node(operator, image, *vectors, **attributes))
+    there, _ = legalize(net.model(), "nhwc")
+    assert {n.domain for n in there.graph.node if n.op_type == operator} == {"relayout"}
+    back, report = legalize(there, backend)
+    assert report.after.transposes == 0
+    assert_same_numbers(net.model(), back)
+
+
+@pytest.mark.parametrize("scales", [[1, 1, 2, 2], [1, 1, 1, 1]])
+def test_resize_says_its_layout_so_that_it_is_read_once_only(scales: list[int]) -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 1))
+    resized = net.node("Resize", image, "", net.constant(np.array(scales, np.float32)), mode="nearest")
+    net.output(net.node("Relu", resized))
+    legal, _ = legalize(net.model(), "nhwc")
+    assert_same_numbers(net.model(), legal)
+    assert_stays(legal, "nhwc")
+
+
+def test_a_transpose_of_a_constant_is_no_reason_to_write_the_graph_anew() -> None:
+    net = Net()
+    scale = net.transpose(net.weight(3, 4), 1, 0)
+    net.output(net.node("Reshape", net.node("MatMul", net.input("x", (2, 4)), scale), net.constant([2, 3, 1])))
+    legal, _ = legalize(net.model())
+    assert_stays(legal, "onnx")
