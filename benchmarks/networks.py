@@ -149,9 +149,9 @@ FAMILIES: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 class _Growing(_Net):
-    """Blocks drawn at random on a stream of `channels` channels and a resolution that changes now and then."""
+    """Blocks drawn at random on a stream of 8 channels, whose resolution changes now and then."""
 
-    channels = 8
+    size = 28
 
     def activated(self, value: str, channels: int = 8, results: int = 8) -> str:
         return self.node("Relu", self.conv(value, channels, results, self.draw.choice((1, 3))))
@@ -180,8 +180,8 @@ class _Growing(_Net):
         return self.node("Add", self.node("Mul", inner, gate), value)
 
     def resize(self, value: str) -> str:
-        size = self.draw.choice((14, 28, 56))
-        sizes = self.integers(1, size, size, 8)
+        self.size = self.draw.choice([size for size in (14, 28, 56) if size != self.size])
+        sizes = self.integers(1, self.size, self.size, 8)
         return self.node("Resize", value, "", "", sizes, mode="nearest")
 
 
