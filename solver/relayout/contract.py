@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -46,6 +47,7 @@ class Wish:
         ]
 
 
+@lru_cache(maxsize=1024)
 def says_something(layout: Layout) -> bool:
     if layout.rank == 1:
         return layout.alignment(0) > 1 or bool(layout.boxes(0))
@@ -58,6 +60,8 @@ class Contract:
     def __init__(self, backend: Backend, names: Names) -> None:
         self._backend = backend
         self._names = names
+        # A network asks the same of the same shapes all over.
+        self._met: dict[tuple[Layout, str | None, TensorType], bool] = {}
 
     def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
         """What the backend says; nobody can wish anything of a tensor with more dimensions than layouts have."""
@@ -107,16 +111,16 @@ class Contract:
         axes = order if order is not None else tuple(range(rank))
         if required.rank != rank:
             return False
-        if letters is None:
-            if axes != tuple(range(rank)):
-                return False
-            current = Layout.any(rank)
-        else:
-            current = Layout.from_names("".join(letters[a] for a in axes))
-        shape = tuple(port.operand.view.extents[a] for a in axes)
-        return self._backend.is_satisfied_by(
-            TensorType(_element_size(port.operand.tensor.root), shape), required, current
-        )
+        if letters is None and axes != tuple(range(rank)):
+            return False
+        current = "".join([letters[a] for a in axes]) if letters is not None else None
+        shape = tuple([port.operand.view.extents[a] for a in axes])
+        question = (required, current, TensorType(_element_size(port.operand.tensor.root), shape))
+        met = self._met.get(question)
+        if met is None:
+            known = Layout.any(rank) if current is None else Layout.from_names(current)
+            met = self._met[question] = self._backend.is_satisfied_by(question[2], required, known)
+        return met
 
 
 def infeasible(choice: NodeChoice, broken: Sequence[str]) -> InfeasibleError:
@@ -128,6 +132,7 @@ def infeasible(choice: NodeChoice, broken: Sequence[str]) -> InfeasibleError:
     )
 
 
+@lru_cache(maxsize=1024)
 def _asks_more_than_names(layout: Layout) -> bool:
     return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
 
