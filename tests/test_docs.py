@@ -5,7 +5,7 @@ below it may print what it likes. `python` blocks share one namespace a page, `p
 with a file's name behind its language is that file. `relayout serve` is started on a free port, and the page's other
 commands find it there.
 
-`python tests/test_docs.py` writes into the pages what their commands print now.
+`python tests/test_docs.py [PAGE...]` writes into the pages what their commands print now.
 """
 
 from __future__ import annotations
@@ -175,5 +175,5 @@ def rewrite(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    for path in PAGES:
+    for path in map(Path, sys.argv[1:] or PAGES):
         rewrite(path)
