@@ -13,13 +13,14 @@ from relayout_api.validation import load_body, validated
 
 __all__ = ["LegalizeQuery", "VerifyQuery", "refuse_query"]
 
-_Pairs = Annotated[list[Annotated[str, Field(max_length=2048)]], Field(max_length=1000)]
+# A server takes no more than 64 KiB of headers; each of these fits.
+_Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
 
 
 class _Query(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    backend: str = Field("onnx", max_length=60_000, description="an installed backend's name, or a table in JSON")
+    backend: str = Field("onnx", max_length=32_000, description="an installed backend's name, or a table in JSON")
     dim: _Pairs = Field([], description="NAME=N, the size of a symbolic dim", examples=[["N=8"]])
     desired_layout: _Pairs = Field([], description="OP=LAYOUT[,KERNEL], for the backend convert-layout")
     skip: _Pairs = Field([], description="a node that the backend convert-layout leaves alone")

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 from relayout.backend import Backend, load_backend
 from relayout.errors import InputError
 from relayout.legalize import Options, inline_functions, legalize_model
-from relayout.model_io import read_model, to_json, to_proto
+from relayout.model_io import Source, read_model, to_json, to_proto
 from relayout.report import Report
 from relayout.totals import totals
 from relayout.verify import verify as run_verifier
 from relayout_api.schemas import LegalizeOptions, LegalizeWish, VerifyWish
 from relayout_api.tasks import Answer, Task
+from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
 
 __all__ = ["legalize", "verify"]
@@ -69,10 +70,10 @@ def verify(task: Task) -> Answer:
     return _answer(report)
 
 
-def _read(task: Task, schema: type[_Wish]) -> tuple[bytes | dict[str, Any], dict[str, Any] | None, _Wish]:
+def _read(task: Task, schema: type[_Wish]) -> tuple[Source, dict[str, Any] | None, _Wish]:
     """The source, what to compare it with, and the rest of the request."""
     if task.wish is not None:
-        return task.body, None, schema.model_validate(task.wish)
+        return parse_model(task.body), None, schema.model_validate(task.wish)
     body = load_body(task.body)
     graph = _graph(body, "graph")
     if graph is None:
@@ -110,4 +111,4 @@ def _library_options(options: LegalizeOptions, seconds: float) -> Options:
 
 def _answer(report: Report, **members: Any) -> Answer:
     whole = {**members, "report": report.model_dump(mode="json", by_alias=True)}
-    return Answer(json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode())
+    return Answer(json.dumps(whole, separators=(",", ":")).encode())

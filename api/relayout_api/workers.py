@@ -81,8 +81,8 @@ class Workers:
                     expected=f"at most {seconds:g} s",
                     hint="ask for less, or run the command relayout on a machine of your own",
                 ) from None
-            except BrokenWorkerProcess as error:
-                raise InternalError("the worker process ended abruptly") from error
+            except (BrokenWorkerProcess, OSError) as error:
+                raise InternalError("a worker process could not be started, or ended abruptly") from error
             finally:
                 if lost:
                     self._lost.set()
@@ -102,11 +102,11 @@ class Workers:
         async with self._free:
             try:
                 await self._warmed()
-            except (InternalError, BrokenWorkerProcess):
+            except (RelayoutError, BrokenWorkerProcess, OSError):
                 _log.exception("a worker could not be warmed up")
 
     async def _warmed(self) -> None:
-        """Warm a worker up; one that is warm says so at once. Raises InternalError, BrokenWorkerProcess."""
+        """Warm a worker up; one that is warm says so at once. Raises RelayoutError, BrokenWorkerProcess, OSError."""
         try:
             with anyio.fail_after(_WARM_UP_SECONDS):
                 await to_process.run_sync(warm, self._settings.memory_bytes, cancellable=True, limiter=self._processes)

@@ -35,6 +35,24 @@ def in_attribute(model: onnx.ModelProto, location: str) -> None:
     outside(model.graph.node[0].attribute[0].t, location)
 
 
+def in_sparse_initializer(model: onnx.ModelProto, location: str) -> None:
+    sparse = onnx.helper.make_sparse_tensor(
+        onnx.helper.make_tensor("sparse", onnx.TensorProto.FLOAT, [1], [1.0]),
+        onnx.helper.make_tensor("indices", onnx.TensorProto.INT64, [1], [0]),
+        [4],
+    )
+    outside(sparse.values, location)
+    model.graph.sparse_initializer.append(sparse)
+
+
+def in_list_of_tensors(model: onnx.ModelProto, location: str) -> None:
+    tensor = onnx.helper.make_tensor("t", onnx.TensorProto.FLOAT, [4], [0.0] * 4)
+    node = onnx.helper.make_node("Custom", ["image"], ["unused"], domain="custom", tensors=[tensor])
+    outside(node.attribute[0].tensors[0], location)
+    model.graph.node.insert(0, node)
+    model.opset_import.add(domain="custom", version=1)
+
+
 def in_subgraph(model: onnx.ModelProto, location: str) -> None:
     tensor = onnx.helper.make_tensor("t", onnx.TensorProto.FLOAT, [4], [0.0] * 4)
     outside(tensor, location)
@@ -57,8 +75,20 @@ def in_function(model: onnx.ModelProto, location: str) -> None:
     model.graph.node.insert(0, onnx.helper.make_node("f", [], ["unused"], domain="local"))
 
 
-@pytest.mark.parametrize("place", [in_initializer, in_attribute, in_subgraph, in_function])
-@pytest.mark.parametrize("location", ["secret", "../secret", "/etc/hostname", "/dev/zero", "missing"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        in_initializer,
+        in_sparse_initializer,
+        in_attribute,
+        in_list_of_tensors,
+        in_subgraph,
+        in_function,
+    ],
+)
+@pytest.mark.parametrize(
+    "location", ["secret", "../secret", "/etc/hostname", "/dev/zero", "missing", "*/_ORT_MEM_ADDR_/*"]
+)
 @pytest.mark.parametrize("path", ["/v1/legalize", "/v1/verify"])
 def test_data_in_a_file_are_refused_wherever_they_are_said_to_be(
     server: Server,
