@@ -6,7 +6,7 @@ those stand for the formats that are wanted of shared values. The minimum of the
 - a value with one free consumer is a table between two choices; with two and few alternatives, among three;
 - any other value gets a **hub**: a variable whose states are the sets of formats that may be wanted of it, with a table
   of prices to its producer, and one of 0 or FORBIDDEN to each consumer;
-- where there are too many such sets, one variable of two states a format: someone wants it, or nobody does.
+- where there are too many such sets, a variable for each of several parts of the formats, down to single ones.
 
 Values with the same consumers share a hub, and where all consumers of one value also read another, the hub of the
 second only has to contain that of the first: a network in which every layer reads all earlier ones becomes a chain.
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, reduce
+from itertools import pairwise
 from operator import and_
 
 from .errors import InternalError
@@ -170,11 +171,17 @@ class _Builder:
                     self.read(reading, parts[step])
 
     def hub(self, sets: frozenset[int]) -> list[_Part]:
-        ordered = tuple(sorted(sets))
-        if len(ordered) > self.hub_states:
-            formats = [1 << d for d in range(max(ordered).bit_length())]
-            return [self.part(one, (0, one)) for one in formats]
-        return [self.part(-1, ordered)]
+        if len(sets) <= self.hub_states:
+            return [self.part(-1, tuple(sorted(sets)))]
+        # Parts of equal size, each small enough to have a state for every subset of its formats.
+        formats = max(sets).bit_length()
+        count = -(-formats // max(self.hub_states.bit_length() - 1, 1))
+        ends = [formats * k // count for k in range(count + 1)]
+        parts = []
+        for first, end in pairwise(ends):
+            mask = (1 << end) - (1 << first)
+            parts.append(self.part(mask, tuple([s << first for s in range(1 << (end - first))])))
+        return parts
 
     def part(self, formats: int, sets: Masks) -> _Part:
         return _Part(self.network.variable(self.vector((0,) * len(sets))), formats, sets)

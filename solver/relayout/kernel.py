@@ -16,7 +16,7 @@ from .encoding import network_of
 from .network import FORBIDDEN, Network
 from .problem import Problem
 from .reduction import eliminate, guess, walk_back
-from .tighten import Relaxation, price, restrict, shift, worthwhile
+from .tighten import Relaxation, price_of, restrict, shift, worthwhile
 
 __all__ = ["Limits", "minimise"]
 
@@ -25,6 +25,7 @@ States = dict[int, int]
 # Larger tables make a relaxation tighter, but dearer than that is worth.
 SMALL_CELLS = 32
 LARGE_CELLS = 1 << 16
+SETS = 16
 ROUNDS = 3
 DECISIONS = 12
 INTEGRAL = 0.999
@@ -48,7 +49,7 @@ def minimise(problem: Problem, limits: Limits) -> Outcome:
     if first.status in ("optimal", "infeasible") or limits.over():
         return first
     known = FORBIDDEN if first.cost is None else first.cost
-    second = _descend(_Kernel(network_of(problem)), known, limits, exact=True)
+    second = _descend(_Kernel(network_of(problem, hub_states=SETS)), known, limits, exact=True)
     if second.status in ("optimal", "infeasible"):
         return second
     best = first if second.cost is None or second.cost > known else second
@@ -73,18 +74,23 @@ def _descend(kernel: _Kernel, known: int, limits: Limits, *, exact: bool) -> Out
             return kernel.finished()
         states = _dived(kernel, relaxation, limits) if exact else _rounded(kernel, relaxation.values)
         best = _better(best, kernel.outcome("feasible", states))
+        if best.cost is not None and best.cost <= kernel.paid:
+            return Outcome("optimal", best.states, best.cost, best.cost)
         fewer = kernel.thin(min(known, FORBIDDEN if best.cost is None else best.cost))
         if kernel.paid >= FORBIDDEN or kernel.finish(LARGE_CELLS):
             return kernel.finished()
         if not fewer:
             break
+    kernel.eliminate(SMALL_CELLS)
+    if not kernel.alive or kernel.paid >= FORBIDDEN:
+        return kernel.finished()
+    hint = guess(kernel.network.copy(), kernel.alive, SMALL_CELLS)
+    best = _better(best, kernel.outcome("feasible", hint))
     if exact and not limits.over():
-        kernel.eliminate(SMALL_CELLS)
-        hint = guess(kernel.network.copy(), kernel.alive, SMALL_CELLS)
         outcome = solve_kernel(kernel.network, kernel.alive, hint, limits.seconds(), limits.deterministic)
         if outcome.status in ("optimal", "infeasible"):
             return kernel.outcome(outcome.status, outcome.states)
-        best = _better(best, kernel.outcome("feasible", outcome.states or hint))
+        best = _better(best, kernel.outcome("feasible", outcome.states))
         kernel.paid += max(outcome.bound or 0, 0)
     return Outcome(best.status, best.states, kernel.paid, best.cost)
 
@@ -104,10 +110,14 @@ class _Kernel:
         self.paid = 0
         self.way_back: list[Callable[[States], States]] = []
 
+    def pay(self, amount: int) -> None:
+        # Rounded duals may add up to less than 0, and FORBIDDEN must not become a little less than itself.
+        self.paid = FORBIDDEN if max(amount, self.paid) >= FORBIDDEN else self.paid + amount
+
     def eliminate(self, cells: int) -> None:
         size = len(self.network.unary)
         gone, constant = eliminate(self.network, self.alive, cells)
-        self.paid = min(self.paid + constant, FORBIDDEN)
+        self.pay(constant)
 
         def back(states: States) -> States:
             every = [0] * size
@@ -129,7 +139,7 @@ class _Kernel:
         return False
 
     def settle(self, relaxation: Relaxation) -> None:
-        self.paid = min(self.paid + shift(self.network, self.alive, relaxation.shifts), FORBIDDEN)
+        self.pay(shift(self.network, self.alive, relaxation.shifts))
 
     def thin(self, most: int) -> bool:
         """Drop the states that no solution of cost `most` or less has; answers whether those were many."""
@@ -145,9 +155,10 @@ class _Kernel:
 
     def outcome(self, status: str, states: States | None) -> Outcome:
         """An outcome for the network at first, from the states of what is alive."""
-        cost = FORBIDDEN if states is None else self.paid + price(self.network, self.alive, states)
-        if states is None or cost >= FORBIDDEN:
+        price = FORBIDDEN if states is None else price_of(self.network, self.alive, states)
+        if states is None or price >= FORBIDDEN:
             return Outcome("infeasible" if status == "infeasible" else "unknown", None, None)
+        cost = self.paid + price
         for back in reversed(self.way_back):
             states = back(states)
         return Outcome(status, states, cost if status == "optimal" else None, cost)

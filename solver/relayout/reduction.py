@@ -126,21 +126,24 @@ def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | Non
         if alive:
             # Choices before hubs: with all choices made, hubs follow, while not every guess at a hub can be met.
             x = min(alive, key=lambda x: (x >= choices, -len(network.neighbours[x]), x))
-            fixed[x] = _cheapest(network, x)
-            fix(network, x, fixed[x])
+            state = _cheapest(network, x)
+            if state is None:
+                return None
+            fixed[x] = state
+            fix(network, x, state)
             alive.discard(x)
     states = [fixed.get(x, 0) for x in range(len(network.unary))]
     walk_back(gone, states)
     return {x: states[x] for x in sorted({*fixed, *(left.variable for left in gone)})}
 
 
-def _cheapest(network: Network, x: int) -> int:
-    """The state of a variable that would be best if each of its tables could choose for itself."""
+def _cheapest(network: Network, x: int) -> int | None:
+    """The state of a variable that would be best if each of its tables could choose for itself; None: all forbidden."""
     total: Table = network.unary[x]
     for scope in network.touching[x]:
         rest = tuple([axis for axis, y in enumerate(scope) if y != x])
         total = np.minimum(total + network.tables[scope].min(axis=rest), FORBIDDEN)
-    return int(total.argmin())
+    return int(total.argmin()) if total.min() < FORBIDDEN else None
 
 
 def fix(network: Network, x: int, state: int) -> None:

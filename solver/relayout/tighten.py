@@ -14,7 +14,7 @@ import numpy as np
 
 from .network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Relaxation", "implications", "price", "restrict", "shift", "worthwhile"]
+__all__ = ["Relaxation", "implications", "price_of", "restrict", "shift", "worthwhile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def implications(table: Table) -> list[tuple[int, list[int], list[int]]] | None:
 def shift(network: Network, alive: set[int], shifts: dict[Scope, list[Table]]) -> int:
     """Move costs from tables into variables, then what is left to pay everywhere into the constant that is returned.
 
-    Afterwards every table and every variable of `alive` has an entry of 0 and none below. FORBIDDEN, or more, says that
-    a table forbids everything.
+    Afterwards every table and every variable of `alive` has an entry of 0 and none below. FORBIDDEN says that one of
+    them has no entry that is allowed; it may then be left half done.
     """
     constant = 0
     for scope, axes in shifts.items():
@@ -59,11 +59,15 @@ def shift(network: Network, alive: set[int], shifts: dict[Scope, list[Table]]) -
             moved = moved - taken.reshape([-1 if k == axis else 1 for k in range(len(scope))])
             network.unary[x] = np.where(network.unary[x] >= FORBIDDEN, FORBIDDEN, network.unary[x] + taken)
         least, network.tables[scope] = _settled(table, moved)
+        if least >= FORBIDDEN:
+            return FORBIDDEN
         constant += least
     for x in sorted(alive):
         least, network.unary[x] = _settled(network.unary[x], network.unary[x])
+        if least >= FORBIDDEN:
+            return FORBIDDEN
         constant += least
-    return min(constant, FORBIDDEN)
+    return constant
 
 
 def _settled(table: Table, moved: Table) -> tuple[int, Table]:
@@ -75,7 +79,7 @@ def _settled(table: Table, moved: Table) -> tuple[int, Table]:
     return least, np.where(forbidden, FORBIDDEN, moved - least)
 
 
-def price(network: Network, alive: set[int], states: dict[int, int]) -> int:
+def price_of(network: Network, alive: set[int], states: dict[int, int]) -> int:
     """What an assignment of the variables of `alive` costs in this network; FORBIDDEN or more: it is not allowed."""
     total = sum(int(network.unary[x][states[x]]) for x in alive)
     for scope in {scope for x in alive for scope in network.touching[x]}:

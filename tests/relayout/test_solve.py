@@ -1,52 +1,177 @@
 from __future__ import annotations
 
-from itertools import product
+import os
+import subprocess
+import sys
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import cheapest, paid_conversions, problems, random_problem, synthetic
 
-from relayout.errors import UsageError
+from relayout.errors import InternalError, UsageError
 from relayout.problem import Choice, Problem, Use, Value, cost_of
-from relayout.solve import solve
+from relayout.solve import Solution, solve
 
 
-@st.composite
-def problems(draw: st.DrawFn, most: int = 6) -> Problem:
-    """Small problems of every kind: shared values, a value used twice, forbidden conversions, several outputs."""
-    prices = st.one_of(st.integers(0, 6), st.none()) if draw(st.booleans()) else st.integers(0, 6)
-    alternatives = draw(st.lists(st.integers(1, 3), min_size=1, max_size=most))
-    choices = [
-        Choice(f"c{i}", tuple(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))))
-        for i, n in enumerate(alternatives)
-    ]
-    values = []
-    for v in range(draw(st.integers(0, most))):
-        formats = draw(st.integers(1, 3))
-
-        def use(formats: int = formats) -> Use:
-            choice = draw(st.integers(0, len(choices) - 1))
-            size = alternatives[choice]
-            return Use(choice, tuple(draw(st.lists(st.integers(0, formats - 1), min_size=size, max_size=size))))
-
-        conversion = tuple(tuple(0 if f == g else draw(prices) for g in range(formats)) for f in range(formats))
-        consumers = tuple(use() for _ in range(draw(st.integers(0, 4))))
-        values.append(Value(f"v{v}", use(), consumers, conversion))
-    return Problem(tuple(choices), tuple(values))
-
-
-def cheapest(problem: Problem) -> int | None:
-    costs = [cost_of(problem, a) for a in product(*[range(len(choice.costs)) for choice in problem.choices])]
-    return min([cost for cost in costs if cost is not None], default=None)
-
-
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=2000, deadline=None)
 @given(problems())
 def test_the_cost_is_that_of_brute_force(problem: Problem) -> None:
     solution = solve(problem)
-    assert solution.cost == cheapest(problem)
+    assert solution.cost == solution.bound == cheapest(problem)
     assert solution.status == ("infeasible" if solution.cost is None else "optimal")
-    assert solution.bound == solution.cost
+    if solution.assignment is not None:
+        assert cost_of(problem, solution.assignment) == solution.cost
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(most=4, most_formats=6))
+def test_the_cost_is_that_of_brute_force_with_many_formats(problem: Problem) -> None:
+    assert solve(problem).cost == cheapest(problem)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(most=7))
+def test_the_cost_is_that_of_brute_force_where_a_kernel_is_left(problem: Problem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("relayout.solve.CELLS", 0)
+        solution = solve(problem)
+    assert solution.cost == cheapest(problem)
+
+
+@pytest.mark.parametrize("kind", ["blocks", "dense", "exchange", "scattered"])
+@pytest.mark.parametrize("layouts", [2, 4])
+def test_both_engines_agree_on_networks_of_middle_size(kind: str, layouts: int) -> None:
+    generators = synthetic()
+    problem = generators.problem_of(generators.KINDS[kind](90, layouts=layouts, seed=5))
+    whole = solve(problem, engine="cp-sat")
+    assert (whole.status, whole.engine) == ("optimal", "cp-sat")
+    assert solve(problem).cost == whole.cost
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_engines_agree_on_random_problems_too_large_to_try_out(seed: int) -> None:
+    problem = random_problem(Random(seed), most=25, most_formats=4)
+    solution, whole = solve(problem), solve(problem, engine="cp-sat")
+    assert (solution.status, solution.cost) == (whole.status, whole.cost)
+
+
+def test_networks_of_blocks_are_finished_by_elimination() -> None:
+    generators = synthetic()
+    solution = solve(generators.problem_of(generators.blocks(2000, seed=2)))
+    assert (solution.status, solution.engine, solution.kernel_choices) == ("optimal", "elimination", 0)
+    assert solution.choices > 1000
+
+
+def test_a_residual_chain_whose_first_skip_is_the_input_needs_two_conversions() -> None:
+    blocks = 1000
+    layouts = ((0, 1), (1, 0))
+    choices = [Choice("input", (0,))]
+    uses: dict[int, list[Use]] = {0: []}
+    source, formats = 0, (0,)
+    produced = {0: formats}
+    for _ in range(blocks):
+        conv, add = len(choices), len(choices) + 1
+        choices += [Choice("conv", (0,)), Choice("add", (0, 0))]
+        uses[source] += [Use(conv, (1,)), Use(add, (0, 1))]
+        uses[conv], uses[add] = [Use(add, (0, 1))], []
+        produced[conv], produced[add] = (1,), (0, 1)
+        source = add
+    choices.append(Choice("output", (0,)))
+    uses[source].append(Use(len(choices) - 1, (0,)))
+    values = tuple(Value(f"v{c}", Use(c, produced[c]), tuple(some), layouts) for c, some in uses.items())
+    assert solve(Problem(tuple(choices), values)).cost == 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(), st.integers(0, 3), st.sampled_from(["auto", "cp-sat"]))
+def test_a_limit_on_conversions_holds_at_the_least_cost(problem: Problem, most: int, engine: str) -> None:
+    solution = solve(problem, engine=engine, max_conversions=most)
+    assert solution.cost == cheapest(problem, most)
+    if solution.assignment is not None:
+        assert paid_conversions(problem, solution.assignment) <= most
+
+
+def hard() -> Problem:
+    generators = synthetic()
+    problem: Problem = generators.problem_of(generators.scattered(300, seed=1))
+    return problem
+
+
+def test_out_of_time_the_answer_is_feasible_with_a_bound_and_a_gap() -> None:
+    solution = solve(hard(), time_limit=0.0)
+    assert solution.status == "feasible"
+    assert solution.bound is not None
+    assert solution.cost is not None
+    assert solution.bound < solution.cost
+    assert solution.gap == pytest.approx((solution.cost - solution.bound) / solution.cost)
+
+
+def test_the_answer_is_never_worse_than_the_hint() -> None:
+    problem = hard()
+    best = solve(problem)
+    assert best.status == "optimal"
+    hinted = solve(problem, time_limit=0.0, hint=best.assignment)
+    assert (hinted.cost, hinted.assignment) == (best.cost, best.assignment)
+    assert solve(problem, engine="cp-sat", time_limit=0.0, hint=best.assignment).cost == best.cost
+
+
+def test_a_hint_that_is_not_allowed_is_ignored() -> None:
+    choices = (Choice("a", (0, 5)), Choice("b", (0,)))
+    problem = Problem(choices, (Value("v", Use(0, (0, 1)), (Use(1, (1,)),), ((0, None), (None, 0))),))
+    assert solve(problem, hint=(0, 0)).assignment == (1, 0)
+
+
+def test_of_equal_alternatives_the_first_is_taken() -> None:
+    choices = tuple(Choice(f"c{c}", (1, 1, 1)) for c in range(4))
+    same = tuple(tuple(0 if a == b else 9 for b in range(3)) for a in range(3))
+    values = tuple(Value(f"v{c}", Use(c, (0, 1, 2)), (Use(c + 1, (0, 1, 2)),), same) for c in range(3))
+    assert solve(Problem(choices, values)).assignment == (0, 0, 0, 0)
+
+
+def test_the_same_problem_has_the_same_solution_whatever_the_hash_seed() -> None:
+    script = (
+        "from random_problems import synthetic; from relayout.solve import solve; s = synthetic();"
+        "print([solve(s.problem_of(make(150, seed=3))).assignment for make in s.KINDS.values()])"
+    )
+    paths = os.pathsep.join(path for path in sys.path if path)
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(answers) == 1
+
+
+def test_costs_just_below_the_limit_are_exact() -> None:
+    huge = (1 << 58) + 1
+    choices = (Choice("a", (huge, huge - 1)), Choice("b", (3, 1)))
+    values = (Value("v", Use(0, (0, 1)), (Use(1, (0, 1)),), ((0, huge), (huge, 0))),)
+    assert solve(Problem(choices, values)).cost == huge - 1 + 1
+    with pytest.raises(InternalError, match="too large"):
+        solve(Problem((Choice("a", (1 << 60,)),), ()))
+    with pytest.raises(InternalError, match="too large"):
+        solve(Problem((Choice("a", (1 << 60,)),), ()), engine="cp-sat")
+
+
+def test_nothing_to_choose_costs_nothing() -> None:
+    solution = solve(Problem((), ()))
+    assert (solution.status, solution.assignment, solution.cost, solution.bound) == ("optimal", (), 0, 0)
+
+
+def test_the_gap_is_relative_to_the_cost() -> None:
+    def with_bound(cost: int | None, bound: int | None) -> Solution:
+        return Solution("feasible", (0,), cost, bound, "cp-sat", 1, 1, {})
+
+    assert with_bound(200, 150).gap == 0.25
+    assert with_bound(0, 0).gap == 0.0
+    assert with_bound(None, 3).gap is None
 
 
 def test_an_engine_that_does_not_exist_is_a_usage_error() -> None:

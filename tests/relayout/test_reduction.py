@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from itertools import combinations, product
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relayout.network import FORBIDDEN, Network, vector
+from relayout.reduction import culprits, eliminate, guess, walk_back
+
+
+def random_network(draw: Random, most: int = 7) -> Network:
+    """Variables of up to 3 states and random tables over up to 3 of them, a few entries forbidden."""
+    forbidden = draw.choice((0.0, 0.1, 0.4))
+    network = Network([])
+    size = draw.randint(1, most)
+    for _ in range(size):
+        network.variable(vector([draw.randint(0, 9) for _ in range(draw.randint(1, 3))]))
+    for scope in [scope for k in (2, 3) for scope in combinations(range(size), k)]:
+        if draw.random() < (0.5 if len(scope) == 2 else 0.1):
+            shape = [len(network.unary[x]) for x in scope]
+            cells = [FORBIDDEN if draw.random() < forbidden else draw.randint(0, 9) for _ in range(int(np.prod(shape)))]
+            network.add(scope, vector(cells).reshape(shape))
+    return network
+
+
+def cost(network: Network, states: tuple[int, ...]) -> int:
+    total = sum(int(unary[state]) for unary, state in zip(network.unary, states, strict=True))
+    return total + sum(int(table[tuple(states[x] for x in scope)]) for scope, table in network.tables.items())
+
+
+def least(network: Network) -> int:
+    return min(cost(network, states) for states in product(*[range(len(unary)) for unary in network.unary]))
+
+
+networks = st.integers(0, 2**32).map(lambda seed: random_network(Random(seed)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(networks)
+def test_elimination_finds_the_least_cost_and_walking_back_an_assignment_of_it(network: Network) -> None:
+    best = least(network)
+    work, alive = network.copy(), set(range(len(network.unary)))
+    gone, constant = eliminate(work, alive, 1 << 20)
+    assert not alive
+    assert not work.tables
+    assert min(best, FORBIDDEN) == constant
+    states = [0] * len(network.unary)
+    walk_back(gone, states)
+    if best < FORBIDDEN:
+        assert cost(network, tuple(states)) == best
+
+
+@settings(max_examples=200, deadline=None)
+@given(networks)
+def test_what_is_left_and_the_constant_cost_together_what_the_whole_did(network: Network) -> None:
+    work, alive = network.copy(), set(range(len(network.unary)))
+    _, constant = eliminate(work, alive, 0)
+    kernel = sorted(alive)
+    rest = min(
+        sum(int(work.unary[x][states[x]]) for x in kernel)
+        + sum(int(table[tuple(states[x] for x in scope)]) for scope, table in work.tables.items())
+        for states in (
+            dict(zip(kernel, some, strict=True)) for some in product(*[range(len(work.unary[x])) for x in kernel])
+        )
+    )
+    assert min(constant + rest, FORBIDDEN) == min(least(network), FORBIDDEN)
+
+
+@settings(max_examples=200, deadline=None)
+@given(networks)
+def test_a_guess_is_allowed(network: Network) -> None:
+    states = guess(network.copy(), set(range(len(network.unary))), 0)
+    if states is not None:
+        assert cost(network, tuple(states[x] for x in range(len(network.unary)))) < FORBIDDEN
+
+
+@settings(max_examples=300, deadline=None)
+@given(networks)
+def test_the_culprits_are_infeasible_by_themselves(network: Network) -> None:
+    work, alive = network.copy(), set(range(len(network.unary)))
+    gone, constant = eliminate(work, alive, 1 << 20)
+    if constant < FORBIDDEN:
+        return
+    found = set(culprits(work, gone))
+    alone = Network([])
+    for x, unary in enumerate(network.unary):
+        alone.variable(unary if x in found else vector([0]))
+    for scope, table in network.tables.items():
+        if found.issuperset(scope):
+            alone.add(scope, table)
+    assert least(alone) >= FORBIDDEN
+
+
+def test_of_equal_states_the_first_is_taken() -> None:
+    network = Network([])
+    for _ in range(3):
+        network.variable(vector([2, 1, 1]))
+    for scope in ((0, 1), (1, 2)):
+        network.add(scope, vector([[0] * 3] * 3))
+    states = [0] * 3
+    gone, _ = eliminate(network, {0, 1, 2}, 1 << 20)
+    walk_back(gone, states)
+    assert states == [1, 1, 1]
