@@ -64,7 +64,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _respond(request, usage_error(error.errors(), "request"))
+    return _respond(request, usage_error(error.errors()))
 
 
 async def _on_http(request: Request, error: Exception) -> Response:

@@ -118,7 +118,9 @@ def problem_of(error: RelayoutError) -> Problem:
         found=_short(error.found) or None,
         hint=_short(error.hint) or None,
         column=error.column if isinstance(error, LayoutSyntaxError) else None,
-        conflict=[_short(name) for name in error.conflict[:100]] if isinstance(error, InfeasibleError) else None,
+        conflict=[_short(name) for name in error.conflict[:100]] or None
+        if isinstance(error, InfeasibleError)
+        else None,
     )
 
 

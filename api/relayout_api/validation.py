@@ -35,7 +35,7 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
         raise usage_error(error.errors(include_url=False, include_context=False), where) from None
 
 
-def usage_error(faults: Sequence[Mapping[str, Any]], where: str) -> UsageError:
+def usage_error(faults: Sequence[Mapping[str, Any]], where: str = "") -> UsageError:
     """The first of pydantic's faults, as an error of ours."""
     fault = faults[0]
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
@@ -43,7 +43,7 @@ def usage_error(faults: Sequence[Mapping[str, Any]], where: str) -> UsageError:
     found = json.dumps(fault.get("input"), default=str)
     return UsageError(
         "the request is not right" + (f" ({len(faults)} faults, this is the first)" if faults[1:] else ""),
-        where=f"{where}{place}",
+        where=f"{where}{place}".removeprefix("."),
         expected=kinds.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:]),
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -159,6 +161,24 @@ def test_work_that_takes_too_much_memory_is_refused(client: httpx.Client) -> Non
     # Whether it is refused or left undone is the verifier's choice; what counts is that the machine is left alone.
     assert answer.status_code in (200, 413), answer.text
     assert still_works(client)
+
+
+@on_linux
+def test_work_that_takes_more_memory_than_it_may_ends_in_a_refusal() -> None:
+    done = subprocess.run([sys.executable, "-c", _SWELLING], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("too-large\n", "")
+
+
+# A few bytes of JSON are some hundred in Python.
+_SWELLING = """
+from relayout_api import tasks, work
+from relayout_api.problems import RefusedError
+body = b"[" + b"[]," * 4_000_000 + b"[]]"
+try:
+    tasks.legalize(tasks.Task(body, None, 60.0, 300 << 20))
+except RefusedError as error:
+    print(error.kind)
+"""
 
 
 def test_nesting_without_end_is_refused(client: httpx.Client) -> None:

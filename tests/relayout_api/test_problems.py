@@ -91,6 +91,9 @@ CASES = {
     "no bytes": Case("invalid-input", b"", headers=ONNX),
     "half a model": Case("invalid-input", onnx_bytes()[:-20], headers=ONNX),
     "an unknown option in the query": Case("invalid-options", onnx_bytes(), query={"speed": "1"}, headers=ONNX),
+    "a number that is none": Case(
+        "invalid-options", onnx_bytes(), query={"time_limit": "soon"}, headers=ONNX, says={"where": "query.time_limit"}
+    ),
     "a pair that is none": Case(
         "invalid-options", onnx_bytes(), query={"input_layout": "NHWC"}, headers=ONNX, says={"expected": "NAME=VALUE"}
     ),
