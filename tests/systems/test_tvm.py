@@ -18,9 +18,7 @@ Desired = Mapping[str, Sequence[str]]
 CHANNELS_LAST: Desired = {"Conv": ["NHWC", "default"]}
 
 
-def converted(
-    net: Net, desired: Desired = CHANNELS_LAST, skip: Sequence[str] = ()
-) -> tuple[onnx.ModelProto, Report]:
+def converted(net: Net, desired: Desired = CHANNELS_LAST, skip: Sequence[str] = ()) -> tuple[onnx.ModelProto, Report]:
     """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
     model = net.model()
     legal, report = relayout.legalize(model, "convert-layout", desired_layouts=desired, skip=skip, check=True)
@@ -399,9 +397,7 @@ def test_what_changes_the_number_of_channels_adapts_too() -> None:
         (lambda n, v: n.node("Tanh", n.transpose(v, 0, 1, 3, 2)), 8, 3),
     ],
 )
-def test_what_cannot_adapt_costs_what_it_must(
-    build: Callable[[Net, str], str], channels: int, transposes: int
-) -> None:
+def test_what_cannot_adapt_costs_what_it_must(build: Callable[[Net, str], str], channels: int, transposes: int) -> None:
     assert converted(between_convolutions(build, channels))[1].after.transposes == transposes
 
 
