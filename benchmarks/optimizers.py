@@ -53,11 +53,39 @@ def onnxslim(source: str, target: str) -> None:
     onnx.save(tool.slim(onnx.load(source)), target)
 
 
-def count(model: str) -> None:
-    from relayout.model_io import read_model
-    from relayout.totals import totals
+def count(path: str) -> None:
+    """Print the totals. What an optimiser's own operators hide from shape inference is seen by running the model."""
+    import onnx_ir as ir
 
-    print(totals(read_model(model), {}).model_dump_json())
+    from relayout.model_io import read_model
+    from relayout.totals import data_transposes, totals
+
+    model = read_model(path)
+    unknown = {
+        str(node.outputs[0].name): node.outputs[0]
+        for node in data_transposes(model)
+        if node.graph is model.graph and (node.outputs[0].shape is None or node.outputs[0].dtype is None)
+    }
+    for name, array in _values(path, list(unknown)).items() if unknown else ():
+        unknown[name].shape = ir.Shape(array.shape)
+        unknown[name].dtype = ir.DataType.from_numpy(array.dtype)
+        source = unknown[name].producer().inputs[0]  # type: ignore[union-attr]
+        assert source is not None
+        source.dtype = unknown[name].dtype
+    print(totals(model, {}).model_dump_json())
+
+
+def _values(path: str, names: list[str]) -> dict[str, Any]:
+    """These values of the main graph, for some input."""
+    import onnx
+
+    feeds = _feeds(path)
+    model = onnx.load(path)
+    outputs = {value.name for value in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
+    given = [value.name for value in model.graph.output]
+    found = zip(given, _outputs(model.SerializeToString(), feeds), strict=True)
+    return {name: value for name, value in found if name in names}
 
 
 def equal(one: str, other: str) -> None:
@@ -108,13 +136,13 @@ def _feeds(path: str) -> dict[str, object]:
     return feeds
 
 
-def _outputs(path: str, feeds: dict[str, object]) -> list[Any]:
+def _outputs(model: str | bytes, feeds: dict[str, object]) -> list[Any]:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    return list(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds))
+    return list(ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feeds))
 
 
 TOOLS: dict[str, Callable[[str, str], None]] = {
