@@ -175,5 +175,5 @@ def rewrite(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:] or PAGES):
+    for path in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
         rewrite(path)
