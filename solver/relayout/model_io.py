@@ -25,6 +25,7 @@ from relayout.graph_codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_js
 from relayout.graph_json import GraphJson, load_json, validate
 from relayout.known_values import infer_with_values
 from relayout.layout import Layout
+from relayout.layout_functions import with_bodies
 from relayout.normal_form import normalize
 from relayout.onnx_file import LARGEST_FILE, replace_file, write_onnx
 from relayout.shape_inference import infer_shapes
@@ -135,7 +136,7 @@ def _read(source: Source, external_data: bool) -> ir.Model:
         proto, weights = detach(source, folder)
     else:
         raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
-    inferred, known = infer_with_values(normalize(proto, in_order, notes), infer_shapes)
+    inferred, known = infer_with_values(with_bodies(normalize(proto, in_order, notes)), infer_shapes)
     model = serde.deserialize_model(inferred)
     attach(model, weights, folder)
     _note_values(model.graph, known)

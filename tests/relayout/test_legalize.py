@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_same_numbers
+from graphs import Net, assert_same_numbers, run
 
-from relayout.errors import InfeasibleError, UsageError
+from relayout.errors import InfeasibleError, InputError, UsageError
 from relayout.legalize import legalize
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -251,3 +251,34 @@ def test_an_output_that_views_a_re_laid_value_is_noted_as_the_source_has_it() ->
     assert report.verification is not None
     assert report.verification.findings == ()
     assert not legal.graph.output[0].metadata_props
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nchw", "nhwc"])
+def test_an_operator_written_down_in_another_layout_needs_no_body_and_no_shapes(backend: str) -> None:
+    source = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20, "relayout" : 1]>
+        n (float[1,8,8,3] x, float[3,3,3,4] w) => (float[1,6,6,4] y) {
+            a = relayout.Conv <data_layout="NHWC", kernel_layout="HWIO"> (x, w)
+            y = Relu (a) }"""
+    )
+    legal, report = legalize(source, backend)
+    assert report.after.transposes == (0 if backend == "nhwc" else 3)
+    onnx.checker.check_model(legal, full_check=True)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((1, 8, 8, 3), (3, 3, 3, 4)))
+    plain = Net()
+    value = plain.transpose(plain.input("x", (1, 8, 8, 3)), *TO_NCHW)
+    value = plain.node("Conv", value, plain.constant(w.transpose(3, 2, 0, 1)))
+    plain.output(plain.node("Relu", plain.transpose(value, *TO_NHWC)))
+    (expected,), (found,) = run(plain.model(), {"x": x}), run(legal, {"x": x, "w": w})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_layout_that_an_operator_cannot_have_is_an_error() -> None:
+    source = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20, "relayout" : 1]>
+        n (float[1,8,8,3] x, float[3,3,3,4] w) => (float[1,6,6,4] y) {
+            y = relayout.Conv <data_layout="NHQC", kernel_layout="HWIO"> (x, w) }"""
+    )
+    with pytest.raises(InputError, match="does not fit"):
+        legalize(source)

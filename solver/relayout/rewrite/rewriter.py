@@ -9,9 +9,9 @@ import onnx_ir as ir
 from relayout.choices import FixedForm, NodeChoice, Port
 from relayout.errors import InternalError
 from relayout.formulation import Formulation, Made
+from relayout.layout_functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, ensure_function
 from relayout.memory_format import Atom, Order, order_of, source_order
 from relayout.rewrite.constants import Constants, broadcast_shape, input_places
-from relayout.rewrite.functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, ensure_function
 from relayout.rewrite.physical import Dims, Emitter, Physical, dims_shape, same_but_leading_units
 from relayout.rules import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rules.spatial import native_letters

@@ -69,6 +69,13 @@ def _ordered(source: ir.Value, order: tuple[int, ...] | None) -> list[int | ir.S
     return extents if order is None or sorted(order) != list(range(len(extents))) else [extents[i] for i in order]
 
 
+def _contradict(name: str | None, other: str | None) -> bool:
+    """Whether two names of one axis cannot both be right. An axis that no operator names goes by the input that it comes
+    from (`x.0`), which may be any letter."""
+    traced = [name is not None and "." in name, other is not None and "." in other]
+    return name != other and traced[0] == traced[1]
+
+
 def _shown(shape: object) -> str:
     return "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"  # type: ignore[call-overload]
 
@@ -137,7 +144,7 @@ def _check_results(
         if sorted(places) != list(range(len(there))) or len(set(there)) != len(there) or len(here) != len(there):
             continue
         expected = [there[axis] for axis in places]
-        if any(a != b and extent != 1 for a, b, extent in zip(here, expected, value.shape, strict=True)):
+        if any(_contradict(a, b) and extent != 1 for a, b, extent in zip(here, expected, value.shape, strict=True)):
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),

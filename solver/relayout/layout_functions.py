@@ -6,14 +6,17 @@ told apart by the function's overload.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
+from relayout.errors import InputError
 from relayout.operator_schema import attribute_number
+from relayout.roles import DATA, KERNEL, has_roles, input_role, is_transposed, result_role, spatial_letters
 
-__all__ = ["DOMAIN", "Signature", "ensure_function"]
+__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "ensure_function", "with_bodies"]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
@@ -30,6 +33,69 @@ class Signature:
     layouts: tuple[tuple[str, str], ...]
     input_perms: tuple[tuple[int, ...] | None, ...]
     result_perms: tuple[tuple[int, ...] | None, ...]
+
+
+def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a body for each `relayout::` operator that was written down without one.
+
+    InputError where its layouts are not the letters that the operator has.
+    """
+    bodies = {(function.name, function.overload) for function in proto.functions if function.domain == DOMAIN}
+    if all(node.domain != DOMAIN or (node.op_type, node.overload) in bodies for node in _nodes(proto.graph)):
+        return proto
+    model = ir.from_proto(proto)
+    for node in model.graph.all_nodes():
+        if node.domain == DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
+            node.overload = ensure_function(model, _signature(node))
+    completed: onnx.ModelProto = ir.to_proto(model)
+    return completed
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _nodes(inner)
+
+
+def _signature(node: ir.Node) -> Signature:
+    """What the layouts on the node say of its operands; what they do not say is as ONNX has it."""
+    given = {name: node.attributes[name].as_string() for name in LAYOUT_ATTRIBUTES if name in node.attributes}
+    rank = len(given.get("data_layout", ""))
+    spatial = spatial_letters(rank)
+    if spatial is None:
+        raise _misfit(node, "data_layout", given.get("data_layout"), "NWC, NHWC or NDHWC, in any order")
+    data, kernel = "NC" + spatial, ("IO" if is_transposed(node) else "OI") + spatial
+    natives = {"data_layout": data, "kernel_layout": kernel, "out_layout": data}
+    for name, letters in given.items():
+        if sorted(letters) != sorted(natives[name]):
+            raise _misfit(node, name, letters, f"the letters of {natives[name]} in any order")
+    lies = {DATA: given["data_layout"], KERNEL: given.get("kernel_layout", kernel)}
+    out = given.get("out_layout", given["data_layout"])
+    reads = {DATA: data, KERNEL: kernel}
+
+    def inward(role: str) -> tuple[int, ...] | None:
+        return tuple(lies[role].index(letter) for letter in reads[role]) if role in reads else None
+
+    def outward(role: str) -> tuple[int, ...] | None:
+        return tuple(data.index(letter) for letter in out) if role == DATA else None
+
+    return Signature(
+        node.op_type,
+        tuple(given.items()),
+        tuple(inward(input_role(node, n)) for n in range(len(node.inputs))),
+        tuple(outward(result_role(node, n)) for n in range(len(node.outputs))),
+    )
+
+
+def _misfit(node: ir.Node, attribute: str, found: str | None, expected: str) -> InputError:
+    return InputError(
+        "the layout does not fit the operator",
+        where=f"node '{node.name}' ({DOMAIN}::{node.op_type}), attribute '{attribute}'",
+        expected=expected,
+        found=f"'{found}'" if found is not None else "no such attribute",
+    )
 
 
 def ensure_function(model: ir.Model, signature: Signature) -> str:
