@@ -154,7 +154,16 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
     probe.graph.initializer.extend(
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
+    # Inference leaves a dim that it once named as it is, whatever is known by now.
+    settled = [value for value in probe.graph.value_info if not _has_made_up_dim(value)]
+    del probe.graph.value_info[:]
+    probe.graph.value_info.extend(settled)
     return probe
+
+
+def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
+    """Whether a dim has a name that onnx's inference makes up where it does not know the number."""
+    return any(dim.dim_param.startswith("unk__") for dim in value.type.tensor_type.shape.dim)
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
