@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from relayout.memory_format import Extent, View
-from relayout.rules import Listed, Relabel, Rule, extents_of, rule_of
+from relayout.rules import Fixed, Free, Listed, Relabel, Rule, extents_of, rule_of
 
 __all__ = ["Operand", "Tensor", "Tensors", "captured_values", "collect_tensors", "graphs_of", "outer_values"]
 
@@ -131,6 +131,7 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
     if constant:
         found.constant_nodes.add(node)
     elif isinstance(rule, Relabel):
+        _complete_rank(node, rule)
         view = _view(node, rule, found)
         if view is not None:
             found.rules[node] = rule
@@ -139,9 +140,26 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
                 found.operands[unread] = None
             return
         rule = None
+    if isinstance(rule, Free | Fixed):
+        _complete_ranks(node, rule)
     for value in node.outputs:
         found.add(value, constant=constant)
     found.rules[node] = rule if rule is None or _ranks_known(node, rule, found) else None
+
+
+def _complete_ranks(node: ir.Node, rule: Free | Fixed) -> None:
+    """Give the results that onnx infers no shape for the rank that the rule knows, so that they are laid out too."""
+    for axes, value in zip(rule.outputs, node.outputs, strict=False):
+        if axes is not None and value.shape is None:
+            value.shape = ir.Shape([None] * len(axes))
+
+
+def _complete_rank(node: ir.Node, rule: Relabel) -> None:
+    """The same for a result whose axes are whole axes of the input, or new ones."""
+    source, result = node.inputs[0], node.outputs[0]
+    extents = extents_of(source) if source is not None else None
+    if result.shape is None and extents is not None and all(len(group) < 2 for group in rule.axes):
+        result.shape = ir.Shape([extents[group[0].axis] if group else 1 for group in rule.axes])
 
 
 def _ranks_known(node: ir.Node, rule: Rule, found: Tensors) -> bool:

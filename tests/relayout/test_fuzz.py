@@ -84,3 +84,11 @@ def test_a_transpose_of_a_constant_is_no_reason_to_write_the_graph_anew() -> Non
     net.output(net.node("Reshape", net.node("MatMul", net.input("x", (2, 4)), scale), net.constant([2, 3, 1])))
     legal, _ = legalize(net.model())
     assert_stays(legal, "onnx")
+
+
+def test_a_result_of_which_onnx_infers_no_rank_is_laid_out_as_the_backend_asks() -> None:
+    net = Net()
+    net.output(net.node("ConvTranspose", net.input("x", (1, 2, 3, 4)), net.input("w", (2, 3, "k", 1))))
+    legal, report = legalize(net.model(), "nhwc")
+    assert {n.domain for n in legal.graph.node if n.op_type == "ConvTranspose"} == {"relayout"}
+    assert report.after.transposes == 3

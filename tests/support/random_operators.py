@@ -702,7 +702,7 @@ def kernel(b: Builder, shape: tuple[int, ...]) -> Val:
     if kind < 0.92:
         flat = b.constant(b.array((int(np.prod(shape)),), F, -1, 1))
         return b.node("Reshape", [flat, b.ints(shape)])
-    return b.input(shape, F, -1, 1) if len(b.inputs) < 6 else b.constant(b.array(shape, F, -1, 1))
+    return b.input(shape, F, -1, 1, fixed=True) if len(b.inputs) < 6 else b.constant(b.array(shape, F, -1, 1))
 
 
 @proposes("Conv", "ConvTranspose")
@@ -1039,7 +1039,8 @@ def squeeze(b: Builder, operator: str) -> Any:
         return b.node("Squeeze", [x])
     if b.opset >= 11:
         axes = [a - x.rank if b.chance(0.3) else a for a in axes]
-    return b.node("Squeeze", [x], axes=axes) if b.opset < 13 else b.node("Squeeze", [x, b.ints(axes)])
+    # onnx infers another rank where the attribute is not sorted.
+    return b.node("Squeeze", [x], axes=sorted(a % x.rank for a in axes)) if b.opset < 13 else b.node("Squeeze", [x, b.ints(axes)])
 
 
 @proposes("Unsqueeze")
