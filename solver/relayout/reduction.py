@@ -6,6 +6,7 @@ This is bucket elimination (Dechter 1999); for variables of degree 0, 1 and 2 it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from .network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Eliminated", "culprits", "eliminate", "fix", "guess", "walk_back"]
+__all__ = ["Eliminated", "eliminate", "failure", "fix", "guess", "walk_back"]
 
 
 class Eliminated(NamedTuple):
@@ -25,14 +26,16 @@ class Eliminated(NamedTuple):
     tables: tuple[tuple[Scope, Table], ...]
 
 
-def eliminate(network: Network, alive: set[int], cells: int) -> tuple[list[Eliminated], int]:
-    """Eliminate variables of `alive` from the network, smallest table first, while no table exceeds `cells`.
+def eliminate(
+    network: Network, alive: set[int], cells: int, start: Iterable[int] | None = None
+) -> tuple[list[Eliminated], int]:
+    """Eliminate variables of `alive` from the network, fewest neighbours first, while no table exceeds `cells`.
 
     Returns what left, in order, and the constant that it leaves behind; `alive` keeps the kernel. A constant of
-    FORBIDDEN or more says that the problem is infeasible.
+    FORBIDDEN says that the problem is infeasible. `start`: the only variables that have changed since the last time.
     """
     unary, neighbours = network.unary, network.neighbours
-    heap = [(len(neighbours[x]), x) for x in alive]
+    heap = [(len(neighbours[x]), x) for x in (alive if start is None else start)]
     heapify(heap)
     gone: list[Eliminated] = []
     constant = 0
@@ -91,47 +94,44 @@ def walk_back(gone: list[Eliminated], states: list[int]) -> None:
         states[x] = int(total.argmin())
 
 
-def culprits(network: Network, gone: list[Eliminated]) -> list[int]:
-    """The variables that the first table without any allowed entry was made from; all of them where there is none."""
-    index = next((k for k, one in enumerate(gone) if _best(network, one).min() >= FORBIDDEN), None)
-    if index is None:
-        return list(range(len(network.unary)))
-    wanted: set[Scope] = {(gone[index].variable,), *[scope for scope, _ in gone[index].tables]}
-    found = {x for scope in wanted for x in scope}
-    for one in reversed(gone[:index]):
-        # A table that this variable took with it is not the one of the same scope that came later.
-        own = {scope for scope, _ in one.tables}
-        needed = one.others in wanted
-        wanted -= own
-        if needed:
-            wanted |= own | {(one.variable,)}
-            found.update(one.others, (one.variable,), *own)
-    return sorted(found)
+def failure(network: Network, gone: list[Eliminated]) -> Scope:
+    """The variables around the first elimination that left no allowed entry; none where all went well."""
+    for one in gone:
+        if _best(network, one).min() >= FORBIDDEN:
+            return (one.variable, *one.others)
+    return ()
 
 
 def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | None:
     """Good states for a kernel, or None: eliminate what is small, fix the variable of most neighbours, and again.
 
-    This is rule RN of PBQP. Uses the network up.
+    This is rule RN of PBQP. Uses the network up, but not `alive`.
     """
     alive = set(alive)
-    choices = len(network.alternatives)
     fixed: dict[int, int] = {}
-    gone: list[Eliminated] = []
-    while alive:
-        left, constant = eliminate(network, alive, cells)
-        if constant >= FORBIDDEN:
+    gone, constant = eliminate(network, alive, cells)
+    # Choices before hubs: with all choices made, hubs follow, while not every guess at a hub can be met.
+    choices = len(network.alternatives)
+    heap = [(x >= choices, -len(network.neighbours[x]), x) for x in alive]
+    heapify(heap)
+    while heap and constant < FORBIDDEN:
+        hub, key, x = heappop(heap)
+        if x not in alive:
+            continue
+        if -key != len(network.neighbours[x]):
+            heappush(heap, (hub, -len(network.neighbours[x]), x))
+            continue
+        state = _cheapest(network, x)
+        if state is None:
             return None
+        fixed[x] = state
+        touched = sorted(network.neighbours[x])
+        fix(network, x, state)
+        alive.discard(x)
+        left, constant = eliminate(network, alive, cells, touched)
         gone += left
-        if alive:
-            # Choices before hubs: with all choices made, hubs follow, while not every guess at a hub can be met.
-            x = min(alive, key=lambda x: (x >= choices, -len(network.neighbours[x]), x))
-            state = _cheapest(network, x)
-            if state is None:
-                return None
-            fixed[x] = state
-            fix(network, x, state)
-            alive.discard(x)
+    if constant >= FORBIDDEN:
+        return None
     states = [fixed.get(x, 0) for x in range(len(network.unary))]
     walk_back(gone, states)
     return {x: states[x] for x in sorted({*fixed, *(left.variable for left in gone)})}

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from .conflict import relaxed, smallest_conflict
+from .conflict import smallest_conflict
 from .encoding import check_range, network_of
 from .errors import InternalError, UsageError
 from .network import FORBIDDEN, Conversion, Network
 from .problem import Choice, Problem, conversions_of, cost_of
-from .reduction import culprits, eliminate, walk_back
+from .reduction import eliminate, failure, walk_back
 
 __all__ = ["ENGINES", "Solution", "solve"]
 
@@ -80,7 +80,7 @@ def solve(
             answer = _by_reduction(problem, clock)
         solution = _checked(problem, answer, clock, hint)
         if solution.status == "infeasible":
-            return _explained(problem, solution, answer.suspects, clock)
+            return _explained(problem, solution, answer.near, clock)
         if max_conversions is None:
             return solution
         if solution.assignment is not None and _paid_conversions(problem, solution.assignment) <= max_conversions:
@@ -102,14 +102,14 @@ def _limited(problem: Problem, clock: _Clock, max_conversions: int) -> Solution:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What an engine says: an assignment or None, a bound or None, and for the infeasible whom to suspect."""
+    """What an engine says: an assignment or None, a bound or None, and of the infeasible a choice near the conflict."""
 
     status: str
     assignment: tuple[int, ...] | None
     bound: int | None
     engine: str
     kernel: int = 0
-    suspects: tuple[int, ...] = ()
+    near: int = 0
 
 
 class _Clock:
@@ -153,8 +153,8 @@ def _by_reduction(problem: Problem, clock: _Clock) -> _Answer:
     gone, constant = eliminate(network, alive, CELLS)
     clock.stage("eliminate")
     if constant >= FORBIDDEN:
-        suspects = tuple([x for x in culprits(network, gone) if x < len(problem.choices)])
-        return _Answer("infeasible", None, None, "elimination", suspects=suspects)
+        near = next((x for x in failure(network, gone) if x < len(problem.choices)), 0)
+        return _Answer("infeasible", None, None, "elimination", near=near)
     if not alive:
         states = [0] * len(network.unary)
         walk_back(gone, states)
@@ -211,17 +211,14 @@ def _free(problem: Problem) -> int:
     return sum(1 for choice in problem.choices if len(choice.costs) > 1)
 
 
-def _explained(problem: Problem, solution: Solution, suspects: tuple[int, ...], clock: _Clock) -> Solution:
-    """The solution with its conflict: within the suspects if they hold one."""
+def _explained(problem: Problem, solution: Solution, near: int, clock: _Clock) -> Solution:
+    """The solution with its conflict."""
 
     def infeasible(question: Problem) -> bool:
         # Out of time, every choice counts as needed: what is found is a conflict still, only not a small one.
         return not clock.over() and _by_reduction(question, _Clock(None, None)).status == "infeasible"
 
-    everyone = tuple(range(len(problem.choices)))
-    if not suspects or not infeasible(relaxed(problem, set(suspects))):
-        suspects = everyone
-    conflict = smallest_conflict(problem, infeasible, suspects)
+    conflict = smallest_conflict(problem, infeasible, near)
     clock.stage("explain")
     return replace(solution, conflict=conflict)
 
