@@ -1,8 +1,8 @@
-"""The two integer programs, for OR-tools' CP-SAT: the kernel that elimination leaves, and the whole problem.
+"""What OR-tools solves: the linear relaxation of a kernel (GLOP), a kernel, and the whole problem (CP-SAT).
 
-The only module that imports ortools. Both encodings are tight: their linear relaxation is that of the local polytope.
-`linearization_level = 2` puts the Boolean constraints into it too; without it small networks are not proved in minutes
-(measured: see docs/mathematics.md).
+The only module that imports ortools, and CP-SAT only where it is called: its import takes longer than most relaxations.
+The encodings are tight: their linear relaxation is that of the local polytope. `linearization_level = 2` puts the
+Boolean constraints into it too; docs/mathematics.md says what that is worth.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from ortools.linear_solver.python import model_builder_helper
-from ortools.sat.python import cp_model
 
 from .errors import InternalError
 from .network import FORBIDDEN, Network, Scope, Table
 from .problem import Problem, Use, Value
 from .tighten import Relaxation, implications
 
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
 __all__ = ["Outcome", "relax", "solve_kernel", "solve_whole"]
 
 # Beyond this a double says too little of a dual solution for it to be worth shifting.
 LARGEST_RELAXED = 1 << 50
+LARGEST_DUAL = 1 << 52
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,12 @@ class _Model:
     """A CP-SAT model of one-of-many variables, with an exact integer objective."""
 
     def __init__(self) -> None:
+        from ortools.sat.python import cp_model
+
         self.model = cp_model.CpModel()
+        self.sum = cp_model.LinearExpr.sum
         self.states: dict[int, list[cp_model.IntVar]] = {}
         self.terms: list[tuple[cp_model.IntVar, int]] = []
-        self.constant = 0
 
     def choose(self, x: int, costs: Sequence[int]) -> None:
         literals = [self.model.new_bool_var("") for _ in costs]
@@ -59,6 +64,8 @@ class _Model:
                 self.terms.append((literal, cost))
 
     def solve(self, hint: dict[int, int] | None, seconds: float | None, deterministic: float | None) -> Outcome:
+        from ortools.sat.python import cp_model
+
         scale = gcd(*[cost for _, cost in self.terms]) or 1
         self.model.minimize(
             cp_model.LinearExpr.weighted_sum(
@@ -83,14 +90,17 @@ class _Model:
             raise InternalError("CP-SAT refuses the model", found=self.model.validate())
         if status == cp_model.INFEASIBLE:
             return Outcome("infeasible", None, None)
-        bound = self.constant + _floor(solver.best_objective_bound) * scale
+        bound = _floor(solver.best_objective_bound) * scale
         if status == cp_model.UNKNOWN:
             return Outcome("unknown", None, bound)
         states = {
             x: next(a for a, literal in enumerate(literals) if solver.boolean_value(literal))
             for x, literals in self.states.items()
         }
-        return Outcome("optimal" if status == cp_model.OPTIMAL else "feasible", states, bound)
+        cost = sum(cost for literal, cost in self.terms if solver.boolean_value(literal))
+        if status == cp_model.OPTIMAL:
+            return Outcome("optimal", states, cost, cost)
+        return Outcome("feasible", states, min(bound, cost), cost)
 
 
 def _floor(bound: float) -> int:
@@ -135,7 +145,7 @@ def _add_table(model: _Model, scope: Scope, table: Table) -> None:
             model.terms.append((share, cost))
     for x, by_state in zip(scope, shares, strict=True):
         for literal, cells in zip(model.states[x], by_state, strict=True):
-            model.model.add(cp_model.LinearExpr.sum(cells) == literal)
+            model.model.add(model.sum(cells) == literal)
 
 
 def relax(network: Network, alive: set[int], seconds: float | None = None) -> Relaxation | None:
@@ -230,7 +240,8 @@ class _Program:
         solver.solve(self.helper)
         if solver.status() != model_builder_helper.OPTIMAL:
             return None
-        return solver.variable_values(), np.rint(solver.dual_values() * scale).astype(np.int64)
+        duals = np.clip(np.rint(solver.dual_values() * scale), -LARGEST_DUAL, LARGEST_DUAL)
+        return solver.variable_values(), duals.astype(np.int64)
 
 
 def solve_whole(
@@ -249,7 +260,7 @@ def solve_whole(
     for value in problem.values:
         counted += _add_value(model, value)
     if max_conversions is not None:
-        model.model.add(cp_model.LinearExpr.sum(counted) <= max_conversions)
+        model.model.add(model.sum(counted) <= max_conversions)
     states = None if hint is None else dict(enumerate(hint))
     return model.solve(states, time_limit, deterministic_limit)
 
@@ -266,14 +277,14 @@ def _add_value(model: _Model, value: Value) -> list[cp_model.IntVar]:
             if source == target or price is None:
                 continue
             copy = model.model.new_bool_var("")
-            model.model.add(copy <= cp_model.LinearExpr.sum(literals))
+            model.model.add(copy <= model.sum(literals))
             available.append(copy)
             if price:
                 model.terms.append((copy, price))
                 counted.append(copy)
         for use in wanted:
             if target in use:
-                model.model.add(cp_model.LinearExpr.sum(use[target]) <= cp_model.LinearExpr.sum(available))
+                model.model.add(model.sum(use[target]) <= model.sum(available))
     return counted
 
 

@@ -84,9 +84,10 @@ def _descend(kernel: _Kernel, known: int, limits: Limits, *, exact: bool) -> Out
     kernel.eliminate(SMALL_CELLS)
     if not kernel.alive or kernel.paid >= FORBIDDEN:
         return kernel.finished()
-    hint = guess(kernel.network.copy(), kernel.alive, SMALL_CELLS)
-    best = _better(best, kernel.outcome("feasible", hint))
+    if best.states is None:
+        best = kernel.outcome("feasible", guess(kernel.network.copy(), kernel.alive, SMALL_CELLS))
     if exact and not limits.over():
+        hint = None if best.states is None else kernel.numbered(best.states)
         outcome = solve_kernel(kernel.network, kernel.alive, hint, limits.seconds(), limits.deterministic)
         if outcome.status in ("optimal", "infeasible"):
             return kernel.outcome(outcome.status, outcome.states)
@@ -109,6 +110,7 @@ class _Kernel:
         self.alive = set(range(len(network.unary)))
         self.paid = 0
         self.way_back: list[Callable[[States], States]] = []
+        self.numbers = {x: list(range(len(unary))) for x, unary in enumerate(network.unary)}
 
     def pay(self, amount: int) -> None:
         # Rounded duals may add up to less than 0, and FORBIDDEN must not become a little less than itself.
@@ -150,6 +152,7 @@ class _Kernel:
             return True
         before = sum(len(self.network.unary[x]) for x in self.alive)
         self.network = restrict(self.network, left, spare)
+        self.numbers.update({x: [self.numbers[x][state] for state in some] for x, some in left.items()})
         self.way_back.append(lambda states: {x: left[x][state] if x in left else state for x, state in states.items()})
         return sum(map(len, left.values())) < 0.9 * before
 
@@ -162,6 +165,10 @@ class _Kernel:
         for back in reversed(self.way_back):
             states = back(states)
         return Outcome(status, states, cost if status == "optimal" else None, cost)
+
+    def numbered(self, states: States) -> States:
+        """States of the network at first, by their numbers now, where they are left."""
+        return {x: self.numbers[x].index(states[x]) for x in sorted(self.alive) if states[x] in self.numbers[x]}
 
     def finished(self) -> Outcome:
         if self.paid >= FORBIDDEN:
