@@ -15,12 +15,75 @@ from relayout.memory_format import Atom, Extent, Order, normal_form, source_orde
 from relayout.rules import Axes, Free
 from relayout.views import Operand, Tensor
 
-__all__ = ["Space", "Spaces", "placements"]
+__all__ = ["Geometry", "Space", "Spaces", "placements"]
 
 FORMATS_PER_TENSOR = 24
 """A tensor of rank 4 has no more orders; beyond this the search goes on without the rarer ones, and says so."""
 
 Answer = TypeVar("Answer")
+
+
+class Geometry:
+    """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
+
+    __slots__ = ("_extended", "_formats", "_operands", "_splits", "extents")
+
+    def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
+        # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
+        extents = list(rule.extents)
+        for operand, axes in operands:
+            for place, axis in enumerate(axes):
+                own = operand.view.extents[place]
+                if extents[axis] == 1 and own != 1:
+                    extents[axis] = own
+        self.extents: tuple[Extent, ...] = tuple(extents)
+        # For each operand, where each axis of the space stands among its own; unit axes have no place.
+        self._operands = [
+            (operand.view, axes, {axis: i for i, axis in enumerate(axes) if operand.view.extents[i] != 1})
+            for operand, axes in operands
+        ]
+        self._splits = rule.splits
+        self._formats: dict[Order, tuple[Order, ...] | None] = {}
+        self._extended: dict[tuple[int, Order], Order | None] = {}
+
+    def formats(self, order: Order) -> tuple[Order, ...] | None:
+        """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
+        if order not in self._formats:
+            self._formats[order] = self._all_formats(order)
+        return self._formats[order]
+
+    def extend(self, place: int, format_: Order) -> Order | None:
+        """An order of the space in which operand `place` has `format_`: missing axes follow their source neighbours."""
+        key = (place, format_)
+        if key not in self._extended:
+            self._extended[key] = self._extension(place, format_)
+        return self._extended[key]
+
+    def _all_formats(self, order: Order) -> tuple[Order, ...] | None:
+        found: list[Order] = []
+        for view, _, places in self._operands:
+            own = [Atom(places[axis], inner, outer) for axis, inner, outer in order if axis in places]
+            format_ = view.to_root(tuple(own))
+            if format_ is None:
+                return None
+            found.append(format_)
+        return tuple(found)
+
+    def _extension(self, place: int, format_: Order) -> Order | None:
+        view, axes, _ = self._operands[place]
+        own = view.from_root(format_)
+        if own is None or (not self._splits and not all(a.is_whole for a in own)):
+            return None
+        order = [Atom(axes[a.axis], a.inner, a.outer) for a in own]
+        present = {a.axis for a in order}
+        for axis in range(len(self.extents)):
+            if axis in present or self.extents[axis] == 1:
+                continue
+            before = [position for position, atom in enumerate(order) if atom.axis < axis]
+            nearest = max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
+            order.insert(nearest, Atom(axis))
+            present.add(axis)
+        return normal_form(tuple(order), self.extents)
 
 
 class Space(Generic[Answer]):
@@ -30,55 +93,18 @@ class Space(Generic[Answer]):
     that the order gives each operand.
     """
 
-    __slots__ = ("_places", "accepts", "extents", "operands", "orders", "rule")
+    __slots__ = ("accepts", "geometry", "operands", "orders")
 
     def __init__(
-        self, rule: Free, operands: tuple[tuple[Operand, Axes], ...], accepts: Callable[[Order], Answer | None]
+        self,
+        geometry: Geometry,
+        operands: tuple[tuple[Operand, Axes], ...],
+        accepts: Callable[[Order], Answer | None],
     ) -> None:
-        self.rule = rule
+        self.geometry = geometry
         self.operands = operands
-        # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
-        extents = list(rule.extents)
-        for operand, axes in operands:
-            for place, axis in enumerate(axes):
-                own = operand.view.extents[place]
-                if extents[axis] == 1 and own != 1:
-                    extents[axis] = own
-        self.extents: tuple[Extent, ...] = tuple(extents)
         self.accepts = accepts
         self.orders: dict[Order, tuple[Answer, tuple[Order, ...]]] = {}
-        # For each operand, where each axis of the space stands among its own; unit axes have no place.
-        self._places = [
-            {axis: place for place, axis in enumerate(axes) if operand.view.extents[place] != 1}
-            for operand, axes in operands
-        ]
-
-    def formats(self, order: Order) -> tuple[Order, ...] | None:
-        """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
-        found: list[Order] = []
-        for (operand, _), places in zip(self.operands, self._places, strict=True):
-            own = [Atom(places[axis], inner, outer) for axis, inner, outer in order if axis in places]
-            format_ = operand.view.to_root(tuple(own))
-            if format_ is None:
-                return None
-            found.append(format_)
-        return tuple(found)
-
-    def extend(self, operand: Operand, axes: Axes, format_: Order) -> Order | None:
-        """An order of the space in which this operand has `format_`: missing axes follow their source neighbours."""
-        own = operand.view.from_root(format_)
-        if own is None or (not self.rule.splits and not all(a.is_whole for a in own)):
-            return None
-        order = [Atom(axes[a.axis], a.inner, a.outer) for a in own]
-        present = {a.axis for a in order}
-        for axis in range(len(self.extents)):
-            if axis in present or self.extents[axis] == 1:
-                continue
-            before = [place for place, atom in enumerate(order) if atom.axis < axis]
-            nearest = max(before, key=lambda place: (order[place].axis, place)) + 1 if before else 0
-            order.insert(nearest, Atom(axis))
-            present.add(axis)
-        return normal_form(tuple(order), self.extents)
 
 
 class Spaces:
@@ -87,16 +113,28 @@ class Spaces:
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.formats: dict[Tensor, dict[Order, None]] = {t: {} for t in tensors if not t.constant}
         self.capped: set[Tensor] = set()
-        self._spaces: dict[Tensor, list[tuple[Space[Any], Operand, Axes]]] = {}
+        # For each tensor the spaces that it is in, with its place among their operands.
+        self._spaces: dict[Tensor, list[tuple[Space[Any], int]]] = {}
+        self._geometries: dict[object, Geometry] = {}
         self._queue: deque[tuple[Tensor, Order]] = deque()
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
 
+    def geometry(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Geometry:
+        """The geometry of a space of `rule`, shared by all spaces of the same."""
+        views = tuple([(o.view.axes, o.view.extents, o.view.root_extents, axes) for o, axes in operands])
+        key = (rule.extents, rule.splits, views)
+        found = self._geometries.get(key)
+        if found is None:
+            found = self._geometries[key] = Geometry(rule, operands)
+        return found
+
     def add_space(self, space: Space[Any]) -> None:
         """Enter a space before `spread`; the order of the source is its first candidate."""
-        for operand, axes in space.operands:
-            self._spaces.setdefault(operand.tensor, []).append((space, operand, axes))
-        self.add_order(space, normal_form(source_order(len(space.extents)), space.extents))
+        for place, (operand, _) in enumerate(space.operands):
+            self._spaces.setdefault(operand.tensor, []).append((space, place))
+        extents = space.geometry.extents
+        self.add_order(space, normal_form(source_order(len(extents)), extents))
 
     def add_format(self, tensor: Tensor, format_: Order) -> bool:
         """Consider this format of the tensor; False where the tensor has too many already."""
@@ -115,7 +153,7 @@ class Spaces:
         if order in space.orders:
             return
         answer = space.accepts(order)
-        formats = space.formats(order) if answer is not None else None
+        formats = space.geometry.formats(order) if answer is not None else None
         if answer is None or formats is None:
             return
         if all(self.add_format(operand.tensor, f) for (operand, _), f in zip(space.operands, formats, strict=True)):
@@ -125,8 +163,8 @@ class Spaces:
         """Carry every format through every space that touches it until nothing new appears."""
         while self._queue:
             tensor, format_ = self._queue.popleft()
-            for space, operand, axes in self._spaces.get(tensor, ()):
-                order = space.extend(operand, axes, format_)
+            for space, place in self._spaces.get(tensor, ()):
+                order = space.geometry.extend(place, format_)
                 if order is not None:
                     self.add_order(space, order)
 

@@ -178,7 +178,8 @@ class _Nodes:
         axes_of = _of_ports(ports, rule.inputs, rule.outputs)
         laid = tuple([(p.operand, axes) for p, axes in zip(ports, axes_of, strict=True) if axes is not None])
         wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
-        space: _Space = Space(rule, laid, lambda order: self._accepted(choice, rule, axes_of, wishes, order))
+        geometry = self._spaces.geometry(rule, laid)
+        space: _Space = Space(geometry, laid, lambda order: self._accepted(choice, rule, axes_of, wishes, order))
         self._open.append(_Open(choice, axes_of, space, wishes))
         self._spaces.add_space(space)
         for wish in wishes:
@@ -187,18 +188,19 @@ class _Nodes:
             # The node stands in a layout that nobody asks for; ONNX's own is a way to run it.
             native = native_letters(len(rule.letters))
             order = order_of(tuple(rule.letters.index(letter) for letter in native))
-            self._spaces.add_order(space, normal_form(order, space.extents))
+            self._spaces.add_order(space, normal_form(order, geometry.extents))
 
     def _seed(self, choice: NodeChoice, rule: Free, axes_of: Orders, wish: Wish, space: _Space) -> None:
         """Consider the orders that the wish names in full: its witnesses."""
-        for port, axes, layout in zip(choice.ports, axes_of, wish.layouts, strict=True):
-            if layout is None or axes is None:
+        laid = [each for each in zip(choice.ports, axes_of, wish.layouts, strict=True) if each[1] is not None]
+        for place, (port, axes, layout) in enumerate(laid):
+            if layout is None:
                 continue
             letters = _own_letters(rule, axes) or self._contract.letters(port)
             if letters is None or sorted(layout.names) != sorted(letters):
                 continue
-            format_ = port.format_of(tuple(letters.index(letter) for letter in layout.names))
-            order = space.extend(port.operand, axes, format_)
+            format_ = port.format_of(tuple([letters.index(letter) for letter in layout.names]))
+            order = space.geometry.extend(place, format_)
             if order is not None:
                 self._spaces.add_order(space, order)
 
