@@ -53,7 +53,7 @@ class RelayoutError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments do not survive the default pickling, and errors cross a process boundary in the service.
+        # Keyword-only arguments do not survive the default pickling, and errors cross processes in the service.
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
 
 

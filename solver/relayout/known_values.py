@@ -1,8 +1,8 @@
 """Small values that are known before the model runs: shape arithmetic, computed on the graph itself.
 
 Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape,
-Gather, Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and sizes that
-the op table reads. The graph is not changed.
+Gather, Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and
+sizes that the op table reads. The graph is not changed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LARGEST = 1024
 ROUNDS = 16
 ARITHMETIC = frozenset(
     "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less Max Min "
-    "Mod Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split Sqrt Squeeze "
-    "Sub Tile Transpose Unsqueeze Where".split()
+    "Mod Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split Sqrt "
+    "Squeeze Sub Tile Transpose Unsqueeze Where".split()
 )
 
 SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
@@ -56,9 +56,11 @@ def infer_with_values(
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     inputs = {value.name for value in graph.input}
     tensors = [(t.name, t) for t in graph.initializer if t.name not in inputs]
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            tensors.append((node.output[0], node.attribute[0].t))
+    tensors += [
+        (node.output[0], node.attribute[0].t)
+        for node in graph.node
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value"
+    ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
         small = int(np.prod(tensor.dims)) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
@@ -133,7 +135,8 @@ def _tells_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
 def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """The shapes of results that onnx infers none for, though they are their first input's: it looks into a body that
     is made only when the operator's inputs are known in full."""
-    known = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output) if v.type.tensor_type.HasField("shape")}
+    values = (*graph.input, *graph.value_info, *graph.output)
+    known = {v.name: v for v in values if v.type.tensor_type.HasField("shape")}
     hints = []
     for node in graph.node:
         if node.op_type in SHAPE_KEEPING and node.domain in ("", "ai.onnx"):

@@ -106,7 +106,7 @@ class View:
     """How a tensor's axes re-read the memory of a root tensor.
 
     `axes[j]` holds the root's atoms that make up axis j of the view, outermost first: one whole atom where an axis is
-    kept, none for a unit axis that the root does not have, several where axes were merged, a factor where one was split.
+    kept, none for a unit axis that the root does not have, several where axes merged, a factor where one was split.
     """
 
     axes: tuple[Order, ...]

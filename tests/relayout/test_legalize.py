@@ -64,7 +64,10 @@ def test_a_vector_that_scales_channels_becomes_a_view_and_no_transpose() -> None
     model = net.model()
     legal, report = legalize(model)
     assert report.after.transposes == 0
-    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 8, 8), np.float32), "scale": np.arange(5, dtype=np.float32)}
+    feeds = {
+        "x": np.random.default_rng(0).standard_normal((2, 3, 8, 8), np.float32),
+        "scale": np.arange(5, dtype=np.float32),
+    }
     assert_same_numbers(model, legal, feeds)
 
 
@@ -183,7 +186,9 @@ def test_an_input_can_arrive_in_another_layout() -> None:
 def test_a_freed_input_is_fed_as_the_solver_likes() -> None:
     net = Net()
     net.output(net.node("Relu", net.conv(net.input("x", (2, 3, 8, 6)), 3, 4)))
-    legal, report = legalize(net.model(), "nhwc", input_layouts={"x": "any"}, output_layouts={net.outputs[0].name: "any"})
+    legal, report = legalize(
+        net.model(), "nhwc", input_layouts={"x": "any"}, output_layouts={net.outputs[0].name: "any"}
+    )
     assert report.after.transposes == 0
     assert [d.dim_value for d in legal.graph.input[0].type.tensor_type.shape.dim] == [2, 8, 6, 3]
 

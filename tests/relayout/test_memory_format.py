@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def lay_out(array: np.ndarray, order: Order) -> np.ndarray:
     places: dict[tuple[int, int], int] = {}
     for axis in range(array.ndim):
         bounds = sorted(cuts[axis], reverse=True)
-        for high, low in zip(bounds, bounds[1:], strict=False):
+        for high, low in pairwise(bounds):
             places[axis, low] = len(dims)
             dims.append(high // low)
     perm: list[int] = []

@@ -25,8 +25,10 @@ def feeds_of(example: Example, perm: tuple[int, ...]) -> dict[str, np.ndarray]:
         if not isinstance(given, Input):
             continue
         kind = np.dtype(given.dtype).kind
-        drawn = rng.uniform(given.low, given.high, given.shape) if kind == "f" else rng.integers(
-            int(given.low), int(given.high), given.shape
+        drawn = (
+            rng.uniform(given.low, given.high, given.shape)
+            if kind == "f"
+            else rng.integers(int(given.low), int(given.high), given.shape)
         )
         array = drawn.astype(given.dtype)
         feeds[f"x{index}"] = array.transpose(perm) if given.laid and array.ndim == len(perm) else array
@@ -126,5 +128,3 @@ def test_a_named_operator_computes_the_same_channels_last(example: Example) -> N
     # A kernel that is computed at run time is converted at run time.
     run_time = [given for given in example.inputs if isinstance(given, Input) and len(given.shape) == rank]
     assert report.after.transposes == len(run_time) - 1 or example.operator in ("MaxUnpool", "DeformConv", "GridSample")
-
-

@@ -55,7 +55,8 @@ def test_a_worker_that_dies_is_the_services_fault_and_the_server_stays_up(server
         answer = beside.submit(client.post, "/v1/verify", json=ENDLESS)
         while not answer.done():
             for worker in filter(is_running, workers_of(server)):
-                os.kill(worker, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
     assert answer.result().status_code == 500
     assert answer.result().json()["type"] == "/problems/internal"
     assert still_works(client)

@@ -68,7 +68,9 @@ def _unary() -> list[Example]:
     for name in UNARY:
         opset = max(SINCE.get(name, 7), 18 if name not in ("Gelu", "Swish") else SINCE[name])
         found.append(Example(name, (SPECIAL.get(name, X),), ATTRIBUTES.get(name, {}), opset))
-    found += [Example(name, (SPECIAL.get(name, X),), ATTRIBUTES.get(name, {}), 9) for name in ("Relu", "Exp", "Sigmoid")]
+    found += [
+        Example(name, (SPECIAL.get(name, X),), ATTRIBUTES.get(name, {}), 9) for name in ("Relu", "Exp", "Sigmoid")
+    ]
     return found
 
 
@@ -78,9 +80,7 @@ def _broadcast() -> list[Example]:
         attributes = ATTRIBUTES.get(name, {})
         if name == "Where":
             shapes: Sequence[tuple[int, ...]] = ((2, 3, 4, 5), (3, 1, 1), ())
-            found.append(
-                Example(name, (Input(shapes[0], B, 0, 2), X, Input((3, 1, 1))), {}, 18)
-            )
+            found.append(Example(name, (Input(shapes[0], B, 0, 2), X, Input((3, 1, 1))), {}, 18))
             continue
         if name in WHOLE_OPERATORS:
             dtype, opset = WHOLE_OPERATORS[name]
@@ -154,8 +154,11 @@ def _axes() -> list[Example]:
         Example("Gather", (X, Constant(np.array(1))), {"axis": -1}),
         Example("Gather", (X, Input((2, 2), I64, 0, 3, laid=False)), {"axis": 2}, moves=False),
         Example("LayerNormalization", (X, Input((5,)), Input((5,)))),
-        Example("LayerNormalization", (X, Constant(np.arange(20).reshape(4, 5), F), Constant(np.ones((4, 5)), F)),
-                {"axis": 2}),
+        Example(
+            "LayerNormalization",
+            (X, Constant(np.arange(20).reshape(4, 5), F), Constant(np.ones((4, 5)), F)),
+            {"axis": 2},
+        ),
         Example("LayerNormalization", (X, Input((4, 5))), {"axis": -2}),
         Example("RMSNormalization", (X, Constant(np.arange(1, 6), F)), {}, 23),
         Example("MeanVarianceNormalization", (X,), {"axes": [0, 2, 3]}),
@@ -165,8 +168,12 @@ def _axes() -> list[Example]:
         Example("Trilu", (X, Constant(np.array(1))), {}),
         Example("Det", (Input((2, 3, 4, 4)),), moves=False),
         Example("Compress", (X, Constant([True, False, True], B)), {"axis": 1}),
-        Example("OneHot", (Input((2, 3, 4), I64, 0, 5), Constant(np.array(5)), Constant([0.0, 1.0], F)), {"axis": 1},
-                moves=False),
+        Example(
+            "OneHot",
+            (Input((2, 3, 4), I64, 0, 5), Constant(np.array(5)), Constant([0.0, 1.0], F)),
+            {"axis": 1},
+            moves=False,
+        ),
         Example("Clip", (X, Constant(np.array(-0.5), F), Constant(np.array(0.5), F))),
         Example("Clip", (X,), {"min": -0.5, "max": 0.5}, 10),
         Example("CastLike", (X, Constant([1], I32)), {}, 15),
@@ -177,9 +184,12 @@ def _axes() -> list[Example]:
         Example("QuantizeLinear", (X, Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], I8)), {"axis": 1}, 13),
         Example("QuantizeLinear", (X, Constant(np.full((2, 3, 2, 5), 0.1), F)), {"axis": 2, "block_size": 2}, 21),
         Example("DequantizeLinear", (Input((2, 3, 4, 5), U8, 0, 255), Constant(np.array(0.1), F)), {}, 10),
-        Example("DequantizeLinear",
-                (Input((2, 3, 4, 5), I8, -100, 100), Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], I8)),
-                {"axis": -3}, 13),
+        Example(
+            "DequantizeLinear",
+            (Input((2, 3, 4, 5), I8, -100, 100), Constant([0.1, 0.2, 0.3], F), Constant([0, 1, 2], I8)),
+            {"axis": -3},
+            13,
+        ),
     ]
     return found
 
@@ -194,33 +204,78 @@ def _spatial() -> list[Example]:
         Example("LRN", (image,), {"size": 3}, moves=False),
         *[Example(f"Global{kind}Pool", (image,)) for kind in ("Average", "Max", "Lp")],
         *[
-            Example(f"{kind}Pool", (image,), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, moves=False)
+            Example(
+                f"{kind}Pool", (image,), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, moves=False
+            )
             for kind in ("Average", "Max", "Lp")
         ],
         Example("MaxPool", (image,), {"kernel_shape": [2, 2]}, 12, results=2, moves=False),
-        Example("MaxUnpool", (Input((1, 2, 2, 2)), Constant(np.array([0, 3, 9, 10, 16, 19, 25, 26]).reshape(1, 2, 2, 2))),
-                {"kernel_shape": [2, 2], "strides": [2, 2]}, 11, moves=False),
+        Example(
+            "MaxUnpool",
+            (Input((1, 2, 2, 2)), Constant(np.array([0, 3, 9, 10, 16, 19, 25, 26]).reshape(1, 2, 2, 2))),
+            {"kernel_shape": [2, 2], "strides": [2, 2]},
+            11,
+            moves=False,
+        ),
         Example("DepthToSpace", (image,), {"blocksize": 2}, 13, moves=False),
         Example("SpaceToDepth", (Input((1, 2, 4, 6)),), {"blocksize": 2}, 13, moves=False),
-        Example("Conv", (image, Constant(weights((6, 4, 3, 3)), F), Constant(weights(6), F)), {"pads": [1, 0, 1, 0]},
-                moves=False),
+        Example(
+            "Conv",
+            (image, Constant(weights((6, 4, 3, 3)), F), Constant(weights(6), F)),
+            {"pads": [1, 0, 1, 0]},
+            moves=False,
+        ),
         Example("Conv", (image, Constant(weights((4, 1, 3, 3)), F)), {"group": 4, "strides": [2, 1]}, moves=False),
         Example("Conv", (Input((2, 4, 9)), Input((3, 4, 3))), {}, moves=False),
         Example("Conv", (Input((1, 2, 4, 5, 6)), Constant(weights((3, 2, 2, 2, 2)), F)), {}, moves=False),
         Example("ConvTranspose", (image, Constant(weights((4, 3, 3, 3)), F)), {"strides": [2, 2]}, moves=False),
-        Example("ConvInteger", (Input((2, 4, 6, 5), U8, 0, 9), Constant(np.ones((3, 4, 2, 2)), U8)), {}, 10, moves=False),
-        Example("QLinearConv",
-                (Input((2, 4, 6, 5), U8, 0, 255), Constant(np.array(0.1), F), Constant(np.array(3), U8),
-                 Constant(np.arange(48).reshape(3, 4, 2, 2), U8), Constant(np.array(0.02), F), Constant(np.array(9), U8),
-                 Constant(np.array(0.5), F), Constant(np.array(2), U8)), {}, 10, moves=False),
-        Example("DeformConv", (Input((1, 2, 5, 5)), Constant(weights((3, 2, 2, 2)), F), Input((1, 8, 4, 4))), {}, 19,
-                moves=False),
-        Example("GridSample", (Input((2, 3, 4, 5)), Input((2, 3, 2, 2), laid=False, low=-0.9, high=0.9)), {}, 16,
-                moves=False),
-        Example("RoiAlign", (Input((1, 3, 6, 6)), Constant([[0, 0, 4, 4], [1, 1, 5, 3]], F), Constant([0, 0])),
-                {"output_height": 2, "output_width": 2}, 16, moves=False),
-        Example("MaxRoiPool", (Input((1, 3, 6, 6)), Constant([[0, 0, 0, 4, 4]], F)), {"pooled_shape": [2, 2]}, 11,
-                moves=False),
+        Example(
+            "ConvInteger", (Input((2, 4, 6, 5), U8, 0, 9), Constant(np.ones((3, 4, 2, 2)), U8)), {}, 10, moves=False
+        ),
+        Example(
+            "QLinearConv",
+            (
+                Input((2, 4, 6, 5), U8, 0, 255),
+                Constant(np.array(0.1), F),
+                Constant(np.array(3), U8),
+                Constant(np.arange(48).reshape(3, 4, 2, 2), U8),
+                Constant(np.array(0.02), F),
+                Constant(np.array(9), U8),
+                Constant(np.array(0.5), F),
+                Constant(np.array(2), U8),
+            ),
+            {},
+            10,
+            moves=False,
+        ),
+        Example(
+            "DeformConv",
+            (Input((1, 2, 5, 5)), Constant(weights((3, 2, 2, 2)), F), Input((1, 8, 4, 4))),
+            {},
+            19,
+            moves=False,
+        ),
+        Example(
+            "GridSample",
+            (Input((2, 3, 4, 5)), Input((2, 3, 2, 2), laid=False, low=-0.9, high=0.9)),
+            {},
+            16,
+            moves=False,
+        ),
+        Example(
+            "RoiAlign",
+            (Input((1, 3, 6, 6)), Constant([[0, 0, 4, 4], [1, 1, 5, 3]], F), Constant([0, 0])),
+            {"output_height": 2, "output_width": 2},
+            16,
+            moves=False,
+        ),
+        Example(
+            "MaxRoiPool",
+            (Input((1, 3, 6, 6)), Constant([[0, 0, 0, 4, 4]], F)),
+            {"pooled_shape": [2, 2]},
+            11,
+            moves=False,
+        ),
         Example("Resize", (image, None, Constant([1, 1, 2, 3], F)), {"mode": "nearest"}, 13),
         Example("Resize", (image, None, None, Constant([2, 4, 12, 7])), {"mode": "linear"}, 13),
         Example("Resize", (image, None, None, Constant([9, 10])), {"mode": "linear", "axes": [2, 3]}, 18),
@@ -241,11 +296,16 @@ def _contractions() -> list[Example]:
         Example("MatMul", (Input((4, 5)), Input((2, 3, 5, 6)))),
         Example("MatMul", (Input((4, 5)), Input((5, 6))), moves=False),
         Example("MatMulInteger", (Input((2, 3, 4, 5), U8, 0, 9), Constant(np.arange(30).reshape(5, 6), U8)), {}, 10),
-        Example("QLinearMatMul",
-                (Input((2, 3, 4, 5), U8, 0, 255), *small, Constant(np.arange(30).reshape(5, 6), U8), *small, *small),
-                {}, 10),
+        Example(
+            "QLinearMatMul",
+            (Input((2, 3, 4, 5), U8, 0, 255), *small, Constant(np.arange(30).reshape(5, 6), U8), *small, *small),
+            {},
+            10,
+        ),
         Example("Gemm", (Input((4, 5)), Constant(numbers((5, 6)), F), Constant(numbers(6), F)), moves=False),
-        Example("Gemm", (Input((5, 4)), Input((6, 5)), Input((6,))), {"transA": 1, "transB": 1, "alpha": 0.5}, moves=False),
+        Example(
+            "Gemm", (Input((5, 4)), Input((6, 5)), Input((6,))), {"transA": 1, "transB": 1, "alpha": 0.5}, moves=False
+        ),
         Example("Einsum", (X, Constant(numbers((5, 6)), F)), {"equation": "nchw,wd->nchd"}),
         Example("Einsum", (X, Input((2, 3, 6, 5))), {"equation": "bhqd, bhkd -> bhqk"}),
         Example("Einsum", (X,), {"equation": "abcd->acbd"}, moves=False),

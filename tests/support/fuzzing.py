@@ -137,7 +137,7 @@ def check(graph: RandomGraph, settings: Settings, *, deep: bool = False) -> list
 def _legalized(
     model: onnx.ModelProto, settings: Settings, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> tuple[onnx.ModelProto, Report, dict[str, Any]] | None:
-    """Legalize with these boundary layouts; one that does not fit is spelled with the tensor's own letters, or dropped."""
+    """Legalize with these boundary layouts; one that does not fit is spelled with the tensor's letters, or dropped."""
     inputs, outputs = dict(inputs), dict(outputs)
     for _ in range(20):
         options = {"objective": settings.objective, "input_layouts": inputs, "output_layouts": outputs}
@@ -226,9 +226,17 @@ def _accounts(
 
 
 def _all_shapes_known(model: onnx.ModelProto) -> bool:
+    return all(shape is not None and shape.is_static() for shape in _shapes(model))
+
+
+def _all_ranks_known(model: onnx.ModelProto) -> bool:
+    return all(shape is not None for shape in _shapes(model))
+
+
+def _shapes(model: onnx.ModelProto) -> list[Any]:
     read = read_model(model)
     values = [*read.graph.inputs, *(value for node in read.graph.all_nodes() for value in node.outputs)]
-    return all(value.shape is not None and value.shape.is_static() for value in values if value.name)
+    return [value.shape for value in values if value.name]
 
 
 def _again(legal: onnx.ModelProto, report: Report, settings: Settings) -> list[Failure]:
@@ -238,6 +246,8 @@ def _again(legal: onnx.ModelProto, report: Report, settings: Settings) -> list[F
         return [_crash("again", error)]
     if second.cost != report.cost and _all_shapes_known(legal):
         return [Failure("again, cost", f"{report.cost} first, {second.cost} the second time")]
+    if not _all_ranks_known(legal):
+        return []  # what onnx knows of the legal model may be more than it knew of the source
     if [n.SerializeToString() for n in twice.graph.node] != [n.SerializeToString() for n in legal.graph.node]:
         return [Failure("again, nodes", _first_difference(legal, twice))]
     return []
@@ -268,6 +278,8 @@ def _elsewhere(graph: RandomGraph, legal: onnx.ModelProto, settings: Settings) -
 def _verified(
     graph: RandomGraph, legal: onnx.ModelProto, report: Report, settings: Settings, boundary: bool, *, numeric: bool
 ) -> list[Failure]:
+    if not _all_ranks_known(legal):
+        return []  # a requirement of a tensor without a rank cannot be bound
     against = None if boundary else graph.model
     try:
         priced = report if _all_shapes_known(graph.model) and _all_shapes_known(legal) else None

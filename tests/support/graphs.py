@@ -98,4 +98,6 @@ def assert_same_numbers(
         assert one.shape == other.shape
         assert one.dtype == other.dtype
         scale = float(np.abs(one.astype(np.float64)).max(initial=0.0)) if one.dtype.kind in "fiu" else 1.0
-        np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * max(scale, 1))
+        np.testing.assert_allclose(
+            other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * max(scale, 1)
+        )

@@ -1,8 +1,8 @@
 """Random valid ONNX graphs over the whole op table, each with inputs to run it on.
 
 A graph grows node by node, and every node is run when it is added: one that onnxruntime refuses, that overflows, or
-whose result a rounding error would turn over is not taken. Each value is held twice, the second time with the noise that
-another order of the same sums may add; the difference at an output is how far a correct rewrite may be off.
+whose result a rounding error would turn over is not taken. Each value is held twice, the second time with the noise
+that another order of the same sums may add; the difference at an output is how far a correct rewrite may be off.
 """
 
 from __future__ import annotations
@@ -303,7 +303,11 @@ class Builder:
             for name, (value, dims) in self.inputs.items()
         ]
         infos = [
-            helper.make_tensor_value_info(v.name, helper.np_dtype_to_tensor_dtype(v.dtype), [None] * v.rank)
+            helper.make_tensor_value_info(
+                v.name,
+                helper.np_dtype_to_tensor_dtype(v.dtype),
+                self.inputs[v.name][1] if v.name in self.inputs else [None] * v.rank,
+            )
             for v in outputs
         ]
         graph = helper.make_graph([*protos, *nodes], "random", inputs, infos, constants)
@@ -355,13 +359,11 @@ def _reads(node: onnx.NodeProto) -> list[str]:
 
 def _with_inferred_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """The outputs' shapes as inference knows them; where it does not, dims are open."""
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
     known = {value.name: value for value in onnx.shape_inference.infer_shapes(bare, data_prop=True).graph.output}
-    del inferred
     for value in model.graph.output:
         if known[value.name].type.tensor_type.HasField("shape"):
             value.CopyFrom(known[value.name])

@@ -30,7 +30,7 @@ def propose(b: Builder, operator: str) -> None:
     PROPOSALS[operator](b, operator)
 
 
-# -- operands ----------------------------------------------------------------------------------------------------------
+# -- operands --------------------------------------------------------------------------------------------------------
 
 
 def _is(value: Val, dtype: Any, rank: int | tuple[int, int]) -> bool:
@@ -161,9 +161,12 @@ def partner(b: Builder, x: Val, *, low: float = -2.0, high: float = 2.0, within:
     return b.constant(b.array(shape, dtype.type, low, high))
 
 
-# -- element by element ------------------------------------------------------------------------------------------------
+# -- element by element ----------------------------------------------------------------------------------------------
 
-_ANY = "Abs Asinh Atan Ceil Celu Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN IsInf LeakyRelu Mish Neg Relu Round Selu Shrink Sigmoid Sign Sin Sinh Cosh Softplus Softsign Swish Tan Tanh ThresholdedRelu"
+_ANY = (
+    "Abs Asinh Atan Ceil Celu Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN IsInf LeakyRelu Mish Neg "
+    "Relu Round Selu Shrink Sigmoid Sign Sin Sinh Cosh Softplus Softsign Swish Tan Tanh ThresholdedRelu"
+)
 
 
 @proposes(*_ANY.split())
@@ -350,7 +353,7 @@ def size(b: Builder, operator: str) -> Any:
     return b.node("Size", [floats(b)])
 
 
-# -- along axes ----------------------------------------------------------------------------------------------------------
+# -- along axes ------------------------------------------------------------------------------------------------------
 
 
 def _axis(b: Builder, rank: int, *, since: int = 11) -> int:
@@ -643,7 +646,7 @@ def one_hot(b: Builder, operator: str) -> Any:
     return b.node("OneHot", [x, depth, b.constant(np.array([0.25, 1.5], F))], axis=axis)
 
 
-# -- named axes ----------------------------------------------------------------------------------------------------------
+# -- named axes ------------------------------------------------------------------------------------------------------
 
 
 def image(b: Builder, low: int = 3, high: int = 5, *, batch: int = 0, largest: int = 1500) -> Val:
@@ -908,7 +911,7 @@ def roi_pool(b: Builder, operator: str) -> Any:
     return back(b, b.node("MaxRoiPool", [x, boxes], pooled_shape=[2, 1]))
 
 
-# -- contractions --------------------------------------------------------------------------------------------------------
+# -- contractions ----------------------------------------------------------------------------------------------------
 
 
 @proposes("MatMul")
@@ -998,7 +1001,7 @@ def einsum(b: Builder, operator: str) -> Any:
     return b.node("Einsum", [x, w], equation=f"{letters},o{letters[axis]}->{letters.replace(letters[axis], 'o')}")
 
 
-# -- relabels ------------------------------------------------------------------------------------------------------------
+# -- relabels --------------------------------------------------------------------------------------------------------
 
 
 @proposes("Transpose")
@@ -1040,7 +1043,11 @@ def squeeze(b: Builder, operator: str) -> Any:
     if b.opset >= 11:
         axes = [a - x.rank if b.chance(0.3) else a for a in axes]
     # onnx infers another rank where the attribute is not sorted.
-    return b.node("Squeeze", [x], axes=sorted(a % x.rank for a in axes)) if b.opset < 13 else b.node("Squeeze", [x, b.ints(axes)])
+    return (
+        b.node("Squeeze", [x], axes=sorted(a % x.rank for a in axes))
+        if b.opset < 13
+        else b.node("Squeeze", [x, b.ints(axes)])
+    )
 
 
 @proposes("Unsqueeze")

@@ -1,4 +1,4 @@
-"""Shapes of graphs that operators drawn one by one would seldom make: what exporters write, and what must stay pinned."""
+"""Shapes of graphs that operators drawn one by one seldom make: what exporters write, and what must stay pinned."""
 
 from __future__ import annotations
 

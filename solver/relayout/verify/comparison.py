@@ -70,8 +70,10 @@ def _ordered(source: ir.Value, order: tuple[int, ...] | None) -> list[int | ir.S
 
 
 def _contradict(name: str | None, other: str | None) -> bool:
-    """Whether two names of one axis cannot both be right. An axis that no operator names goes by the input that it comes
-    from (`x.0`), which may be any letter."""
+    """Whether two names of one axis cannot both be right.
+
+    An axis that no operator names goes by the input that it comes from (`x.0`), which may be any letter.
+    """
     traced = [name is not None and "." in name, other is not None and "." in other]
     return name != other and traced[0] == traced[1]
 
