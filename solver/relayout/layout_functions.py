@@ -51,6 +51,15 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
     return completed
 
 
+def drop_unused(model: ir.Model) -> None:
+    """Remove the functions of our domain that no node calls any more."""
+    called = {node.op_identifier() for node in model.graph.all_nodes() if node.domain == DOMAIN}
+    for identifier in [key for key in model.functions if key[0] == DOMAIN and key not in called]:
+        del model.functions[identifier]
+    if not called:
+        model.opset_imports.pop(DOMAIN, None)
+
+
 def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
     for node in graph.node:
         yield node

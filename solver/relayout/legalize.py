@@ -19,6 +19,7 @@ from relayout.cost import OBJECTIVES
 from relayout.errors import InfeasibleError, OutOfTimeError, UsageError
 from relayout.explain import conversions_of
 from relayout.formulation import Formulation, formulate
+from relayout.layout_functions import drop_unused
 from relayout.model_io import Source, read_model, to_json, to_proto, warnings_of
 from relayout.pricing import price_dims, tensor_bytes
 from relayout.report import Conversion, Report, SolverFacts, Totals
@@ -144,6 +145,8 @@ def legalize_model(
     run.legalize(model.graph, {**_declared(model), **(options.input_layouts or {})}, options.output_layouts or {})
     for graph in list(model.graph.subgraphs()):
         run.legalize(graph, {}, {})
+    if run.changed:
+        drop_unused(model)
     after = totals(model, dims) if run.changed else before
     return Outcome(model, run.report(before, after), run.changed)
 

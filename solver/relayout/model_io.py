@@ -41,16 +41,17 @@ _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON d
 WARNINGS_KEY = "relayout.warnings"
 
 
-def read_model(source: Source, *, external_data: bool = True) -> ir.Model:
+def read_model(source: Source, *, external_data: bool = True, bodies: bool = True) -> ir.Model:
     """The model that `source` holds: a path (.onnx or .json), ONNX bytes, a ModelProto, an onnx_ir.Model, graph JSON.
 
     Weights in files stay there and are mapped when read. With `external_data=False` a model that refers to a file is
-    refused: no path is looked at, let alone opened. A constant without data becomes an `AbsentTensor`.
+    refused: no path is looked at, let alone opened. A constant without data becomes an `AbsentTensor`. An operator of
+    the domain `relayout` that was written down without a body gets one, unless `bodies` is False.
 
     Raises InputError with where, expected and found for everything that is not a model.
     """
     try:
-        return _read(source, external_data)
+        return _read(source, external_data, bodies)
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
@@ -112,7 +113,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
 # --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
 
 
-def _read(source: Source, external_data: bool) -> ir.Model:
+def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     notes: list[str] = []
     folder = Folder(None, external_data)
     if isinstance(source, str | os.PathLike):
@@ -136,7 +137,8 @@ def _read(source: Source, external_data: bool) -> ir.Model:
         proto, weights = detach(source, folder)
     else:
         raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
-    inferred, known = infer_with_values(with_bodies(normalize(proto, in_order, notes)), infer_shapes)
+    plain = normalize(proto, in_order, notes)
+    inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
     attach(model, weights, folder)
     _note_values(model.graph, known)

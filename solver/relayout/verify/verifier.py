@@ -71,7 +71,7 @@ def verify(
 def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
     """The model as it is read; one whose parts contradict each other as it stands, and the contradiction."""
     try:
-        return read_model(model), []
+        return read_model(model, bodies=False), []
     except InputError as error:
         if isinstance(model, ir.Model):
             raw = model
