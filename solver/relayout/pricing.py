@@ -1,7 +1,7 @@
 """How many elements a tensor is taken to have when some of its dims are not known before run time.
 
-A dim that the caller gave a size has that size. Of the others, one that stands first in some graph input is taken for
-a batch and counts 1, any other counts 64.
+A dim that the caller gave a size has that size. Of the others, one that stands first in some graph input (as the source
+has it) is taken for a batch and counts 1, any other counts 64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape |
     """
     sizes: dict[str | None, int] = {}
     for value in model.graph.inputs:
-        if value.shape is not None and len(value.shape) > 0 and not isinstance(first := value.shape[0], int):
+        if value.shape is not None and len(value.shape) > 0 and not isinstance(first := _first(value), int):
             sizes[first.value] = BATCH
     unnamed_batch = sizes.pop(None, DYNAMIC)
     sizes.update(dims)
@@ -45,6 +45,14 @@ def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape |
         return count
 
     return elements
+
+
+def _first(value: ir.Value) -> int | ir.SymbolicDim:
+    """The input's first dim as the source has it: an input may arrive in another order, and says so."""
+    shape = value.shape
+    assert shape is not None
+    order = value.metadata_props.get("relayout.order", "").split(",")
+    return shape[order.index("0")] if len(order) == len(shape) and "0" in order else shape[0]
 
 
 def tensor_bytes(elements: int, dtype: ir.DataType | None) -> int:

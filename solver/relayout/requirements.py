@@ -64,7 +64,9 @@ def collect_requirements(
             spaces.add_format(port.operand.tensor, format_)
     nodes = _Nodes(Contract(backend, names), tensors, spaces)
     for node in graph:
-        if node not in tensors.constant_nodes and not isinstance(tensors.rules.get(node), Relabel):
+        if node in tensors.constant_nodes or node in tensors.dead:
+            continue
+        if not isinstance(tensors.rules.get(node), Relabel):
             nodes.enter(node)
     spaces.spread()
     nodes.list_free()

@@ -42,13 +42,15 @@ class Operand:
 class Tensors:
     """Every value of the main graph as an operand; None in `operands`: its rank is unknown, it is left alone.
 
-    `rules` holds each node's rule (None: pinned); `constant_nodes` the nodes that compute from constants alone.
+    `rules` holds each node's rule (None: pinned); `constant_nodes` the nodes that compute from constants alone, `dead`
+    those that no output of the graph hangs on.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
     operands: dict[ir.Value, Operand | None] = field(default_factory=dict)
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
     constant_nodes: set[ir.Node] = field(default_factory=set)
+    dead: set[ir.Node] = field(default_factory=set)
     _constants: set[ir.Value] = field(default_factory=set)
 
     def add(self, value: ir.Value, *, constant: bool) -> None:
@@ -79,7 +81,20 @@ def collect_tensors(graph: ir.Graph, opsets: Mapping[str, int]) -> Tensors:
             found.add(value, constant=True)
     for node in graph:
         _collect_node(node, found, dict(opsets))
+    found.dead = _dead_nodes(graph)
     return found
+
+
+def _dead_nodes(graph: ir.Graph) -> set[ir.Node]:
+    live = set(graph.outputs)
+    dead: set[ir.Node] = set()
+    for node in reversed(graph):
+        if live.isdisjoint(node.outputs):
+            dead.add(node)
+            continue
+        live.update(value for value in node.inputs if value is not None)
+        live.update(captured_values(node))
+    return dead
 
 
 def outer_values(graph: ir.Graph) -> list[ir.Value]:

@@ -5,10 +5,34 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from fuzzing import check, draw_settings, runs
 from graphs import Net, assert_same_numbers
+from random_graphs import Rejected
+from random_patterns import draw_graph, forced_row
 
 from relayout.errors import UsageError
 from relayout.legalize import legalize
+
+
+GRAPHS, CHUNK = 300, 15
+"""Twice as many as the op table has rows, so that each row's turn comes. `benchmarks/fuzz.py` draws thousands."""
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))
+def test_random_graphs_stay_what_they_compute(first: int) -> None:
+    drawn, covered = 0, 0
+    for seed in range(first, first + CHUNK):
+        try:
+            graph = draw_graph(seed)
+        except Rejected:
+            continue
+        if not runs(graph):
+            continue
+        failures = check(graph, draw_settings(graph), deep=seed % CHUNK == 0)
+        assert failures == [], f"seed {seed}"
+        drawn += 1
+        covered += forced_row(seed).operator in {operator for operator, _ in graph.operators}
+    assert min(drawn, covered) >= CHUNK - 3
 
 
 def nodes_of(model: onnx.ModelProto) -> list[bytes]:
@@ -92,3 +116,20 @@ def test_a_result_of_which_onnx_infers_no_rank_is_laid_out_as_the_backend_asks()
     legal, report = legalize(net.model(), "nhwc")
     assert {n.domain for n in legal.graph.node if n.op_type == "ConvTranspose"} == {"relayout"}
     assert report.after.transposes == 3
+
+
+def test_a_node_that_no_output_hangs_on_asks_for_nothing() -> None:
+    net = Net()
+    image = net.input("x", (1, 3, 4, 5))
+    net.conv(image, 3, 2)
+    net.output(net.node("Relu", image))
+    legal, report = legalize(net.model(), "nhwc")
+    assert (report.cost, report.after.transposes) == (0, 0)
+
+
+def test_a_batch_is_priced_as_one_wherever_the_input_has_it() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.transpose(net.input("x", ("n", 3, "h", 4)), 1, 0, 2, 3)))
+    legal, report = legalize(net.model(), input_layouts={"x": "HWCN"}, output_layouts={"relu_1": "NCHW"})
+    assert report.after.bytes == report.cost
+    assert_stays(legal, "onnx")

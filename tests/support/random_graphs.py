@@ -83,7 +83,7 @@ def tolerance(value: Val) -> float:
 
 @dataclass
 class Builder:
-    """A graph under construction. `node` runs what it adds; all else draws."""
+    """A graph under construction. `node` runs what it adds; all else draws. The values of `kept` are needed in the end."""
 
     seed: int
     opset: int
@@ -97,6 +97,7 @@ class Builder:
     unlisted: set[str] = field(default_factory=set)
     functions: list[onnx.FunctionProto] = field(default_factory=list)
     domains: dict[str, int] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
     _count: int = 0
     _dims: dict[str, int] = field(default_factory=dict)
 
@@ -284,9 +285,12 @@ class Builder:
     def finish(self) -> RandomGraph:
         """The model: outputs are what nobody reads and some that are read; inputs and constants that are used."""
         outputs = self._outputs()
+        kept = self._needed(outputs)
+        made = {name for node in kept for name in node.output}
+        outputs += [self.values[name] for name in self.kept if name not in made]
+        kept = self._needed(outputs)
         if not outputs:
             raise Rejected("no output")
-        kept = self._needed(outputs)
         nodes = kept if self.chance(0.95) else list(self.nodes)
         used = {name for node in nodes for name in _reads(node)} | {v.name for v in outputs}
         protos, constants = [], []

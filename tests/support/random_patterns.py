@@ -367,11 +367,12 @@ def draw_graph(seed: int) -> RandomGraph:
     force_at = b.draw.randint(0, target - 1)
     attempts = 0
     forced = False
-    while len(b.nodes) < target and attempts < 60:
+    while (len(b.nodes) < target or not forced) and attempts < 80:
         attempts += 1
         try:
             if not forced and len(b.nodes) >= force_at:
                 propose(b, row.operator)
+                b.kept.append(next(node for node in reversed(b.nodes) if node.op_type == row.operator).output[0])
                 forced = True
             elif b.chance(0.3):
                 b.draw.choice(PATTERNS)(b)
