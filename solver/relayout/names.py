@@ -33,10 +33,14 @@ class Names:
     """The letters of every value's axes, as far as the model says them. Constants have none: they follow."""
 
     def __init__(self, tensors: Tensors) -> None:
-        self._letters: dict[ir.Value, dict[int, str]] = {}
+        # Each axis's name, as the place in `_given` where an operator first gave it.
+        self._letters: dict[ir.Value, dict[int, int]] = {}
+        self._given: list[str] = []
+        self._same: list[int] = []
+        self._contested: set[int] = set()
         # For each value and each space that it is in: what each of its axes is tied to there.
         self._ties: dict[ir.Value, list[list[_Tied | None]]] = {}
-        self._queue: deque[tuple[ir.Value, int, str]] = deque()
+        self._queue: deque[tuple[ir.Value, int, int]] = deque()
         self._tensors = tensors
         for node, rule in tensors.rules.items():
             if isinstance(rule, Free):
@@ -50,13 +54,16 @@ class Names:
     def of(self, operand: Operand) -> str | None:
         """The letters of the operand's axes, one each, or None where one is unknown or occurs twice."""
         own = self._letters.get(operand.value, {})
-        letters = "".join(own.get(axis, "") for axis in range(len(operand.view.axes)))
+        letters = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
         return letters if len(set(letters)) == len(operand.view.axes) else None
 
     def in_order(self, operand: Operand, order: Order) -> str | None:
-        """The letters of the operand's axes as they lie in memory, outermost first; None where not all are known."""
+        """The letters of the operand's axes as they lie in memory, outermost first; None where not all are known, or
+        where two operators call one axis by different names."""
         letters = self.of(operand)
-        if letters is None or len(order) != len(letters) or not all(a.is_whole for a in order):
+        if letters is None or self._is_contested(operand.value):
+            return None
+        if len(order) != len(letters) or not all(a.is_whole for a in order):
             return None
         return "".join(letters[a.axis] for a in order)
 
@@ -64,7 +71,7 @@ class Names:
         for value, letters in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
             if value is not None and letters is not None and self._follows(value):
                 for axis, letter in enumerate(letters):
-                    self._name(value, axis, letter)
+                    self._name(value, axis, self._give(letter))
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
         members = [
@@ -76,7 +83,7 @@ class Names:
         if rule.letters:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
-                    self._name(value, axis, rule.letters[space_axis])
+                    self._name(value, axis, self._give(rule.letters[space_axis]))
 
     def _enter_relabel(self, node: ir.Node, rule: Relabel) -> None:
         source, result = node.inputs[0], node.outputs[0]
@@ -103,18 +110,43 @@ class Names:
     def _follows(self, value: ir.Value) -> bool:
         return self._tensors.operands.get(value) is not None and not self._tensors.is_constant(value)
 
-    def _name(self, value: ir.Value, axis: int, letter: str) -> None:
+    def _give(self, letter: str) -> int:
+        self._given.append(letter)
+        self._same.append(len(self._same))
+        return len(self._same) - 1
+
+    def _name(self, value: ir.Value, axis: int, name: int) -> None:
         own = self._letters.setdefault(value, {})
         if axis not in own:
-            own[axis] = letter
-            self._queue.append((value, axis, letter))
+            own[axis] = name
+            self._queue.append((value, axis, name))
+        elif own[axis] != name:
+            self._meet(own[axis], name)
+
+    def _meet(self, one: int, other: int) -> None:
+        """Two names reach one axis: all axes of either are the same one, and contested where the names differ."""
+        one, other = self._first(one), self._first(other)
+        if one == other:
+            return
+        if self._given[one] != self._given[other] or one in self._contested:
+            self._contested.add(other)
+        self._same[one] = other
+
+    def _first(self, name: int) -> int:
+        while self._same[name] != name:
+            self._same[name] = self._same[self._same[name]]
+            name = self._same[name]
+        return name
+
+    def _is_contested(self, value: ir.Value) -> bool:
+        return any(self._first(name) in self._contested for name in self._letters.get(value, {}).values())
 
     def _spread(self) -> None:
         while self._queue:
-            value, axis, letter = self._queue.popleft()
+            value, axis, name = self._queue.popleft()
             for own in self._ties.get(value, ()):
                 tied = own[axis]
                 if tied:
                     for other, place in tied:
-                        self._name(other, place, letter)
+                        self._name(other, place, name)
                     tied.clear()

@@ -133,3 +133,15 @@ def test_a_batch_is_priced_as_one_wherever_the_input_has_it() -> None:
     legal, report = legalize(net.model(), input_layouts={"x": "HWCN"}, output_layouts={"relu_1": "NCHW"})
     assert report.after.bytes == report.cost
     assert_stays(legal, "onnx")
+
+
+def test_an_axis_that_two_operators_name_differently_is_annotated_by_neither() -> None:
+    net = Net()
+    image = net.node("Relu", net.input("x", (2, 3, 4, 5)))
+    net.output(net.node("LpPool", net.transpose(image, 0, 3, 1, 2), kernel_shape=[2, 2]))
+    net.output(net.node("MaxPool", net.transpose(image, 0, 2, 1, 3), kernel_shape=[2, 2]))
+    legal, _ = legalize(net.model())
+    values = (*legal.graph.value_info, *legal.graph.output)
+    told = {entry.key for value in values for entry in value.metadata_props}
+    assert told <= {"relayout.order"}
+    assert_same_numbers(net.model(), legal)
