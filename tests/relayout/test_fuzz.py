@@ -13,7 +13,6 @@ from random_patterns import draw_graph, forced_row
 from relayout.errors import UsageError
 from relayout.legalize import legalize
 
-
 GRAPHS, CHUNK = 300, 15
 """Twice as many as the op table has rows, so that each row's turn comes. `benchmarks/fuzz.py` draws thousands."""
 
@@ -123,7 +122,7 @@ def test_a_node_that_no_output_hangs_on_asks_for_nothing() -> None:
     image = net.input("x", (1, 3, 4, 5))
     net.conv(image, 3, 2)
     net.output(net.node("Relu", image))
-    legal, report = legalize(net.model(), "nhwc")
+    _legal, report = legalize(net.model(), "nhwc")
     assert (report.cost, report.after.transposes) == (0, 0)
 
 

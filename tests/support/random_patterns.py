@@ -372,8 +372,9 @@ def draw_graph(seed: int) -> RandomGraph:
         try:
             if not forced and len(b.nodes) >= force_at:
                 propose(b, row.operator)
-                b.kept.append(next(node for node in reversed(b.nodes) if node.op_type == row.operator).output[0])
-                forced = True
+                made = [node.output[0] for node in b.nodes if node.op_type == row.operator]
+                b.kept += made[-1:]
+                forced = bool(made)
             elif b.chance(0.3):
                 b.draw.choice(PATTERNS)(b)
             elif b.chance(0.35):
