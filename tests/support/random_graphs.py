@@ -83,7 +83,7 @@ def tolerance(value: Val) -> float:
 
 @dataclass
 class Builder:
-    """A graph under construction. `node` runs what it adds; all else draws. The values of `kept` are needed in the end."""
+    """A graph under construction. `node` runs what it adds; all else draws. `kept` are values needed in the end."""
 
     seed: int
     opset: int

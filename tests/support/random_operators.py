@@ -732,7 +732,7 @@ def pool(b: Builder, operator: str) -> Any:
     window = _window(b, x.shape[2:])
     if operator == "AveragePool" and b.chance(0.3):
         window["count_include_pad"] = 1
-    # A last window that would begin in the padding is none; onnx's inference counts it where strides skip or pads differ.
+    # A last window that would begin in the padding is none; onnx's inference counts it all the same in some cases.
     if b.opset >= 10 and operator != "LpPool" and not window.get("pads") and min(window["kernel_shape"]) >= 2:
         window["ceil_mode"] = int(b.chance(0.4))
     if operator == "MaxPool" and b.opset >= 8 and b.chance(0.3):
