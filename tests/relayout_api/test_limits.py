@@ -68,7 +68,7 @@ def workers_of(server: Server) -> set[int]:
 
 
 def is_running(process: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is being read
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
     return False
 
