@@ -125,7 +125,7 @@ def check(graph: RandomGraph, settings: Settings, *, deep: bool = False) -> list
     found += _numbers(graph, legal, "numbers")
     found += _accounts(graph, legal, report, settings, boundary)
     found += _verified(graph, legal, report, settings, boundary, numeric=deep)
-    found += _again(legal, report, settings)
+    found += _again(graph, legal, report, settings)
     if not boundary:
         found += _elsewhere(graph, legal, settings)
     if deep:
@@ -239,14 +239,14 @@ def _shapes(model: onnx.ModelProto) -> list[Any]:
     return [value.shape for value in values if value.name]
 
 
-def _again(legal: onnx.ModelProto, report: Report, settings: Settings) -> list[Failure]:
+def _again(graph: RandomGraph, legal: onnx.ModelProto, report: Report, settings: Settings) -> list[Failure]:
     try:
         twice, second = legalize(legal, settings.loaded(), objective=settings.objective)
     except Exception as error:
         return [_crash("again", error)]
     if second.cost != report.cost and _all_shapes_known(legal):
         return [Failure("again, cost", f"{report.cost} first, {second.cost} the second time")]
-    if not _all_ranks_known(legal):
+    if not _all_ranks_known(graph.model) or not _all_ranks_known(legal):
         return []  # what onnx knows of the legal model may be more than it knew of the source
     if [n.SerializeToString() for n in twice.graph.node] != [n.SerializeToString() for n in legal.graph.node]:
         return [Failure("again, nodes", _first_difference(legal, twice))]
