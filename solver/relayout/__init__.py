@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relayout.backend import Backend, Implementation, TensorType, load_backend
+    from relayout.backend import Backend, Implementation, Reordering, TensorType, load_backend
     from relayout.errors import (
         BackendError,
         InfeasibleError,
@@ -42,6 +42,7 @@ __all__ = [
     "LayoutSyntaxError",
     "OutOfTimeError",
     "RelayoutError",
+    "Reordering",
     "Report",
     "TensorType",
     "UsageError",
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "relayout.backend": ("Backend", "Implementation", "TensorType", "load_backend"),
+    "relayout.backend": ("Backend", "Implementation", "Reordering", "TensorType", "load_backend"),
     "relayout.errors": (
         "BackendError",
         "InfeasibleError",

@@ -74,6 +74,8 @@ class _Question:
             _Question(self.backend, self.node, "input").layouts(given.inputs, self.node.inputs),
             _Question(self.backend, self.node, "result").layouts(given.results, self.node.outputs),
             self.cost(given.cost),
+            given.rewrite,
+            given.pads,
         )
 
     def layouts(self, given: object, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:

@@ -21,13 +21,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from relayout.layout import Layout
+from relayout.writing import Rewrite
 
 if TYPE_CHECKING:
     import os
 
     import onnx_ir as ir
 
-__all__ = ["Backend", "Implementation", "TensorType", "axis_count", "load_backend", "rank_of"]
+__all__ = ["Backend", "Implementation", "Reordering", "TensorType", "axis_count", "load_backend", "rank_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,26 @@ class Implementation:
 
     `inputs` and `results` hold a layout for each operand, in the node's order (`*` where it does not care). `cost` is
     what running the node this way costs beyond the cheapest way, in bytes of memory traffic.
+
+    `rewrite` writes the node where the library would not know how: other operators, other constants. Its layouts bind
+    by the letters of the operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is
+    padded up with zeros. What is given must have zeros there too, for whoever reads it may sum over them.
     """
 
     inputs: tuple[Layout, ...]
     results: tuple[Layout, ...]
     cost: int = 0
+    rewrite: Rewrite | None = None
+    pads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reordering:
+    """How a backend itself makes one layout from another: `cost` in bytes of memory traffic (None: the default
+    pricing), and `rewrite` to write it (None: Reshape and Transpose)."""
+
+    cost: int | None = None
+    rewrite: Rewrite | None = None
 
 
 class Backend:
@@ -115,6 +131,11 @@ class Backend:
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         """What it costs to make `target` from `source`, in bytes of memory traffic; None: the default pricing."""
+        return None
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        """How to make `target` from `source`, where this backend has an operator of its own for it; None: it has none,
+        and a Transpose does it. `tensor` lies as `source` says. Layouts without names are asked for as `*`."""
         return None
 
     def supports(self, node: ir.Node) -> bool:

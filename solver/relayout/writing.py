@@ -1,0 +1,78 @@
+"""What a backend's own rewrite of a node, or of a conversion, is given to work with.
+
+    def rewrite(writing: Writing) -> None:
+        kernel = writing.laid(1, [{"op": "transpose", "perm": [2, 3, 1, 0]}])
+        shape = writing.shape_of(0, is_result=True)
+        made = writing.emit("Conv", [writing.read(0), kernel], domain="com.acme", shape=shape)
+        writing.give(0, made)
+
+Nothing is written until the solver has chosen the implementation, so a rewrite may take its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+__all__ = ["Extents", "Rewrite", "Writing"]
+
+Extents = Sequence[int | str | None]
+"""A shape: an int, a symbol's name, or None where nothing is known."""
+
+
+class Writing(Protocol):
+    """One node (or one conversion: its only input and only result have the index 0) that is being written."""
+
+    @property
+    def node(self) -> ir.Node:
+        """The node as the source has it; its inputs are still the source's. A conversion has none: InternalError."""
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators in this model."""
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[int | str | None, ...]:
+        """The operand's shape as its layout has it: a dimension for each dim of the layout, padding included."""
+
+    def read(self, index: int, shape: Extents | None = None) -> ir.Value:
+        """Input `index` in the layout that the implementation asks for, a dimension for each dim of the layout.
+
+        `shape`: the same memory as a tensor of that shape, for operators that hide a blocked layout in fewer
+        dimensions. A constant input is given as the source has it.
+        """
+
+    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+        """Constant input `index` re-laid by `steps` (see `relayout.tensors`), lazily: its data is read when written."""
+
+    def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
+        """A new constant; its name begins with `stem`."""
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        shape: Extents,
+        domain: str = "",
+        version: int = 1,
+        like: ir.Value | None = None,
+    ) -> ir.Value:
+        """A new node with one result of `shape`, of the type of `like` (of the first input where there is none).
+
+        The operator set `domain` is imported in `version`.
+        """
+
+    def give(self, index: int, value: ir.Value) -> None:
+        """`value` is result `index`, in the layout that the implementation gives it.
+
+        Its own shape may be that of the layout, or any other of the same memory.
+        """
+
+
+Rewrite = Callable[[Writing], None]
+"""Writes one node, or one conversion: reads every operand that it needs, and gives every result that is read."""
