@@ -5,6 +5,7 @@ Between the two, structure, functions and shapes are worked on in a protobuf tha
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 import onnx
@@ -83,12 +84,24 @@ def attach(model: ir.Model, weights: Weights, folder: Folder) -> None:
         for name, value in graph.initializers.items():
             value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'")
         for node in graph:
-            for name, attribute in list(node.attributes.items()):
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    place = f"node '{node.name}' ({node.op_type}), attribute '{name}'"
-                    adopted = _adopt(attribute.value, folder, place)
-                    if adopted is not attribute.value:
-                        node.attributes[name] = ir.AttrTensor(name, adopted, doc_string=attribute.doc_string)
+            _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})")
+    for function in model.functions.values():
+        _attach_to(function.attributes, folder, f"function '{function.name}'")
+
+
+def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: str) -> None:
+    """Adopt the tensors among attributes, and those in lists of tensors."""
+    for name, attribute in list(attributes.items()):
+        if attribute.is_ref() or attribute.value is None:
+            continue
+        place = f"{where}, attribute '{name}'"
+        if attribute.type == ir.AttributeType.TENSOR:
+            adopted = _adopt(attribute.value, folder, place)
+            if adopted is not attribute.value:
+                attributes[name] = ir.AttrTensor(name, adopted, doc_string=attribute.doc_string)
+        elif attribute.type == ir.AttributeType.TENSORS:
+            tensors = [_adopt(tensor, folder, f"{place}[{i}]") for i, tensor in enumerate(attribute.value)]
+            attributes[name] = ir.AttrTensors(name, tensors, doc_string=attribute.doc_string)
 
 
 def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -362,17 +362,47 @@ def test_an_upload_cannot_name_a_file(tmp_path: Path, location: str) -> None:
             read_model(source, external_data=False)
 
 
-def test_an_upload_cannot_name_a_file_in_an_attribute(tmp_path: Path) -> None:
-    model = parse("g (float[2] x) => (y) { k = Constant <value = float[2] {1, 2}> ()  y = Add (x, k) }")
-    tensor = model.graph.node[0].attribute[0].t
-    tensor.ClearField("float_data")
-    tensor.data_location = TensorProto.EXTERNAL
+def in_file() -> TensorProto:
+    """A tensor of the numbers 1 and 2, which are said to lie in weights.bin."""
+    tensor = TensorProto(name="t", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="weights.bin")
+    return tensor
+
+
+def as_tensor(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("t", in_file()))
+
+
+def as_tensors(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("t", [in_file()]))
+
+
+def as_tensors_in_a_subgraph(model: onnx.ModelProto) -> None:
+    inner = parse("g (float[2] z) => (y) { y = mine.Op (z) }")
+    as_tensors(inner)
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("g", inner.graph))
+
+
+def as_default_of_a_function(model: onnx.ModelProto) -> None:
+    opsets = [onnx.helper.make_opsetid("", 20)]
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    function = onnx.helper.make_function("relayout", "Op", ["x"], ["y"], [node], opsets)
+    function.attribute_proto.append(onnx.helper.make_attribute("t", [in_file()]))
+    model.functions.append(function)
+
+
+@pytest.mark.parametrize("place", [as_tensor, as_tensors, as_tensors_in_a_subgraph, as_default_of_a_function])
+def test_an_upload_cannot_name_a_file_in_an_attribute(tmp_path: Path, place: Callable[[onnx.ModelProto], None]) -> None:
+    model = parse("g (float[2] x) => (y) { y = mine.Op (x) }")
+    place(model)
     path = tmp_path / "model.onnx"
-    onnx.save(model, path)
+    path.write_bytes(model.SerializeToString())
     (tmp_path / "weights.bin").write_bytes(np.array([1, 2], np.float32).tobytes())
-    value = read_model(path).graph[0].attributes["value"].as_tensor()
-    assert value.numpy().tolist() == [1, 2]
+    read = read_model(path)
+    holders = [*read.graph.all_nodes(), *read.functions.values()]
+    found = [holder.attributes["t"].value for holder in holders if "t" in holder.attributes]
+    (tensor,) = [each[0] if isinstance(each, Sequence) else each for each in found]
+    assert tensor.numpy().tolist() == [1, 2]
     with pytest.raises(InputError, match="external data is not accepted here"):
         read_model(path.read_bytes(), external_data=False)
 
