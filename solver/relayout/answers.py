@@ -76,6 +76,7 @@ class _Question:
             self.cost(given.cost),
             given.rewrite,
             given.pads,
+            self.place(given.place),
         )
 
     def layouts(self, given: object, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
@@ -120,6 +121,11 @@ class _Question:
         if isinstance(given, bool) or not 0 <= number <= MAX_COST:
             raise self.nonsense(f"a cost in bytes: an integer from 0 to {MAX_COST}", _shown(given))
         return number
+
+    def place(self, given: object) -> str:
+        if not isinstance(given, str):
+            raise self.nonsense("a place by its name", _shown(given))
+        return given
 
     def blame(self, error: Exception, n: int | None = None) -> NoReturn:
         """Raise `error` as the backend's fault, or as it is where it is the model's or names the backend already."""

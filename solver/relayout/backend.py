@@ -74,7 +74,8 @@ class Implementation:
 
     `rewrite` writes the node where the library would not know how: other operators, other constants. Its layouts bind
     by the letters of the operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is
-    padded up with zeros. What is given must have zeros there too, for whoever reads it may sum over them.
+    padded up with zeros. What is given must have zeros there too, for whoever reads it may sum over them. `place` is
+    where the node runs then, for backends that stand for several devices (see `relayout.composite`).
     """
 
     inputs: tuple[Layout, ...]
@@ -82,6 +83,7 @@ class Implementation:
     cost: int = 0
     rewrite: Rewrite | None = None
     pads: bool = False
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,18 @@ class Backend:
         """How to make `target` from `source`, where this backend has an operator of its own for it; None: it has none,
         and a Transpose does it. `tensor` lies as `source` says. Layouts without names are asked for as `*`."""
         return None
+
+    def at(self, place: str) -> Backend:
+        """The backend of the device `place`, one of those that implementations name. Here: this one, everywhere."""
+        return self
+
+    def host(self) -> str | None:
+        """The place of the graph's inputs and outputs; None: each is where it is cheapest."""
+        return None
+
+    def crossing_cost(self, nbytes: int, source: str, target: str) -> int:
+        """What it costs to bring a tensor of `nbytes` from one place to another, in bytes of memory traffic."""
+        return 2 * nbytes
 
     def supports(self, node: ir.Node) -> bool:
         """Whether this backend runs `node` at all."""

@@ -44,12 +44,14 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, and its form."""
+    """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
+    the device that it runs on, where there are several."""
 
     formats: tuple[Order, ...]
     form: Form
     cost: int = 0
     is_source: bool = False
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -65,14 +67,15 @@ class NodeChoice:
     alternatives: list[Alternative] = field(default_factory=list)
     layouts: list[tuple[str, ...]] = field(default_factory=list)
 
-    def add(self, formats: Sequence[Order], form: Form, cost: int, layouts: Sequence[str]) -> None:
-        """Enter an alternative; of two with the same formats the cheaper stays, then the one that changes nothing."""
+    def add(self, formats: Sequence[Order], form: Form, cost: int, layouts: Sequence[str], device: str = "") -> None:
+        """Enter an alternative; of two with the same formats on one device the cheaper stays, then the one that changes
+        nothing."""
         natural = _changes_nothing(form) and all(
             f == port.format_of(None) for port, f in zip(self.ports, formats, strict=True)
         )
-        alternative = Alternative(tuple(formats), form, cost, natural)
+        alternative = Alternative(tuple(formats), form, cost, natural, device)
         for place, known in enumerate(self.alternatives):
-            if known.formats == alternative.formats:
+            if known.formats == alternative.formats and known.place == device:
                 if (cost, not natural) < (known.cost, not known.is_source):
                     self.alternatives[place], self.layouts[place] = alternative, tuple(layouts)
                 return

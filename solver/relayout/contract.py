@@ -61,7 +61,7 @@ class Contract:
         self._backend = backend
         self._names = names
         # A network asks the same of the same shapes all over.
-        self._met: dict[tuple[Layout, str | None, TensorType], bool] = {}
+        self._met: dict[tuple[Layout, str | None, TensorType, str], bool] = {}
 
     def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
         """What the backend says; nobody can wish anything of a tensor with more dimensions than layouts have."""
@@ -75,8 +75,9 @@ class Contract:
         self, choice: NodeChoice, wish: Wish, orders: Sequence[Axes | None], letters: Sequence[str | None]
     ) -> str | None:
         """The first port whose axes, in this order, do not meet the wish. `letters` are the operator's own names."""
+        place = wish.implementation.place
         for port, layout, order, own in zip(choice.ports, wish.layouts, orders, letters, strict=True):
-            if layout is not None and not self._meets(port, layout, order, own or self._names.of(port.operand)):
+            if layout is not None and not self._meets(port, layout, order, own or self._names.of(port.operand), place):
                 return f"{choice.place(port)} requires {layout}"
         return None
 
@@ -96,7 +97,8 @@ class Contract:
                 return f"{choice.label} input {index} requires {layout}"
             axes = order if order is not None and len(order) == len(extents) else tuple(range(len(extents)))
             tensor = TensorType(_element_size(value), tuple(extents[a] for a in axes))
-            if not self._backend.is_satisfied_by(tensor, layout, Layout.any(layout.rank)):
+            backend = self._backend.at(wish.implementation.place)
+            if not backend.is_satisfied_by(tensor, layout, Layout.any(layout.rank)):
                 return f"{choice.label} input {index} requires {layout}"
         return None
 
@@ -104,7 +106,7 @@ class Contract:
         """The names of the operand's axes, as far as the graph says them."""
         return self._names.of(port.operand)
 
-    def _meets(self, port: Port, required: Layout, order: Axes | None, letters: str | None) -> bool:
+    def _meets(self, port: Port, required: Layout, order: Axes | None, letters: str | None, place: str) -> bool:
         """Whether the operand, its axes in `order`, meets the layout. Where no letters are known, the source's order is
         what the requirement's letters mean."""
         rank = len(port.operand.view.axes)
@@ -115,11 +117,11 @@ class Contract:
             return False
         current = "".join([letters[a] for a in axes]) if letters is not None else None
         shape = tuple([port.operand.view.extents[a] for a in axes])
-        question = (required, current, TensorType(_element_size(port.operand.tensor.root), shape))
+        question = (required, current, TensorType(_element_size(port.operand.tensor.root), shape), place)
         met = self._met.get(question)
         if met is None:
             known = Layout.any(rank) if current is None else Layout.from_names(current)
-            met = self._met[question] = self._backend.is_satisfied_by(question[2], required, known)
+            met = self._met[question] = self._backend.at(place).is_satisfied_by(question[2], required, known)
         return met
 
 

@@ -26,7 +26,7 @@ from relayout.views import Tensors, outer_values
 __all__ = ["Requirements", "collect_requirements"]
 
 Orders = tuple[Axes | None, ...]
-_Space = Space[tuple[Wish, Order]]
+_Space = Space[tuple[tuple[Wish, Order], ...]]
 
 
 @dataclass(slots=True)
@@ -124,13 +124,14 @@ class _Nodes:
         """Give every free node the alternatives that its space holds now."""
         for each in self._open:
             choice = each.choice
-            for (wish, form), formats in each.space.orders.values():
+            for ways, formats in each.space.orders.values():
                 laid = iter(formats)
                 every = [
                     port.format_of(None) if axes is None else next(laid)
                     for port, axes in zip(choice.ports, each.axes, strict=True)
                 ]
-                choice.add(every, form, wish.implementation.cost, wish.shown)
+                for wish, form in ways:
+                    choice.add(every, form, wish.implementation.cost, wish.shown, wish.implementation.place)
             if not choice.alternatives:
                 raise infeasible(choice, [text for wish in each.wishes for text in wish.texts(choice)])
 
@@ -173,7 +174,7 @@ class _Nodes:
         formats = [port.format_of(order) for port, order in zip(choice.ports, orders, strict=True)]
         for port, format_ in zip(choice.ports, formats, strict=True):
             self._spaces.add_format(port.operand.tensor, format_)
-        choice.add(formats, form, wish.implementation.cost, wish.shown)
+        choice.add(formats, form, wish.implementation.cost, wish.shown, wish.implementation.place)
 
     def _free(self, choice: NodeChoice, rule: Free, wishes: list[Wish]) -> None:
         ports = choice.ports
@@ -181,7 +182,10 @@ class _Nodes:
         laid = tuple([(p.operand, axes) for p, axes in zip(ports, axes_of, strict=True) if axes is not None])
         wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
         geometry = self._spaces.geometry(rule, laid)
-        space: _Space = Space(geometry, laid, lambda order: self._accepted(choice, rule, axes_of, wishes, order))
+        places = _by_place(wishes)
+        space: _Space = Space(
+            geometry, laid, lambda order: self._accepted_somewhere(choice, rule, axes_of, places, order)
+        )
         self._open.append(_Open(choice, axes_of, space, wishes))
         self._spaces.add_space(space)
         for wish in wishes:
@@ -205,6 +209,13 @@ class _Nodes:
             order = space.geometry.extend(place, format_)
             if order is not None:
                 self._spaces.add_order(space, order)
+
+    def _accepted_somewhere(
+        self, choice: NodeChoice, rule: Free, axes_of: Orders, places: list[list[Wish]], order: Order
+    ) -> tuple[tuple[Wish, Order], ...] | None:
+        """How the node runs in this order on each device that takes it; None where there is none."""
+        answers = [self._accepted(choice, rule, axes_of, wishes, order) for wishes in places]
+        return tuple([answer for answer in answers if answer is not None]) or None
 
     def _accepted(
         self, choice: NodeChoice, rule: Free, axes_of: Orders, wishes: list[Wish], order: Order
@@ -233,6 +244,14 @@ class _Nodes:
                 ):
                     return wish, order_of(place)
         return None
+
+
+def _by_place(wishes: Sequence[Wish]) -> list[list[Wish]]:
+    """The wishes of each device apart, in their order."""
+    places: dict[str, list[Wish]] = {}
+    for wish in wishes:
+        places.setdefault(wish.implementation.place, []).append(wish)
+    return list(places.values())
 
 
 def _of_ports(ports: Sequence[Port], inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
