@@ -71,7 +71,9 @@ def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     """Compute what can be computed now, into `known`; return the new names."""
-    shapes = _shapes(model.graph)
+    # Most models ask no shape of anything, and then nobody has to list them all.
+    asks = any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in model.graph.node)
+    shapes = _shapes(model.graph) if asks else {}
     found: set[str] = set()
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC or node.output[0] in known:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +18,7 @@ from relayout.errors import InfeasibleError, OutOfTimeError, UsageError
 from relayout.explain import conversions_of
 from relayout.formulation import Formulation, formulate
 from relayout.layout_functions import drop_unused
-from relayout.model_io import Source, read_model, to_json, to_proto, warnings_of
+from relayout.model_io import Source, collector_paused, read_model, to_json, to_proto, warnings_of
 from relayout.pricing import price_dims, tensor_bytes
 from relayout.report import Conversion, Report, SolverFacts, Totals
 from relayout.requirements import collect_requirements
@@ -116,20 +114,7 @@ def legalize(
     return legal, report
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile. Nearly all that the stages make stays to the end, and the collector would
-    look through all of it again and again: measured, half of the CPU time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@_collector_paused()
+@collector_paused()
 def legalize_model(
     model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
 ) -> Outcome:
