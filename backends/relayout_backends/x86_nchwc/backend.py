@@ -1,0 +1,69 @@
+"""`x86-nchwc`: onnxruntime's CPU operators on x86-64: blocked by channels, channels last where they are quantized.
+
+The blocked operators (domain com.microsoft.nchwc) are what onnxruntime itself turns convolutions into at its highest
+level of optimization, one at a time, with a reorder wherever a blocked operator meets another. Here each convolution,
+pool, normalization and upsampling may be blocked or plain, and all are decided together, with NHWC in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from relayout.backend import Backend, Implementation, Reordering, TensorType
+from relayout.errors import UsageError
+from relayout.layout import Layout
+from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe
+from relayout_backends.x86_nchwc.convolution import convolutions
+from relayout_backends.x86_nchwc.pooling import global_pool, normalization, pool, upsampling
+from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
+from relayout_backends.x86_nchwc.reordering import reordering
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["X86Nchwc"]
+
+_BLOCKED: dict[str, Callable[[ir.Node, Blocks], Implementation | None]] = {
+    "AveragePool": pool,
+    "BatchNormalization": normalization,
+    "GlobalAveragePool": global_pool,
+    "GlobalMaxPool": global_pool,
+    "MaxPool": pool,
+    "Resize": upsampling,
+    "Upsample": upsampling,
+}
+
+
+class X86Nchwc(Backend):
+    """Blocked float operators and NHWC integer ones, for onnxruntime on x86-64."""
+
+    name = "x86-nchwc"
+
+    def __init__(self, context: Backend | None = None, *, block: int | str | None = None) -> None:
+        """`block`: channels in a block, 8 or 16; by default what the installed onnxruntime has on this machine."""
+        super().__init__(context)
+        if block is not None and str(block) not in map(str, SIZES):
+            expected = " or ".join(map(str, SIZES))
+            raise UsageError("unknown size of a block", where="block", expected=expected, found=repr(block))
+        self._given = None if block is None else int(block)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of the target; onnxruntime is asked when this is first needed. Raises BackendError."""
+        return Blocks(self._given if self._given is not None else probe())
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        (plain,) = super().implementations(node)
+        if node.domain in ("", "com.microsoft") and node.op_type in QUANTIZED:
+            return tuple(quantized(node, plain))
+        if node.domain != "":
+            return (plain,)
+        if node.op_type == "Conv":
+            return tuple(convolutions(node, plain, self.blocks))
+        blocked = _BLOCKED.get(node.op_type)
+        way = blocked(node, self.blocks) if blocked is not None else None
+        return (plain,) if way is None else (plain, way)
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        return reordering(tensor, source, target, self.blocks)

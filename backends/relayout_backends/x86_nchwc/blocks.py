@@ -1,0 +1,123 @@
+"""onnxruntime's blocked layout: N, C/block, H, W, block in memory, which its operators see as a tensor [N, C, H, W].
+
+The block is as wide as the machine's vectors, 16 floats with AVX-512 and 8 with AVX2 and below, and the operators take
+a kernel of the wrong block without a word. So the size is asked of the onnxruntime that is installed, and every node
+that is written notes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from relayout.errors import BackendError
+from relayout.layout import Layout
+from relayout.writing import Extents, Writing
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["BLOCK_KEY", "CHANNELS_KEY", "DOMAIN", "SIZES", "Blocks", "probe"]
+
+DOMAIN = "com.microsoft.nchwc"
+BLOCK_KEY = "relayout.block"
+CHANNELS_KEY = "relayout.channels"
+SIZES = (8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of `size` channels."""
+
+    size: int
+
+    @property
+    def layout(self) -> Layout:
+        """What a blocked value's layout is called.
+
+        >>> str(Blocks(16).layout)
+        'NCHWc[tile:16]'
+        """
+        return Layout.parse(f"NCHWc[tile:{self.size}]")
+
+    def padded(self, channels: int) -> int:
+        """The channels that are in memory: `channels` rounded up to whole blocks.
+
+        >>> Blocks(16).padded(24)
+        32
+        """
+        return -(-channels // self.size) * self.size
+
+    def read(self, writing: Writing, index: int = 0) -> ir.Value:
+        """Input `index`, which is blocked, with the shape [N, C, H, W] that the operators see."""
+        return writing.read(index, shape=_hidden(writing.shape_of(index)))
+
+    def write(
+        self,
+        writing: Writing,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        channels: int,
+    ) -> None:
+        """Give the blocked result 0, made by `operator`; the node notes the block's size and the `channels` in use."""
+        shape = _hidden(writing.shape_of(0, is_result=True))
+        result = writing.emit(operator, inputs, attributes, shape=shape, domain=DOMAIN)
+        self.note(result, channels)
+        writing.give(0, result)
+
+    def note(self, made: ir.Value, channels: int) -> None:
+        """Write the block's size, and how many channels are in use, on the node that made a value."""
+        node = made.producer()
+        assert node is not None
+        node.metadata_props.update({BLOCK_KEY: str(self.size), CHANNELS_KEY: str(channels)})
+
+
+def _hidden(extents: Extents) -> tuple[int | str | None, ...]:
+    """[N, C/block, H, W, block] as [N, C, H, W]."""
+    batch, blocks, height, width, block = extents
+    assert isinstance(blocks, int)
+    assert isinstance(block, int)
+    return batch, blocks * block, height, width
+
+
+@cache
+def probe() -> int:
+    """The block size of the onnxruntime that is installed, on this machine. Raises BackendError where there is none."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendError(
+            "the size of onnxruntime's channel blocks depends on the machine, and onnxruntime is not here to be asked",
+            where="backend x86-nchwc, option block",
+            expected=" or ".join(map(str, SIZES)),
+            found="no onnxruntime",
+            hint="give the option: 16 for a target with AVX-512, 8 for any other x86-64; or install onnxruntime",
+        ) from error
+    import numpy as np
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("ReorderInput", ["x"], ["y"], domain=DOMAIN)],
+        "probe",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 1, 1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        (blocked,) = session.run(None, {"x": np.zeros((1, 4, 1, 1), np.float32)})
+    except Exception as error:  # onnxruntime has exceptions of its own for each way to fail
+        raise BackendError(
+            "this onnxruntime has no blocked operators",
+            where="backend x86-nchwc",
+            expected=f"a build for x86-64 with the operators of {DOMAIN}",
+            found=next(iter(str(error).splitlines()), type(error).__name__),
+            hint="give the option block to write a model for another machine",
+        ) from error
+    return int(blocked.shape[1])

@@ -1,0 +1,136 @@
+"""Convolutions: onnxruntime's blocked one, its cost beside the plain one, and its kernels' own blocks.
+
+Kernels are re-laid as MLAS wants them (O and I are blocked outputs and inputs, Bi and Bo places within a block):
+
+    one group, or groups of whole blocks      O I H W Bi Bo
+    depthwise, or fewer inputs than a block   O I H W Bo      the latter read their data as plain NCHW
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from relayout.backend import Implementation
+from relayout.layout import Layout
+from relayout.writing import Writing
+from relayout_backends.x86_nchwc.blocks import Blocks
+from relayout_backends.x86_nchwc.shapes import attributes, channels_of, constant, extents, is_float_image, volume
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["ATTRIBUTES", "convolutions"]
+
+ATTRIBUTES = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
+
+# Memory traffic that takes the time of a thousand multiplications, in bytes: `python benchmarks/nchwc.py operators`
+# measures both. Depthwise convolutions are slow where they are not blocked.
+PLAIN, PLAIN_DEPTHWISE = 360, 3_600
+BLOCKED, BLOCKED_DEPTHWISE = 290, 900
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A convolution with a constant kernel [outputs, inputs, height, width], `inputs` being those of one group."""
+
+    outputs: int
+    inputs: int
+    height: int
+    width: int
+    groups: int
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
+
+    def kernel_steps(self, blocks: Blocks, *, pads_inputs: bool) -> list[dict[str, Any]]:
+        """How ONNX's kernel becomes the blocked one; it keeps four dims. `pads_inputs`: inputs come in blocks too."""
+        size = blocks.size
+        outputs = blocks.padded(self.outputs)
+        inputs = blocks.padded(self.inputs) if pads_inputs else self.inputs
+        steps: list[dict[str, Any]] = []
+        if (outputs, inputs) != (self.outputs, self.inputs):
+            steps.append({"op": "pad", "pads": [0, 0, 0, 0, outputs - self.outputs, inputs - self.inputs, 0, 0]})
+        if pads_inputs:
+            steps += [
+                {"op": "reshape", "shape": [outputs // size, size, inputs // size, size, self.height, self.width]},
+                {"op": "transpose", "perm": [0, 2, 4, 5, 3, 1]},
+            ]
+        else:
+            steps += [
+                {"op": "reshape", "shape": [outputs // size, size, inputs, self.height, self.width]},
+                {"op": "transpose", "perm": [0, 2, 3, 4, 1]},
+            ]
+        return [*steps, {"op": "reshape", "shape": [outputs, inputs, self.height, self.width]}]
+
+
+def convolutions(node: ir.Node, plain: Implementation, blocks: Blocks) -> Iterator[Implementation]:
+    """Yield `plain` and every blocked way to run `node`, a Conv, each at what it costs beyond the cheapest."""
+    shape = _shape_of(node)
+    if shape is None:
+        yield plain
+        return
+    places = volume(node.outputs[0], (0, 2, 3)) * shape.height * shape.width
+    ways = [_way(node, shape, blocks, reads_blocks) for reads_blocks in _readings(shape, blocks)]
+    costs = [_plain_cost(shape, places)]
+    costs += [_blocked_cost(shape, blocks, places, reads_blocks) for reads_blocks in _readings(shape, blocks)]
+    for way, cost in zip((plain, *ways), costs, strict=True):
+        yield Implementation(way.inputs, way.results, cost - min(costs), way.rewrite, way.pads)
+
+
+def _shape_of(node: ir.Node) -> _Shape | None:
+    """Its shape, or None where it cannot be blocked: not float, not 2-D, or its weights are no constants."""
+    data, kernel = node.inputs[0], constant(node.inputs[1])
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if not is_float_image(data) or not is_float_image(node.outputs[0]) or kernel is None or len(kernel.shape) != 4:
+        return None
+    if bias is not None and constant(bias) is None:
+        return None
+    outputs, inputs, height, width = extents(kernel)
+    shape = _Shape(outputs, inputs, height, width, node.attributes.get_int("group", 1))
+    return shape if shape.outputs and shape.inputs * shape.groups == channels_of(data) else None
+
+
+def _readings(shape: _Shape, blocks: Blocks) -> tuple[bool, ...]:
+    """Whether the blocked operator reads its data blocked (True) or plain (False): the ways that there are."""
+    if shape.is_depthwise:
+        return (True,)
+    if shape.groups > 1:
+        whole = shape.inputs % blocks.size == 0 and (shape.outputs // shape.groups) % blocks.size == 0
+        return (True,) if whole else ()
+    return (True,) if shape.inputs >= blocks.size else (False, True)
+
+
+def _way(node: ir.Node, shape: _Shape, blocks: Blocks, reads_blocks: bool) -> Implementation:
+    groups = blocks.padded(shape.groups) if shape.is_depthwise else shape.groups
+    steps = shape.kernel_steps(blocks, pads_inputs=reads_blocks and not shape.is_depthwise)
+    extra = blocks.padded(shape.outputs) - shape.outputs
+
+    def rewrite(writing: Writing) -> None:
+        data = blocks.read(writing) if reads_blocks else writing.read(0)
+        operands: list[ir.Value | None] = [data, writing.laid(1, steps)]
+        if len(node.inputs) > 2 and node.inputs[2] is not None:
+            operands.append(writing.laid(2, [{"op": "pad", "pads": [0, extra]}] if extra else []))
+        blocks.write(writing, "Conv", operands, {**attributes(node, *ATTRIBUTES), "group": groups}, shape.outputs)
+
+    data = blocks.layout if reads_blocks else Layout.parse("NCHW")
+    others = [Layout.any(_rank(operand)) for operand in node.inputs[1:]]
+    return Implementation((data, *others), (blocks.layout,), rewrite=rewrite, pads=True)
+
+
+def _rank(value: ir.Value | None) -> int:
+    return len(value.shape) if value is not None and value.shape is not None else 0
+
+
+def _plain_cost(shape: _Shape, places: int) -> int:
+    rate = PLAIN_DEPTHWISE if shape.is_depthwise else PLAIN
+    return places * shape.outputs * shape.inputs * rate // 1000
+
+
+def _blocked_cost(shape: _Shape, blocks: Blocks, places: int, reads_blocks: bool) -> int:
+    if shape.is_depthwise:
+        return places * blocks.padded(shape.outputs) * BLOCKED_DEPTHWISE // 1000
+    inputs = blocks.padded(shape.inputs) if reads_blocks else shape.inputs
+    return places * blocks.padded(shape.outputs) * inputs * BLOCKED // 1000

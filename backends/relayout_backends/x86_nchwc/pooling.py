@@ -1,0 +1,146 @@
+"""Pools, batch normalization and upsampling on blocked values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from relayout.backend import Implementation
+from relayout.layout import Layout
+from relayout.writing import Writing
+from relayout_backends.x86_nchwc.blocks import Blocks
+from relayout_backends.x86_nchwc.shapes import attributes, channels_of, is_float_image, numbers
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+__all__ = ["global_pool", "normalization", "pool", "upsampling"]
+
+_ATTRIBUTES = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides")
+
+
+def pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
+    """MaxPool and AveragePool; None where the blocked operator does something else."""
+    if not is_float_image(node.inputs[0]) or any(result.name for result in node.outputs[1:]):
+        return None
+    if node.op_type == "AveragePool":
+        # It counts the padding up to where a window ends, the standard operator up to where the data ends.
+        if 1 == node.attributes.get_int("ceil_mode", 0) == node.attributes.get_int("count_include_pad", 0):
+            return None
+        if any(step != 1 for step in node.attributes.get_ints("dilations", ())):
+            return None
+    chosen = attributes(node, *_ATTRIBUTES)
+    if node.op_type == "AveragePool":
+        chosen.pop("dilations", None)
+    return _one_for_one(node, blocks, node.op_type, chosen)
+
+
+def global_pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
+    """GlobalAveragePool and GlobalMaxPool."""
+    return _one_for_one(node, blocks, node.op_type, {}) if is_float_image(node.inputs[0]) else None
+
+
+def normalization(node: ir.Node, blocks: Blocks) -> Implementation | None:
+    """BatchNormalization as onnxruntime itself blocks it: a depthwise convolution of one place, with a bias."""
+    parameters = [numbers(value) for value in node.inputs[1:5]]
+    if not is_float_image(node.inputs[0]) or len(parameters) < 4 or node.attributes.get_int("training_mode", 0) != 0:
+        return None
+    if any(vector is None or vector.dtype.name != "float32" for vector in parameters):
+        return None
+    channels = channels_of(node.inputs[0])
+    padded = blocks.padded(channels)
+
+    def rewrite(writing: Writing) -> None:
+        factor, offset = _affine(node, padded - channels)
+        kernel = writing.constant(f"{node.outputs[0].name}_factor", factor.reshape(padded, 1, 1, 1))
+        bias = writing.constant(f"{node.outputs[0].name}_offset", offset)
+        blocks.write(writing, "Conv", [blocks.read(writing), kernel, bias], {"group": padded}, channels)
+
+    return _implementation(node, blocks, rewrite)
+
+
+def upsampling(node: ir.Node, blocks: Blocks) -> Implementation | None:
+    """Resize and Upsample by whole numbers, to the nearest or between neighbours; None for what is anything else."""
+    source, result = node.inputs[0], node.outputs[0]
+    if not is_float_image(source) or not is_float_image(result):
+        return None
+    scales = _whole_scales(node)
+    chosen = _sampling(node)
+    if scales is None or chosen is None:
+        return None
+    return _one_for_one(node, blocks, "Upsample", {"scales": scales, **chosen})
+
+
+def _one_for_one(node: ir.Node, blocks: Blocks, operator: str, chosen: dict[str, Any]) -> Implementation:
+    channels = channels_of(node.inputs[0])
+
+    def rewrite(writing: Writing) -> None:
+        blocks.write(writing, operator, [blocks.read(writing)], chosen, channels)
+
+    return _implementation(node, blocks, rewrite)
+
+
+def _implementation(node: ir.Node, blocks: Blocks, rewrite: Any) -> Implementation:
+    others = [Layout.any(len(v.shape) if v is not None and v.shape is not None else 0) for v in node.inputs[1:]]
+    absent = [Layout.any(len(v.shape) if v.shape is not None else 0) for v in node.outputs[1:]]
+    return Implementation((blocks.layout, *others), (blocks.layout, *absent), rewrite=rewrite, pads=True)
+
+
+def _affine(node: ir.Node, extra: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The factor and the offset of each channel, zero in the padding."""
+    import numpy as np
+
+    scale, shift, mean, variance = (numbers(value) for value in node.inputs[1:5])
+    assert scale is not None
+    assert shift is not None
+    assert mean is not None
+    assert variance is not None
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
+    offset = shift.astype(np.float64) - mean.astype(np.float64) * factor
+    return tuple(np.pad(vector, (0, extra)).astype(np.float32) for vector in (factor, offset))  # type: ignore[return-value]
+
+
+def _whole_scales(node: ir.Node) -> list[int] | None:
+    """The scales [1, 1, height, width], if they are whole and known, of a Resize that crops nothing."""
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None
+    assert source.shape is not None
+    assert result.shape is not None
+    if node.op_type == "Resize" and (
+        node.attributes.get_ints("axes") is not None
+        or node.attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch"
+        or node.attributes.get_int("antialias", 0) != 0
+    ):
+        return None
+    given = node.attributes.get_floats("scales") if "scales" in node.attributes else None
+    place = 1 if node.op_type == "Upsample" or len(node.inputs) == 2 else 2
+    array = numbers(node.inputs[place]) if len(node.inputs) > place else None
+    if given is None and array is not None and array.size == 4:
+        given = [float(scale) for scale in array]
+    if given is None:
+        given = [1.0, 1.0]
+        for large, small in zip(result.shape[2:], source.shape[2:], strict=True):
+            if not isinstance(large, int) or not isinstance(small, int) or small < 1:
+                return None
+            given.append(large / small)
+    whole = [round(scale) for scale in given]
+    return whole if len(whole) == 4 and list(given) == whole and whole[:2] == [1, 1] and min(whole) >= 1 else None
+
+
+def _sampling(node: ir.Node) -> dict[str, Any] | None:
+    """The blocked operator's attributes for how the source's samples, or None where it cannot."""
+    mode = node.attributes.get_string("mode", "nearest")
+    if node.op_type == "Upsample":
+        return {"mode": "nearest"} if mode == "nearest" else None
+    places = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    if mode == "nearest":
+        # By a whole number, both of these repeat each place.
+        repeats = (places, rounding) == ("asymmetric", "floor") or (
+            places == "half_pixel" and rounding.startswith("round_prefer")
+        )
+        return {"mode": "nearest"} if repeats else None
+    if mode == "linear" and places in ("asymmetric", "align_corners", "half_pixel"):
+        return {"mode": "linear", "coordinate_transformation_mode": places}
+    return None

@@ -1,0 +1,75 @@
+"""What a node's operands are, as far as a backend needs it: constants, element types, extents and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from relayout.tensors import AbsentTensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["attributes", "channels_of", "constant", "extents", "is_float_image", "numbers", "volume"]
+
+# What a dim that is not known before run time counts, but for a batch, which counts 1.
+UNKNOWN = 64
+
+
+def is_float_image(value: ir.Value | None) -> bool:
+    """Whether `value` is float32 with four dims, of which the number of channels is known: what is ever blocked."""
+    return (
+        value is not None
+        and value.dtype == ir.DataType.FLOAT
+        and value.shape is not None
+        and len(value.shape) == 4
+        and isinstance(value.shape[1], int)
+        and value.shape[1] > 0
+    )
+
+
+def channels_of(value: ir.Value | None) -> int:
+    """The extent of axis 1, which must be known."""
+    assert value is not None
+    assert value.shape is not None
+    channels = value.shape[1]
+    assert isinstance(channels, int)
+    return channels
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The constant that `value` holds, its data present or absent; None where it is computed, fed or missing."""
+    if value is None or value.is_graph_input():
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def numbers(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+    """The data of a constant; None where there is none."""
+    tensor = constant(value)
+    return None if tensor is None or isinstance(tensor, AbsentTensor) else tensor.numpy()
+
+
+def extents(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """A constant's shape."""
+    return tuple(int(extent) for extent in tensor.shape.numpy())
+
+
+def volume(value: ir.Value, axes: Iterable[int]) -> int:
+    """The product of these extents; one that is not known counts 64, a batch 1."""
+    shape = value.shape
+    assert shape is not None
+
+    def extent(axis: int) -> int:
+        known = shape[axis]
+        return known if isinstance(known, int) else 1 if axis == 0 else UNKNOWN
+
+    return prod(extent(axis) for axis in axes)
+
+
+def attributes(node: ir.Node, *names: str) -> dict[str, Any]:
+    """Those of the attributes `names` that the node has."""
+    return {name: node.attributes[name].value for name in names if name in node.attributes}

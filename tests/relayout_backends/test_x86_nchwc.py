@@ -1,0 +1,314 @@
+"""`x86-nchwc`: each operator that it writes gives in onnxruntime what the standard operator gives."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper, shape_inference
+from writing import OneNode, from_layout, to_layout
+
+from relayout.answers import ask
+from relayout.backend import Implementation, TensorType
+from relayout.errors import BackendError, UsageError
+from relayout.layout import Layout
+from relayout_backends.x86_nchwc import X86Nchwc
+from relayout_backends.x86_nchwc.blocks import probe
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+BLOCK = probe()
+BLOCKED = Layout.parse(f"NCHWc[tile:{BLOCK}]")
+NCHW, NHWC = Layout.parse("NCHW"), Layout.parse("NHWC")
+Array = np.ndarray[Any, Any]
+
+
+def draw(*shape: int, seed: int = 0) -> Array:
+    """Numbers whose mean differs from channel to channel and from place to place."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(shape) + rng.standard_normal(shape[1:2] + (1,) * (len(shape) - 2))).astype(np.float32)
+
+
+class One:
+    """One standard node on `x`, with constant operands; `expected` is what onnxruntime makes of it."""
+
+    def __init__(
+        self, operator: str, x: Array, *constants: Array | None, opset: int = 17, domain: str = "", **attributes: Any
+    ) -> None:
+        names = ["x", *("" if array is None else f"c{i}" for i, array in enumerate(constants))]
+        graph = helper.make_graph(
+            [helper.make_node(operator, names, ["y"], name="node", domain=domain, **attributes)],
+            "one",
+            [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+            [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(x.dtype), None)],
+            [numpy_helper.from_array(array, f"c{i}") for i, array in enumerate(constants) if array is not None],
+        )
+        imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        (self.expected,) = session.run(None, {"x": x})
+        self.x = x
+        model = ir.from_proto(shape_inference.infer_shapes(proto))
+        self.node = model.graph[0]
+        self.node.outputs[0].shape = ir.Shape(self.expected.shape)
+        self.model = model
+
+    def ways(self) -> tuple[Implementation, ...]:
+        return ask(X86Nchwc(), self.node)
+
+    def written(self) -> list[Implementation]:
+        return [way for way in self.ways() if way.rewrite is not None]
+
+    def run(self, way: Implementation) -> Array:
+        return OneNode(self.node, way).run({0: self.x})[0]
+
+
+def assert_blocked_equals_plain(one: One, ways: int = 1) -> None:
+    written = one.written()
+    assert len(written) == ways
+    for way in written:
+        np.testing.assert_allclose(one.run(way), one.expected, rtol=2e-4, atol=2e-4)
+
+
+SPATIAL = [
+    {},
+    {"pads": [1, 1, 1, 1]},
+    {"pads": [0, 1, 2, 0], "strides": [2, 1]},
+    {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+    {"auto_pad": "SAME_LOWER", "strides": [2, 3]},
+    {"auto_pad": "VALID"},
+    {"dilations": [2, 1], "pads": [2, 1, 2, 1]},
+]
+
+
+@pytest.mark.parametrize("attributes", SPATIAL, ids=str)
+@pytest.mark.parametrize(
+    ("channels", "outputs"), [(32, 48), (24, 40), (17, 19), (64, 3), (16, 16)], ids=lambda n: str(n)
+)
+def test_a_convolution_of_one_group_reads_and_gives_blocks(
+    channels: int, outputs: int, attributes: dict[str, Any]
+) -> None:
+    kernel = draw(outputs, channels, 3, 3, seed=1)
+    assert_blocked_equals_plain(One("Conv", draw(2, channels, 9, 11), kernel, **attributes))
+    bias = draw(outputs, seed=2)
+    assert_blocked_equals_plain(One("Conv", draw(2, channels, 9, 11), kernel, bias, **attributes))
+
+
+@pytest.mark.parametrize("attributes", SPATIAL, ids=str)
+@pytest.mark.parametrize(("channels", "outputs"), [(3, 32), (1, 24), (7, 5)], ids=lambda n: str(n))
+def test_a_convolution_of_few_channels_reads_plain_data_or_padded_blocks(
+    channels: int, outputs: int, attributes: dict[str, Any]
+) -> None:
+    one = One("Conv", draw(2, channels, 9, 11), draw(outputs, channels, 3, 3, seed=1), draw(outputs), **attributes)
+    assert_blocked_equals_plain(one, ways=2)
+    assert {str(way.inputs[0]) for way in one.written()} == {"NCHW", str(BLOCKED)}
+
+
+@pytest.mark.parametrize("attributes", SPATIAL, ids=str)
+@pytest.mark.parametrize("channels", [32, 24, 6])
+def test_a_depthwise_convolution_may_pad_its_channels(channels: int, attributes: dict[str, Any]) -> None:
+    kernel = draw(channels, 1, 3, 3, seed=1)
+    assert_blocked_equals_plain(
+        One("Conv", draw(2, channels, 9, 11), kernel, draw(channels), group=channels, **attributes)
+    )
+
+
+def test_groups_of_whole_blocks_are_blocked_and_others_are_not() -> None:
+    whole = One("Conv", draw(1, 4 * BLOCK, 7, 7), draw(2 * BLOCK, 2 * BLOCK, 3, 3), draw(2 * BLOCK), group=2)
+    assert_blocked_equals_plain(whole)
+    parted = One("Conv", draw(1, 4 * BLOCK, 7, 7), draw(2 * BLOCK, BLOCK // 2, 3, 3), group=8)
+    assert not parted.written()
+
+
+def test_a_convolution_whose_weights_are_computed_stays_plain() -> None:
+    one = One("Conv", draw(1, 32, 7, 7), draw(16, 32, 3, 3))
+    one.node.inputs[1].const_value = None  # type: ignore[union-attr]
+    one.node.inputs[1].name = "computed"  # type: ignore[union-attr]
+    assert not one.written()
+
+
+POOLS = [
+    {},
+    {"strides": [2, 2], "pads": [1, 1, 1, 1]},
+    {"strides": [2, 2], "ceil_mode": 1},
+    {"strides": [2, 1], "pads": [0, 1, 1, 0], "ceil_mode": 1},
+    {"strides": [2, 2], "auto_pad": "SAME_LOWER"},
+]
+
+
+@pytest.mark.parametrize("attributes", POOLS, ids=str)
+@pytest.mark.parametrize("operator", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize("channels", [32, 20])
+def test_a_pool_gives_the_same_on_blocks(operator: str, channels: int, attributes: dict[str, Any]) -> None:
+    assert_blocked_equals_plain(One(operator, draw(2, channels, 8, 11), kernel_shape=[3, 2], **attributes))
+
+
+def test_a_max_pool_may_be_dilated_and_an_average_may_count_its_padding() -> None:
+    assert_blocked_equals_plain(One("MaxPool", draw(1, 32, 9, 9), kernel_shape=[3, 3], dilations=[2, 2]))
+    counting = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}
+    assert_blocked_equals_plain(One("AveragePool", draw(1, 32, 9, 9), **counting))
+
+
+def test_a_pool_that_the_blocked_operator_computes_differently_stays_plain() -> None:
+    counting = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1, "count_include_pad": 1}
+    assert not One("AveragePool", draw(1, 32, 8, 8), **counting).written()
+    assert not One("AveragePool", draw(1, 32, 8, 8), kernel_shape=[2, 2], dilations=[2, 2], opset=19).written()
+
+
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool"])
+@pytest.mark.parametrize("channels", [32, 10])
+def test_a_global_pool_gives_the_same_on_blocks(operator: str, channels: int) -> None:
+    assert_blocked_equals_plain(One(operator, draw(2, channels, 5, 7)))
+
+
+@pytest.mark.parametrize("channels", [32, 10])
+def test_a_batch_normalization_is_a_depthwise_convolution(channels: int) -> None:
+    scale, shift, mean = (draw(channels, seed=seed) for seed in range(3))
+    variance = np.abs(draw(channels, seed=3)) + np.float32(0.1)
+    assert_blocked_equals_plain(
+        One("BatchNormalization", draw(2, channels, 5, 7), scale, shift, mean, variance, epsilon=1e-3)
+    )
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+        {"mode": "nearest"},
+        {"mode": "nearest", "nearest_mode": "round_prefer_ceil"},
+        {"mode": "linear"},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+        {"mode": "linear", "coordinate_transformation_mode": "asymmetric"},
+    ],
+    ids=str,
+)
+def test_a_resize_by_whole_numbers_is_an_upsample(attributes: dict[str, Any]) -> None:
+    scales = np.array([1, 1, 2, 3], np.float32)
+    assert_blocked_equals_plain(One("Resize", draw(2, 20, 5, 7), None, scales, **attributes))
+    sizes = np.array([2, 20, 10, 21], np.int64)
+    assert_blocked_equals_plain(One("Resize", draw(2, 20, 5, 7), None, None, sizes, **attributes))
+
+
+@pytest.mark.parametrize(
+    ("scales", "attributes"),
+    [
+        ([1, 1, 1.5, 2], {"mode": "nearest"}),
+        ([1, 2, 2, 2], {"mode": "nearest"}),
+        ([1, 1, 2, 2], {"mode": "cubic"}),
+        ([1, 1, 2, 2], {"mode": "nearest", "nearest_mode": "ceil"}),
+    ],
+)
+def test_any_other_resize_stays_plain(scales: list[float], attributes: dict[str, Any]) -> None:
+    assert not One("Resize", draw(1, 16, 4, 4), None, np.array(scales, np.float32), **attributes).written()
+
+
+def test_what_is_not_float32_stays_plain() -> None:
+    assert not One("MaxPool", draw(1, 32, 8, 8).astype(np.uint8), kernel_shape=[2, 2]).written()
+
+
+def quantized(operator: str, x: Array, *constants: Array, **attributes: Any) -> One:
+    return One(operator, x, *constants, domain="" if operator == "QLinearConv" else "com.microsoft", **attributes)
+
+
+SCALE, ZERO = np.array(0.05, np.float32), np.array(3, np.uint8)
+
+
+@pytest.mark.parametrize("group", [1, 8])
+def test_a_quantized_convolution_runs_on_channels_last(group: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (2, 8, 9, 7)).astype(np.uint8)
+    kernel = rng.integers(-9, 9, (16 if group == 1 else 8, 8 // group, 3, 3)).astype(np.int8)
+    bias = rng.integers(-99, 99, kernel.shape[:1]).astype(np.int32)
+    operands = (SCALE, ZERO, kernel, SCALE, np.array(0, np.int8), SCALE, ZERO, bias)
+    one = quantized("QLinearConv", x, *operands, pads=[1, 0, 1, 2], strides=[2, 1], group=group)
+    (way,) = one.written()
+    assert (str(way.inputs[0]), str(way.results[0])) == ("NHWC", "NHWC")
+    np.testing.assert_array_equal(one.run(way), one.expected)
+    assert one.ways()[0].cost > way.cost == 0
+
+
+def test_a_quantized_pool_runs_on_channels_last() -> None:
+    x = np.random.default_rng(0).integers(0, 255, (2, 8, 9, 7)).astype(np.uint8)
+    operands = (SCALE, ZERO, SCALE, ZERO)
+    for one in (
+        quantized("QLinearAveragePool", x, *operands, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        quantized("QLinearGlobalAveragePool", x, *operands),
+    ):
+        (way,) = one.written()
+        np.testing.assert_array_equal(one.run(way), one.expected)
+
+
+@pytest.mark.parametrize("plain", [NCHW, NHWC], ids=str)
+@pytest.mark.parametrize("channels", [32, 20, 4])
+def test_blocks_are_made_and_unmade_by_one_operator(plain: Layout, channels: int) -> None:
+    x = draw(2, channels, 5, 7)
+    for source, target in ((plain, BLOCKED), (BLOCKED, plain)):
+        found = X86Nchwc().conversion(TensorType(4, to_layout(x, "NCHW", source).shape), source, target)
+        assert found is not None
+        one = One("Identity", x)
+        way = Implementation((source,), (target,), rewrite=found.rewrite, pads=True)
+        writing = OneNode(one.node, way)
+        np.testing.assert_array_equal(writing.run({0: x})[0], x)
+        assert [node.op_type for node in writing.nodes if node.op_type != "Reshape"] == [
+            "ReorderInput" if target == BLOCKED else "ReorderOutput"
+        ]
+
+
+def test_what_reorder_does_not_take_is_left_to_transposes() -> None:
+    backend = X86Nchwc()
+    assert backend.conversion(TensorType(4, (1, 3, 8, 8)), NCHW, BLOCKED) is None
+    assert backend.conversion(TensorType(2, (1, 32, 8, 8)), NCHW, BLOCKED) is None
+    assert backend.conversion(TensorType(4, (1, "C", 8, 8)), NCHW, BLOCKED) is None
+    assert backend.conversion(TensorType(4, (1, 32, 8, 8)), NCHW, NHWC) is None
+    assert backend.conversion(TensorType(4, (1, 2, 8, 8, BLOCK)), BLOCKED, Layout.parse("HWNC")) is None
+
+
+def test_a_plain_convolution_costs_more_and_a_depthwise_one_much_more() -> None:
+    dense = One("Conv", draw(1, 64, 14, 14), draw(64, 64, 3, 3))
+    plain, blocked = dense.ways()
+    assert plain.cost > blocked.cost == 0
+    depthwise = One("Conv", draw(1, 64, 14, 14), draw(64, 1, 3, 3), group=64)
+    multiplications = 64 * 12 * 12 * 9
+    assert depthwise.ways()[0].cost / multiplications > 10 * plain.cost / (64 * multiplications)
+
+
+def test_blocks_that_are_mostly_padding_cost_more_than_a_plain_convolution() -> None:
+    plain, *_ = One("Conv", draw(1, 64, 14, 14), draw(2, 64, 3, 3)).ways()
+    assert plain.cost == 0
+
+
+def test_each_blocked_node_notes_its_block_and_its_channels() -> None:
+    one = One("Conv", draw(1, 20, 8, 8), draw(24, 20, 3, 3))
+    (way,) = one.written()
+    writing = OneNode(one.node, way)
+    writing.run({0: one.x})
+    (conv,) = [node for node in writing.nodes if node.domain]
+    assert conv.metadata_props == {"relayout.block": str(BLOCK), "relayout.channels": "24"}
+
+
+def test_the_block_is_an_option() -> None:
+    one = One("Conv", draw(1, 32, 8, 8), draw(24, 32, 3, 3))
+    _, way = ask(X86Nchwc(block=8), one.node)
+    assert str(way.inputs[0]) == "NCHWc[tile:8]"
+    with pytest.raises(UsageError, match="unknown size of a block"):
+        X86Nchwc(block=12)
+
+
+def test_without_onnxruntime_the_error_asks_for_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = One("MaxPool", draw(1, 32, 8, 8), kernel_shape=[2, 2])
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    probe.cache_clear()
+    with pytest.raises(BackendError, match="give the option"):
+        ask(X86Nchwc(), one.node)
+    assert len(ask(X86Nchwc(block=16), one.node)) == 2
+
+
+def test_the_harness_lays_out_and_back() -> None:
+    x = draw(2, 20, 3, 5)
+    for layout in (NCHW, NHWC, BLOCKED, Layout.parse("NHWC")):
+        assert np.array_equal(from_layout(to_layout(x, "NCHW", layout), "NCHW", layout, x.shape), x)

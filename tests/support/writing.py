@@ -1,0 +1,183 @@
+"""A `Writing` of one node: the rewritten node alone in a graph, its operands and results as graph inputs and outputs.
+
+What the solver and the rewriter would provide is done by numpy here, so that a backend's rewrite is tested by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.backend import Implementation
+from relayout.layout import Layout
+from relayout.tensors import relaid
+
+Array = np.ndarray[Any, Any]
+
+
+def to_layout(array: Array, letters: str, layout: Layout) -> Array:
+    """`array`, whose axes are `letters`, as `layout` has it: tiled dims split, padded with zeros where they must be."""
+    if layout.is_any:
+        return array
+    tiles = {layout.names[i].upper(): size for i in range(layout.rank) if (size := layout.tile(i)) is not None}
+    padding = [(0, -extent % tiles.get(letter, 1)) for letter, extent in zip(letters, array.shape, strict=True)]
+    shape: list[int] = []
+    names = ""
+    for letter, extent in zip(letters, np.pad(array, padding).shape, strict=True):
+        tile = tiles.get(letter)
+        shape += [extent] if tile is None else [extent // tile, tile]
+        names += letter if tile is None else letter + letter.lower()
+    split = np.pad(array, padding).reshape(shape)
+    return np.ascontiguousarray(split.transpose([names.index(name) for name in layout.names]))
+
+
+def from_layout(array: Array, letters: str, layout: Layout, shape: Sequence[int]) -> Array:
+    """The other way round: the padding is cropped. Raises AssertionError where it is not zero."""
+    if layout.is_any:
+        return array.reshape(shape)
+    tiles = {layout.names[i].upper(): size for i in range(layout.rank) if (size := layout.tile(i)) is not None}
+    names = "".join(letter + letter.lower() if letter in tiles else letter for letter in letters)
+    dims = to_layout(np.zeros(shape, array.dtype), letters, layout).shape
+    split = array.reshape(dims).transpose([layout.names.index(name) for name in names])
+    whole = split.reshape(
+        [-(-extent // tiles.get(a, 1)) * tiles.get(a, 1) for a, extent in zip(letters, shape, strict=True)]
+    )
+    kept = whole[tuple(slice(extent) for extent in shape)]
+    rest = np.array(whole)
+    rest[tuple(slice(extent) for extent in shape)] = 0
+    assert not rest.any(), "the padding is not zero"
+    return np.ascontiguousarray(kept)
+
+
+class OneNode:
+    """The writing of `node` by `way`; `letters` names the axes of its data, in the source's order."""
+
+    def __init__(self, node: ir.Node, way: Implementation, letters: str = "NCHW", opset: int = 17) -> None:
+        self._node, self.way, self.letters, self._opset = node, way, letters, opset
+        self.nodes: list[ir.Node] = []
+        self.feeds: dict[int, ir.Value] = {}
+        self.initializers: list[ir.Value] = []
+        self.given: dict[int, ir.Value] = {}
+        self.imports = {"": opset}
+
+    @property
+    def node(self) -> ir.Node:
+        return self._node
+
+    @property
+    def opset(self) -> int:
+        return self._opset
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[int | str | None, ...]:
+        value = (self._node.outputs if is_result else self._node.inputs)[index]
+        layout = (self.way.results if is_result else self.way.inputs)[index]
+        assert value is not None
+        assert value.shape is not None
+        return to_layout(np.zeros(value.shape.numpy(), np.int8), self.letters, layout).shape
+
+    def read(self, index: int, shape: Sequence[int | str | None] | None = None) -> ir.Value:
+        source = self._node.inputs[index]
+        assert source is not None
+        if source.const_value is not None:
+            return self._constant(source.const_value)
+        extents = self.shape_of(index)
+        fed = self.feeds.setdefault(index, _value(f"in_{index}", source.dtype, extents))
+        if shape is None or tuple(shape) == tuple(extents):
+            return fed
+        return self.emit("Reshape", [fed, self.constant("shape", np.array(shape, np.int64))], shape=shape)
+
+    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+        source = self._node.inputs[index]
+        assert source is not None
+        assert source.const_value is not None
+        return self._constant(relaid(source.const_value, list(steps)))
+
+    def constant(self, stem: str, array: Array) -> ir.Value:
+        return self._constant(ir.tensor(array, name=stem))
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        shape: Sequence[int | str | None],
+        domain: str = "",
+        version: int = 1,
+        like: ir.Value | None = None,
+    ) -> ir.Value:
+        first = like or next(value for value in inputs if value is not None)
+        made = _value(f"made_{len(self.nodes)}", first.dtype, shape)
+        self.nodes.append(
+            ir.Node(
+                domain,
+                operator,
+                inputs,
+                [ir.Attr(k, *_typed(v)) for k, v in (attributes or {}).items()],
+                outputs=[made],
+            )
+        )
+        if domain:
+            self.imports[domain] = version
+        return made
+
+    def give(self, index: int, value: ir.Value) -> None:
+        extents = self.shape_of(index, is_result=True)
+        assert value.shape is not None
+        assert np.prod(value.shape.numpy()) == np.prod(extents), "not the same memory"  # type: ignore[arg-type]
+        self.given[index] = value
+
+    def model(self) -> ir.Model:
+        """What was written, as a model that takes the operands that were read and gives the results."""
+        graph = ir.Graph(
+            [self.feeds[index] for index in sorted(self.feeds)],
+            [self.given[index] for index in sorted(self.given)],
+            nodes=self.nodes,
+            initializers=self.initializers,
+            opset_imports=self.imports,
+            name="written",
+        )
+        return ir.Model(graph, ir_version=10)
+
+    def run(self, feeds: Mapping[int, Array]) -> dict[int, Array]:
+        """Feed operands as the source has them, run what was written, and return results as the source has them."""
+        import onnxruntime
+
+        assert self.way.rewrite is not None
+        self.way.rewrite(self)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(
+            ir.to_proto(self.model()).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        laid = {f"in_{i}": to_layout(feeds[i], self.letters, self.way.inputs[i]) for i in self.feeds}
+        found = session.run(None, laid)
+        results: dict[int, Array] = {}
+        for index, array in zip(sorted(self.given), found, strict=True):
+            shape = self._node.outputs[index].shape
+            assert shape is not None
+            results[index] = from_layout(array, self.letters, self.way.results[index], [int(e) for e in shape])  # type: ignore[arg-type]
+        return results
+
+    def _constant(self, tensor: ir.TensorProtocol) -> ir.Value:
+        name = f"constant_{len(self.initializers)}"
+        tensor.name = name
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
+        self.initializers.append(value)
+        return value
+
+
+def _value(name: str, dtype: ir.DataType | None, shape: Sequence[int | str | None]) -> ir.Value:
+    assert dtype is not None
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+
+
+def _typed(value: Any) -> tuple[ir.AttributeType, Any]:
+    attribute = ir.convenience.convert_attribute("a", value)
+    return attribute.type, attribute.value
