@@ -14,9 +14,11 @@ from relayout.json_attributes import attribute_to_json, attribute_to_proto
 from relayout.json_tensors import constant_to_proto, tensor_to_json, type_name, type_proto
 from relayout.operator_schema import attribute_type
 
-__all__ = ["BOUNDARY_LAYOUT_KEY", "json_to_proto", "model_to_json"]
+__all__ = ["BOUNDARY_LAYOUT_KEY", "SOURCE_KEY", "json_to_proto", "model_to_json"]
 
 BOUNDARY_LAYOUT_KEY = "relayout.boundary_layout"
+SOURCE_KEY = "relayout.source"
+"""On a constant that exists in several layouts: the name that the source has for it."""
 DEFAULT_IR_VERSION = 10
 """The first that keeps metadata of nodes and values, and overloads of functions."""
 DEEPEST_SUBGRAPH = 24
@@ -72,10 +74,9 @@ def _graph(body: GraphBody, versions: Mapping[str, int], where: str, depth: int)
     inputs = {value.name for value in body.inputs}
     for constant in body.constants:
         proto.initializer.append(constant_to_proto(constant, f"{where}, constant '{constant.name}'"))
-        if constant.metadata and constant.name not in inputs:
-            shown = ValueJson(
-                name=constant.name, dtype=constant.dtype, shape=list(constant.shape), metadata=constant.metadata
-            )
+        metadata = constant.metadata | ({SOURCE_KEY: constant.source} if constant.source else {})
+        if metadata and constant.name not in inputs:
+            shown = ValueJson(name=constant.name, dtype=constant.dtype, shape=list(constant.shape), metadata=metadata)
             proto.value_info.append(_value(shown, where))
     proto.node.extend(_node(node, index, versions, where, depth) for index, node in enumerate(body.nodes))
     _put(proto.metadata_props, body.metadata)
@@ -206,7 +207,8 @@ def _constant_json(value: ir.Value, weights: bool) -> dict[str, Any]:
         raise InternalError("a constant has no data", where=f"constant '{value.name}'")
     metadata = {} if value.is_graph_input() else dict(value.metadata_props)
     tensor = tensor_to_json(value.const_value, weights=weights)
-    return _filled({"name": value.name, "metadata": metadata}) | tensor
+    source = metadata.pop(SOURCE_KEY, None) if "transform" in tensor else None
+    return _filled({"name": value.name, "source": source, "metadata": metadata}) | tensor
 
 
 def _node_json(node: ir.Node, weights: bool) -> dict[str, Any]:

@@ -92,6 +92,7 @@ class ConstantJson(_Strict):
     transform: list[Annotated[TransposeStep | ReshapeStep, Field(discriminator="op")]] = Field(
         default=[], description="what the owner of absent data has to do to it"
     )
+    source: str = Field("", description="whose data that is, where it is not the source's constant of this name")
     metadata: Texts = {}
     doc: str = ""
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from relayout.graph_codec import SOURCE_KEY
 from relayout.memory_format import Extent
 from relayout.rewrite.physical import Emitter
 from relayout.rules import Axes, Free, extents_of
-from relayout.tensors import AbsentTensor, Step, relaid
+from relayout.tensors import AbsentTensor, Step, relaid, transform_of
 from relayout.views import Tensors
 
 __all__ = ["Constants", "broadcast_shape", "input_places"]
@@ -65,9 +66,16 @@ class Constants:
             steps.append({"op": "reshape", "shape": list(shape)})
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
-            return self._stored(value, relaid(tensor, steps))
+            made = self._stored(value, relaid(tensor, steps))
+            known = value.metadata_props.get(SOURCE_KEY) if transform_of(tensor) else None
+            made.metadata_props[SOURCE_KEY] = known or value.name or ""
+            return made
         producer = value.producer()
         assert producer is not None
+        if producer.op_type == "ConstantOfShape":
+            uniform = self._uniform(producer, perm, shape)
+            if uniform is not None:
+                return uniform
         rule = self._tensors.rules.get(producer)
         if isinstance(rule, Free) and shape is None and len(producer.outputs) == 1:
             own = rule.outputs[0]
@@ -91,6 +99,21 @@ class Constants:
         )
         self._emitter.constants.append(made)
         self.replaced.setdefault(value, []).append(made)
+        return made
+
+    def _uniform(self, producer: ir.Node, perm: tuple[int, ...], shape: tuple[int, ...] | None) -> ir.Value | None:
+        """The same number throughout in another shape: nothing to move or to store; None for an unknown shape."""
+        source = producer.outputs[0]
+        extents = extents_of(source)
+        if extents is None or not all(isinstance(extent, int) for extent in extents):
+            return None
+        permuted = [int(extents[p]) for p in perm]  # type: ignore[arg-type]
+        stem = f"{source.name}_laid"
+        given = self._emitter.integers(f"{stem}_shape", shape or permuted)
+        made = self._emitter.node("ConstantOfShape", [given], {}, source, shape or permuted, stem)
+        node = made.producer()
+        assert node is not None
+        node.attributes.update(producer.attributes)
         return made
 
     def _recomputed(self, producer: ir.Node, rule: Free, order: Axes) -> ir.Value:

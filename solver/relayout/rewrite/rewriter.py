@@ -9,6 +9,7 @@ import onnx_ir as ir
 from relayout.choices import FixedForm, NodeChoice, Port
 from relayout.errors import InternalError
 from relayout.formulation import Formulation, Made
+from relayout.graph_codec import SOURCE_KEY
 from relayout.layout_functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, ensure_function
 from relayout.memory_format import Atom, Order, order_of, source_order
 from relayout.rewrite.constants import Constants, broadcast_shape, input_places
@@ -471,6 +472,7 @@ class Rewriter:
             gone = source.producer() is None and source.name and source.name not in self.graph.initializers
             if gone and len(copies) == 1 and copies[0].name in self.graph.initializers:
                 copies[0].name = source.name
+                copies[0].metadata_props.pop(SOURCE_KEY, None)
                 if copies[0].const_value is not None:
                     copies[0].const_value.name = source.name
 
