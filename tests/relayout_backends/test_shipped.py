@@ -246,7 +246,7 @@ def test_opencl_comes_to_nhwc_by_the_canonical_rule() -> None:
 # convert-layout, as TVM has it
 
 
-def converted(asked: ir.Node, skip: tuple[str, ...] = (), **desired: list[str]) -> list[str]:
+def converted(asked: ir.Node, skip: tuple[str | int, ...] = (), **desired: list[str]) -> list[str]:
     backend = load_backend(
         "convert-layout",
         options={"desired_layouts": {k.replace("__", "."): v for k, v in desired.items()}, "skip": skip},
@@ -267,6 +267,8 @@ def converted(asked: ir.Node, skip: tuple[str, ...] = (), **desired: list[str]) 
         (3, ["NWC", "default"], "NWC WIO -> NWC"),
         (3, ["NHWC", "default"], "*** *** -> ***"),
         (4, ["NCHW4c", "OIHW4i4o"], "NCHWc[tile:4] OIHWi[tile:4]o[tile:4] -> NCHWc[tile:4]"),
+        (4, ["NCHW16c", "OIHW16i16o"], "**** **** -> ****"),
+        (4, ["NHWC", "default", "NCHW"], "NHWC HWIO -> NCHW"),
     ],
 )
 def test_an_operator_that_is_named_is_in_the_desired_layout(rank: int, desired: list[str], expected: str) -> None:
@@ -301,8 +303,37 @@ def test_a_skipped_node_and_an_operator_that_is_not_named_stay_as_they_are() -> 
     assert converted(conv(4), skip=("c",), Conv=["NHWC"]) == ["**** **** -> ****"]
     assert converted(laid_out_conv(), skip=("c",), Conv=["NCHW"]) == ["NHWC HWIO -> NHWC"]
     assert converted(laid_out_conv("ConvTranspose"), Conv=["NCHW"]) == ["NHWC HWIO -> NHWC"]
-    assert converted(node(NODES["LRN"]), Conv=["NHWC"]) == ["**** -> ****"]
+    assert converted(node(NODES["RoiAlign"]), Conv=["NHWC"]) == ["**** ** * -> ****"]
     assert converted(unary("Relu"), Conv=["NHWC"]) == ["**** -> ****"]
+
+
+def test_skipped_layers_go_by_name_or_by_tvms_count() -> None:
+    first = node(
+        """(float[1,8,9,9] x, float[8,8,1,1] w) => (float[1,8,9,9] z) <float[1,8,9,9] y> {
+            [first] y = Conv (x, w)
+            [second] z = Conv (y, w) }"""
+    )
+    assert first.graph is not None
+    second = first.graph[1]
+    assert converted(first, skip=(0,), Conv=["NHWC"]) == ["**** **** -> ****"]
+    assert converted(second, skip=("first", 1), Conv=["NHWC"]) == ["**** **** -> ****"]
+    assert converted(second, skip=(0, "first"), nn__conv2d=["NHWC"]) != ["**** **** -> ****"]
+    assert converted(conv(3), skip=(0,), Conv=["NWC"]) == ["NWC WIO -> NWC"]
+
+
+def test_a_packed_layout_is_for_channels_that_divide() -> None:
+    packed, stays = ["NCHWc[tile:4] OIHWo[tile:4] -> NCHWc[tile:4]"], ["**** **** -> ****"]
+    assert converted(conv(4), Conv=["NCHW4c", "OIHW4o"]) == packed
+    assert converted(conv(4, attributes="<group = 8>", kernel="8,1,3,3"), Conv=["NCHW4c", "OIHW4o"]) == packed
+    assert converted(conv(4, attributes="<group = 8>", kernel="8,1,3,3"), Conv=["NCHW4c", "OIHW4i4o"]) == stays
+    assert converted(conv(4), Conv=["NCHW8c", "OIHW4o"]) == stays
+    assert converted(conv(4, kernel="4,c,1,1"), Conv=["NCHW4c", "OIHW4i4o"]) == stays
+    pool = ["**** -> ****", "NCHWc[tile:4] -> NCHWc[tile:4]"]
+    assert converted(node(NODES["AveragePool"]), Conv=["NCHW4c", "OIHW4o"]) == pool
+    assert converted(node(NODES["AveragePool"]), Conv=["NCHW16c", "OIHW4o"]) == pool[:1]
+    laid_out = laid_out_conv()
+    assert converted(laid_out, Conv=["NCHW4c", "OIHW4o"]) == packed
+    assert converted(laid_out, Conv=["NCHW3c", "OIHW4o"]) == ["NHWC HWIO -> NHWC"]
 
 
 def test_pools_and_norms_that_are_not_named_may_follow() -> None:
@@ -330,7 +361,10 @@ def test_a_node_without_inputs_is_asked_nothing() -> None:
         ({"Conv": ["NC[HW"]}, "not a layout", "a=BYTES", "'NC[HW'"),
         ({"Conv": ["default"]}, "cannot be the default", "NCHW", "default"),
         ({"Conv": []}, "the wrong number of layouts", "a kernel layout or 'default'", "none"),
-        ({"Conv": ["NHWC", "HWIO", "NHWC"]}, "the wrong number of layouts", "a data layout", "NHWC, HWIO, NHWC"),
+        ({"Conv": ["NHWC", "HWIO", "NHWC", ""]}, "the wrong number of layouts", "a data layout", "NHWC, HWIO, NHWC, "),
+        ({"Conv": ["NHWC", "HWIO", "NWC"]}, "the result has another rank", "a result layout of 4 axes", "NWC"),
+        ({"nn.conv2d": ["NWC"]}, "unknown letters", "the letters NCHW, in any order", "NWC"),
+        ({"Conv": ["NCHW0c", "OIHW"]}, "not a layout", "", "'NCHW0c'"),
         ({"MaxPool": ["NHWC", "HWIO"]}, "the wrong number of layouts", "one layout", "NHWC, HWIO"),
         ({"Conv": ["NHWC", "WIO"]}, "another rank", "4 axes", "WIO"),
         ({"Conv": ["CHWN", "default"]}, "no default kernel layout", "one of NCW", "CHWN"),
