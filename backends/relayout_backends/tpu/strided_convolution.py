@@ -1,0 +1,101 @@
+"""What a node computes if it is a convolution whose numbers are all known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relayout.backend import rank_of
+from relayout.roles import DATA, KERNEL, own_layout, spatial_letters
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["StridedConvolution", "padding", "strided_convolution"]
+
+UNKNOWN_BATCH = 1
+_DOMAINS = ("", "ai.onnx", "relayout")
+
+
+@dataclass(frozen=True, slots=True)
+class StridedConvolution:
+    """A Conv without groups whose kernel is a constant: its extents, those of spatial axes in the axes' order.
+
+    `kernel_perm` makes spatial axes, I, O of the kernel as the node has it; `pads` has (begin, end) for each axis.
+    """
+
+    batch: int
+    channels: int
+    outputs: int
+    sizes: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    element_size: int
+    kernel_perm: tuple[int, ...]
+
+
+def strided_convolution(node: ir.Node) -> StridedConvolution | None:
+    """The convolution that `node` is; None if it is no such one, or if an extent other than the batch is unknown."""
+    if node.op_type != "Conv" or node.domain not in _DOMAINS or node.attributes.get_int("group", 1) != 1:
+        return None
+    data, kernel = node.inputs[:2]
+    spatial = spatial_letters(rank_of(data))
+    if data is None or kernel is None or spatial is None or rank_of(kernel) != rank_of(data):
+        return None
+    if data.dtype is None or kernel.const_value is None or kernel.is_graph_input():
+        return None
+    window = _extents(node, kernel, KERNEL, "OI" + spatial)
+    image = {"N": UNKNOWN_BATCH, **_extents(node, data, DATA, "NC" + spatial)}
+    if not {*"C" + spatial} <= image.keys() or not {*"OI" + spatial} <= window.keys():
+        return None
+    sizes, taps = [image[letter] for letter in spatial], [window[letter] for letter in spatial]
+    strides = node.attributes.get_ints("strides") or [1] * len(spatial)
+    dilations = node.attributes.get_ints("dilations") or [1] * len(spatial)
+    reach = [(extent - 1) * dilation + 1 for extent, dilation in zip(taps, dilations, strict=True)]
+    how, given = node.attributes.get_string("auto_pad", "NOTSET"), node.attributes.get_ints("pads") or ()
+    return StridedConvolution(
+        image["N"],
+        image["C"],
+        window["O"],
+        tuple(sizes),
+        tuple(taps),
+        tuple(strides),
+        tuple(dilations),
+        tuple(padding(how, given, sizes, reach, strides)),
+        data.dtype.bitwidth // 8,
+        tuple(list(window).index(letter) for letter in spatial + "IO"),
+    )
+
+
+def padding(
+    how: str, pads: Sequence[int], sizes: Sequence[int], extents: Sequence[int], strides: Sequence[int]
+) -> list[tuple[int, int]]:
+    """(begin, end) of each axis; `how` is the attribute auto_pad, and `extents` are the kernel's, dilated.
+
+    Under SAME a kernel shorter than the stride can leave a negative total. TensorFlow takes that for none; onnxruntime
+    crops the image on both sides (measured with 1.31.1), so what such a node computes is its runtime's affair.
+
+    >>> padding("SAME_UPPER", (), [224], [7], [2]), padding("SAME_LOWER", (), [224], [7], [2])
+    ([(2, 3)], [(3, 2)])
+    """
+    if how in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [
+            (-(-size // stride) - 1) * stride + extent - size
+            for size, extent, stride in zip(sizes, extents, strides, strict=True)
+        ]
+        halves = [(total // 2, total - total // 2) for total in totals]
+        return halves if how == "SAME_UPPER" else [(end, begin) for begin, end in halves]
+    if how == "VALID" or not pads:
+        return [(0, 0)] * len(sizes)
+    return list(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
+
+
+def _extents(node: ir.Node, value: ir.Value, role: str, letters: str) -> Mapping[str, int]:
+    """The extents that are known, by letter, in the order of the operand's dimensions."""
+    layout = own_layout(node, role, len(letters))
+    names = letters if layout.is_any else layout.names
+    shape = value.shape or ()
+    return {letter: extent for letter, extent in zip(names, shape, strict=True) if isinstance(extent, int)}
