@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.report import Finding
+from relayout.verify.blocked_types import BLOCKED_DOMAIN
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import walk
 from relayout.verify.operators import OURS, AxisNames, kernel_names, named, own_names, standard_names
@@ -37,7 +38,7 @@ def check_functions(model: ir.Model) -> Iterator[Finding]:
 
 
 def _is_known(node: ir.Node) -> bool:
-    return onnx.defs.has(node.op_type, node.domain) or node.domain == ""
+    return onnx.defs.has(node.op_type, node.domain) or node.domain in ("", BLOCKED_DOMAIN) or named(node) is not None
 
 
 def _check_body(node: ir.Node, function: ir.Function) -> Iterator[Finding]:

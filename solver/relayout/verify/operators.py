@@ -19,6 +19,7 @@ __all__ = [
     "Named",
     "axis_sources",
     "constant_ints",
+    "is_elementwise",
     "kernel_names",
     "named",
     "own_names",
@@ -68,6 +69,14 @@ _NAMED = {
     "SpaceToDepth": Named(),
 }
 
+# onnxruntime's own, which take their channels last where an attribute says so.
+_QUANTIZED_DOMAIN = "com.microsoft"
+_QUANTIZED = {
+    "QLinearAveragePool": Named(),
+    "QLinearConv": Named(kernel=3),
+    "QLinearGlobalAveragePool": Named(),
+}
+
 _ELEMENTWISE_NAMES = """
     Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos
     Cosh Div Elu Equal Erf Exp Expand Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
@@ -86,12 +95,19 @@ _STANDARD = ("", "ai.onnx")
 OURS = "relayout"
 
 
+def is_elementwise(node: ir.Node) -> bool:
+    """Whether `node` works place by place on operands that are broadcast to each other."""
+    return node.domain in _STANDARD and node.op_type in _ELEMENTWISE and node.op_type != "Expand"
+
+
 def named(node: ir.Node) -> Named | None:
     """What `node` reads by meaning, or None where it reads nothing so."""
     if node.domain in _STANDARD:
         return _NAMED.get(node.op_type)
     if node.domain == OURS:
         return _NAMED.get(node.op_type, Named())
+    if node.domain == _QUANTIZED_DOMAIN:
+        return _QUANTIZED.get(node.op_type)
     return None
 
 
@@ -128,6 +144,9 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     )
     if declared is not None:
         return declared
+    if node.domain == _QUANTIZED_DOMAIN and node.attributes.get_int("channels_last", 0) == 1:
+        batch, channels, *spatial = standard_names(rank)
+        return (batch, *spatial, channels)
     if facts.spatial:
         return standard_names(rank)
     return tuple("C" if axis == 1 else None for axis in range(rank))

@@ -16,6 +16,7 @@ from relayout.errors import InputError
 from relayout.model_io import Source, read_model
 from relayout.report import Finding, Report, Verification
 from relayout.verify.accounting import check_report
+from relayout.verify.blocked import check_blocked
 from relayout.verify.comparison import check_against
 from relayout.verify.contract import check_annotations, check_requirements
 from relayout.verify.derivation import derive
@@ -92,6 +93,7 @@ def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     yield from check_functions(model)
     yield from check_annotations(model, derivation)
     yield from check_requirements(model, backend, derivation)
+    yield from check_blocked(model, backend)
 
 
 def _numeric(

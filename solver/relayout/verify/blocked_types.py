@@ -1,0 +1,100 @@
+"""The types of values beside onnxruntime's blocked operators: blocked, plain, or not known.
+
+The operators of the domain com.microsoft.nchwc read and make tensors that claim to be [N, C, H, W] and in memory are N,
+C/block, H, W, block. Their nodes note the size of the block, and how many of the channels are no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.verify.operators import is_elementwise, named
+
+__all__ = ["BLOCKED_DOMAIN", "BLOCK_KEY", "PLAIN", "POINTWISE", "STANDARD", "Type", "extent", "made", "noted"]
+
+BLOCKED_DOMAIN = "com.microsoft.nchwc"
+BLOCK_KEY = "relayout.block"
+CHANNELS_KEY = "relayout.channels"
+
+STANDARD = ("", "ai.onnx")
+# One operand by itself, place by place; any further operand is a parameter.
+POINTWISE = frozenset({"Bernoulli", "Cast", "CastLike", "Clip", "DequantizeLinear", "Dropout", "QuantizeLinear"})
+_NOT_FINITE_AT_ZERO = frozenset({"Div", "Log", "Mod", "Reciprocal"})
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """How a value lies: `size` channels to a block (None: not said), `channels` of them in use (None: not known)."""
+
+    is_blocked: bool
+    size: int | None = None
+    channels: int | None = None
+    padding_is_finite: bool = True
+
+
+PLAIN = Type(is_blocked=False)
+
+
+def made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
+    """What `result` of `node` is, where its operands are `operands`; None where that is not known."""
+    known = [kind for kind in operands if kind is not None]
+    blocked = next((kind for kind in known if kind.is_blocked), None)
+    if node.domain == BLOCKED_DOMAIN:
+        return _made_by_blocked(node, operands, result)
+    if node.domain not in STANDARD:
+        return None
+    if is_elementwise(node) or node.op_type in ("Identity", *POINTWISE):
+        if blocked is not None:
+            finite = all(kind.padding_is_finite for kind in known) and node.op_type not in _NOT_FINITE_AT_ZERO
+            return Type(True, blocked.size, blocked.channels, finite or blocked.channels == extent(result, 1))
+        data = [value for value in node.inputs if value is not None and not value.is_initializer()]
+        return PLAIN if known and len(known) == len(data) else None
+    if node.op_type in ("Concat", "Split") and known and len(known) == len(operands):
+        if all(kind.is_blocked for kind in known) and node.attributes.get_int("axis", 0) % 4 < 2:
+            return _along(node, known, result)
+        return None if blocked is not None else PLAIN
+    facts = named(node)
+    is_data = facts is not None and any(result is node.outputs[m] for m in facts.results if m < len(node.outputs))
+    return PLAIN if is_data and result.shape is not None and len(result.shape) == 4 else None
+
+
+def _along(node: ir.Node, known: Sequence[Type], result: ir.Value) -> Type:
+    channels = known[0].channels
+    along_channels = node.attributes.get_int("axis", 0) % 4 == 1
+    if along_channels and node.op_type == "Split":
+        channels = extent(result, 1)
+    elif along_channels:
+        counts = [kind.channels for kind in known if kind.channels is not None]
+        channels = sum(counts) if len(counts) == len(known) else None
+    return Type(True, known[0].size, channels, all(kind.padding_is_finite for kind in known))
+
+
+def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
+    if node.op_type == "ReorderOutput":
+        return PLAIN
+    if extent(result, 2) == 1 and extent(result, 3) == 1:
+        return None  # one place an image: blocks and plain data are the same memory
+    size, channels = noted(node, BLOCK_KEY), noted(node, CHANNELS_KEY)
+    if node.op_type == "ReorderInput":
+        channels = extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
+    elif node.op_type != "Conv" and operands[0] is not None:
+        channels = operands[0].channels
+        size = size or operands[0].size
+    return Type(True, size, channels)
+
+
+def noted(node: ir.Node, key: str) -> int | None:
+    """The number that a node's metadata has under `key`."""
+    text = node.metadata_props.get(key, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def extent(value: ir.Value | None, axis: int) -> int | None:
+    """The extent of a tensor of four dims along `axis`, where it is known."""
+    if value is None or value.shape is None or len(value.shape) != 4:
+        return None
+    number = value.shape[axis]
+    return number if isinstance(number, int) else None

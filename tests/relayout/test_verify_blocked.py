@@ -1,0 +1,310 @@
+"""The verifier knows blocked values by type: what onnxruntime computes wrongly without a word is a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from relayout import verify
+from relayout.backend import Backend, Reordering
+from relayout.report import Finding
+from relayout.verify.operators import own_names
+
+DOMAIN = "com.microsoft.nchwc"
+Mutation = Callable[["Model"], None]
+
+
+class Model:
+    """x -> blocks -> two convolutions, their sum and their concatenation -> y, in blocks of 16: sound as it is.
+
+    The channels are 32 but for `narrow`, a convolution to 24, whose blocks are padded.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, onnx.NodeProto] = {}
+        self.shapes: dict[str, list[int]] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.outputs: dict[str, list[int]] = {"y": [1, 64, 6, 5], "z": [1, 24, 6, 5]}
+        self.inputs: dict[str, list[int]] = {"x": [1, 32, 6, 5]}
+        self.blocked("ReorderInput", ["x"], "a", 32)
+        self.blocked("Conv", ["a", "k"], "b", 32, pads=[1, 1, 1, 1])
+        self.blocked("Conv", ["b", "k"], "c", 32, pads=[1, 1, 1, 1])
+        self.plain("Relu", ["c"], "d")
+        self.plain("Add", ["a", "d"], "e")
+        self.plain("Mul", ["e", "two"], "f")
+        self.plain("Concat", ["f", "b"], "g", 64, axis=1)
+        self.blocked("ReorderOutput", ["g"], "y", 64, channels=64)
+        self.blocked("Conv", ["f", "narrowing"], "n", 24, pads=[1, 1, 1, 1])
+        self.plain("LeakyRelu", ["n"], "m")
+        self.blocked("ReorderOutput", ["m"], "z", 24, channels=24)
+        rng = np.random.default_rng(0)
+        self.constants["k"] = rng.standard_normal((32, 32, 3, 3)).astype(np.float32)
+        self.constants["narrowing"] = rng.standard_normal((32, 32, 3, 3)).astype(np.float32)
+        self.constants["two"] = np.array(2, np.float32)
+
+    def blocked(self, operator: str, operands: list[str], result: str, used: int, **attributes: object) -> None:
+        node = helper.make_node(operator, operands, [result], name=result, domain=DOMAIN, **attributes)
+        node.metadata_props.add(key="relayout.block", value="16")
+        node.metadata_props.add(key="relayout.channels", value=str(used))
+        self.nodes[result] = node
+        self.shapes[result] = [1, -(-used // 16) * 16, 6, 5]
+
+    def plain(self, operator: str, operands: list[str], result: str, channels: int = 32, **attributes: object) -> None:
+        self.nodes[result] = helper.make_node(operator, operands, [result], name=result, **attributes)
+        self.shapes[result] = [1, channels, 6, 5]
+
+    def insert(
+        self, operator: str, value: str, *operands: str, shape: list[int] | None = None, **attributes: object
+    ) -> None:
+        """Put an operator on `value`, whose readers then read what it makes."""
+        made = f"{value}_{operator}"
+        for node in self.nodes.values():
+            node.input[:] = [made if name == value else name for name in node.input]
+        node = helper.make_node(operator, [value, *operands], [made], name=made, **attributes)
+        nodes = list(self.nodes.items())
+        place = next((i for i, (name, _) in enumerate(nodes) if name == value), -1) + 1
+        self.nodes = dict([*nodes[:place], (made, node), *nodes[place:]])
+        self.shapes[made] = shape or list(self.shapes[value])
+
+    def note(self, name: str, block: int) -> None:
+        self.nodes[name].metadata_props[0].value = str(block)
+
+    def proto(self) -> onnx.ModelProto:
+        def info(name: str, shape: list[int]) -> onnx.ValueInfoProto:
+            return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+        graph = helper.make_graph(
+            list(self.nodes.values()),
+            "blocked",
+            [info(name, shape) for name, shape in self.inputs.items()],
+            [info(name, shape) for name, shape in self.outputs.items()],
+            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
+            value_info=[info(name, shape) for name, shape in self.shapes.items() if name not in self.outputs],
+        )
+        imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+    def findings(self, backend: Backend | str = "onnx") -> list[Finding]:
+        return [f for f in verify(self.proto(), backend).findings if f.rule == "blocked-value"]
+
+
+def test_a_sound_blocked_model_has_no_findings() -> None:
+    assert verify(Model().proto()).findings == ()
+
+
+def test_the_sound_model_runs() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        Model().proto().SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    y, z = session.run(None, {"x": np.ones((1, 32, 6, 5), np.float32)})
+    assert (y.shape, z.shape) == ((1, 64, 6, 5), (1, 24, 6, 5))
+
+
+def vector_added(model: Model) -> None:
+    model.constants["bias"] = np.ones((1, 32, 1, 1), np.float32)
+    model.insert("Add", "c", "bias")
+
+
+def plane_multiplied(model: Model) -> None:
+    model.constants["plane"] = np.ones((6, 5), np.float32)
+    model.insert("Mul", "c", "plane")
+
+
+def slopes_for_each_channel(model: Model) -> None:
+    model.constants["slopes"] = np.ones((32, 1, 1), np.float32)
+    model.insert("PRelu", "c", "slopes")
+
+
+def gate_for_each_channel(model: Model) -> None:
+    model.inputs["gate"] = [1, 32, 1, 1]
+    model.insert("Mul", "c", "gate")
+
+
+def plain_added(model: Model) -> None:
+    model.nodes["e"].input[0] = "x"
+
+
+def softmax_over_channels(model: Model) -> None:
+    model.insert("Softmax", "c", axis=1)
+
+
+def softmax_over_width(model: Model) -> None:
+    model.insert("Softmax", "c", axis=3)
+
+
+def transposed(model: Model) -> None:
+    model.insert("Transpose", "c", perm=[0, 1, 3, 2], shape=[1, 32, 5, 6])
+
+
+def summed_over_height(model: Model) -> None:
+    model.constants["axes"] = np.array([2], np.int64)
+    model.insert("ReduceSum", "c", "axes", shape=[1, 32, 1, 5])
+
+
+def pooled_as_plain(model: Model) -> None:
+    model.insert("MaxPool", "c", kernel_shape=[1, 1])
+
+
+def convolved_as_plain(model: Model) -> None:
+    model.nodes["c"].domain = ""
+
+
+def concatenated_along_height(model: Model) -> None:
+    model.nodes["g"].attribute[0].i = 2
+    model.shapes["g"] = [1, 32, 12, 5]
+
+
+def padding_between_channels(model: Model) -> None:
+    model.nodes["g"].input[0] = "n"
+    model.nodes = {name: model.nodes[name] for name in "a b c d e f n m g y z".split()}
+
+
+def concatenated_with_plain(model: Model) -> None:
+    model.nodes["g"].input[1] = "x"
+
+
+def never_unblocked(model: Model) -> None:
+    model.nodes["y"].op_type, model.nodes["y"].domain = "Identity", ""
+    del model.nodes["y"].attribute[:]
+
+
+def blocked_twice(model: Model) -> None:
+    model.blocked("ReorderInput", ["a"], "again", 32)
+    model.nodes = {"a": model.nodes["a"], "again": model.nodes.pop("again"), **model.nodes}
+    model.nodes["b"].input[0] = "again"
+
+
+def never_blocked(model: Model) -> None:
+    model.nodes["b"].input[0] = "x"
+
+
+def unblocked_twice(model: Model) -> None:
+    model.shapes["y"] = [1, 64, 6, 5]
+    model.blocked("ReorderOutput", ["y"], "w", 64, channels=64)
+    model.outputs = {"w": [1, 64, 6, 5], "z": [1, 24, 6, 5]}
+
+
+def another_block(model: Model) -> None:
+    model.note("c", 8)
+
+
+def kernel_not_padded(model: Model) -> None:
+    model.constants["narrowing"] = model.constants["narrowing"][:24]
+
+
+def kernel_of_other_channels(model: Model) -> None:
+    model.constants["k"] = model.constants["k"][:, :16]
+
+
+def cropped_to_other_channels(model: Model) -> None:
+    model.nodes["z"].attribute[0].i = 20
+    model.outputs["z"][1] = 20
+
+
+def divided_by_padding(model: Model) -> None:
+    model.insert("Div", "n", "n")
+    model.blocked("Conv", ["n_Div", "k"], "last", 32, pads=[1, 1, 1, 1])
+    model.nodes["m"].input[0] = "last"
+    model.nodes = {name: model.nodes[name] for name in [*"abcdefgyn", "n_Div", "last", "m", "z"]}
+    model.nodes["z"].attribute[0].i = 32
+    model.outputs["z"][1] = 32
+
+
+def parameter_for_each_channel(model: Model) -> None:
+    model.constants["scale"], model.constants["zero"] = np.ones(32, np.float32), np.zeros(32, np.uint8)
+    model.insert("QuantizeLinear", "c", "scale", "zero", axis=1)
+
+
+def rows_gathered(model: Model) -> None:
+    model.constants["places"] = np.array([0, 1, 2, 3, 4, 5], np.int64)
+    model.insert("Gather", "c", "places", axis=2)
+
+
+def cut_in_blocks(model: Model) -> None:
+    model.constants["parts"] = np.array([24, 8], np.int64)
+    model.plain("Split", ["c", "parts"], "s", 24, axis=1)
+    model.nodes["s"].output.append("t")
+    model.shapes["t"] = [1, 8, 6, 5]
+    model.nodes = {name: model.nodes[name] for name in [*"abcs", *"defgynmz"]}
+
+
+MUTATIONS: list[Mutation] = [
+    vector_added,
+    plane_multiplied,
+    slopes_for_each_channel,
+    gate_for_each_channel,
+    plain_added,
+    softmax_over_channels,
+    softmax_over_width,
+    transposed,
+    summed_over_height,
+    pooled_as_plain,
+    convolved_as_plain,
+    concatenated_along_height,
+    padding_between_channels,
+    concatenated_with_plain,
+    never_unblocked,
+    blocked_twice,
+    never_blocked,
+    unblocked_twice,
+    another_block,
+    kernel_not_padded,
+    kernel_of_other_channels,
+    cropped_to_other_channels,
+    divided_by_padding,
+    parameter_for_each_channel,
+    rows_gathered,
+    cut_in_blocks,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+def test_what_takes_blocks_for_something_else_is_found(mutate: Mutation) -> None:
+    model = Model()
+    mutate(model)
+    assert model.findings()
+
+
+def test_what_leaves_blocks_alone_is_not_found() -> None:
+    model = Model()
+    model.constants["scalar"] = np.ones((1, 1, 1), np.float32)
+    model.constants["each"] = np.ones((1, 32, 6, 5), np.float32)
+    model.constants["low"] = np.array(0, np.float32)
+    model.insert("Add", "a", "scalar")
+    model.insert("Clip", "b", "low")
+    model.insert("Mul", "c", "each")
+    model.insert("Sigmoid", "f")
+    assert model.findings() == []
+
+
+class Sixteen(Backend):
+    """A backend that makes blocks of 16 itself."""
+
+    name = "sixteen"
+
+    def conversion(self, tensor: object, source: object, target: object) -> Reordering | None:
+        return Reordering() if str(target) == "NCHWc[tile:16]" else None
+
+
+def test_blocks_of_another_size_than_the_backend_has_are_found() -> None:
+    model = Model()
+    assert model.findings(Sixteen()) == []
+    for node in model.nodes.values():
+        if node.domain:
+            model.note(node.name, 32)
+    assert model.findings() == []
+    assert {finding.found for finding in model.findings(Sixteen())} == {"blocks of 32"}
+
+
+def test_a_quantized_operator_with_its_channels_last_is_known() -> None:
+    value = ir.Value(name="x", shape=ir.Shape([1, 8, 8, 3]))
+    node = ir.node("QLinearConv", [value], {"channels_last": 1}, domain="com.microsoft")
+    assert own_names(node, "input", 0) == ("N", "H", "W", "C")
