@@ -15,7 +15,7 @@ from relayout.backend import Backend, load_backend
 from relayout.errors import InputError
 from relayout.legalize import Options, inline_functions, legalize_model
 from relayout.model_io import Source, read_model, to_json, to_proto
-from relayout.report import Report
+from relayout.report import Report, Status
 from relayout.totals import totals
 from relayout.verify import verify as run_verifier
 from relayout_api.schemas import LegalizeOptions, LegalizeWish, VerifyWish
@@ -66,7 +66,8 @@ def verify(task: Task) -> Answer:
     after = totals(model, options.dims)
     before = after if original is None else totals(original, options.dims)
     verification = run_verifier(model, backend, against=original, samples=options.samples, dims=options.dims)
-    report = Report(status="verified", backend=backend.name, before=before, after=after, verification=verification)
+    status: Status = "verified" if verification.passed else "failed"
+    report = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)
     return _answer(report)
 
 

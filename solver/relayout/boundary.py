@@ -1,62 +1,245 @@
-"""The graph's inputs and outputs: as in the source, in a layout that the caller names, or left to the solver."""
+"""The graph's inputs and outputs: as in the source, in a layout that the caller names, or left to the solver.
+
+An option names one of them, or several with commas between: these are **tied**, and lie in the same order of axes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, permutations
+from typing import cast
 
 import onnx_ir as ir
 
-from relayout.candidates import Spaces, placements
-from relayout.choices import NodeChoice, boundary_choice
+from relayout.candidates import FORMATS_PER_TENSOR, Spaces
+from relayout.choices import NodeChoice, Port, boundary_choice
 from relayout.errors import InfeasibleError, UsageError
 from relayout.layout import Layout
-from relayout.memory_format import order_of, source_order
+from relayout.memory_format import Atom, Order, normal_form, order_of, source_order
 from relayout.names import Names, conventional
 from relayout.rules import Axes
-from relayout.views import Operand, Tensors
+from relayout.views import Operand, Tensors, outer_values
 
-__all__ = ["ANY", "free_boundary", "outer_choices", "set_boundary"]
+__all__ = ["ANY", "Boundary", "set_boundary", "tied_names"]
 
 ANY = "any"
 
 
-def set_boundary(
-    values: Sequence[ir.Value], layouts: Mapping[str, str], tensors: Tensors, names: Names, *, is_input: bool
-) -> list[NodeChoice]:
-    """A choice for each input or output; one that is left to the solver ("any") has no alternatives yet.
+@dataclass(slots=True)
+class Boundary:
+    """What gives the graph its inputs, and what reads its outputs. A tie of inputs and outputs is among the inputs.
 
-    An output that is one of the inputs has no choice of its own: it is that very value, in that layout. Raises
-    UsageError for a name that the graph does not have and for a layout that does not fit the tensor.
+    `wishes` holds what was asked for, by side and name; `ties` the names that lie alike, by each of them.
     """
-    word = "input" if is_input else "output"
-    _check_names(values, layouts, word)
-    choices: list[NodeChoice] = []
-    for index, value in enumerate(values):
-        operand = tensors.operands.get(value)
-        wanted = layouts.get(value.name or "")
-        passed_through = not is_input and value.is_graph_input()
-        if operand is None or operand.tensor.constant or passed_through:
-            if wanted:
-                constant = "a constant" if operand is not None else "a value of unknown rank"
+
+    inputs: list[NodeChoice] = field(default_factory=list)
+    outputs: list[NodeChoice] = field(default_factory=list)
+    wishes: dict[tuple[str, str], str] = field(default_factory=dict)
+    ties: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+
+    def seed(self, spaces: Spaces) -> None:
+        """Consider the formats that are set; what is left to the solver may at least lie as in the source."""
+        for choice in (*self.inputs, *self.outputs):
+            natural = tuple(port.format_of(None) for port in choice.ports)
+            for formats in [a.formats for a in choice.alternatives] or [natural]:
+                for port, format_ in zip(choice.ports, formats, strict=True):
+                    spaces.add_format(port.operand.tensor, format_)
+
+    def spread(self, spaces: Spaces) -> None:
+        """Carry every format through the graph and across the ties until nothing new appears."""
+        spaces.spread()
+        ties = [choice.ports for choice in (*self.inputs, *self.outputs) if len(choice.ports) > 1]
+        carried: set[tuple[int, Order]] = set()
+        while True:
+            reached = {(tie, order): None for tie, ports in enumerate(ties) for order in _orders(ports, spaces)}
+            fresh = [each for each in reached if each not in carried]
+            if not fresh:
+                return
+            carried.update(fresh)
+            for tie, order in fresh:
+                for port in ties[tie]:
+                    if (format_ := _format(port, order)) is not None:
+                        spaces.add_format(port.operand.tensor, format_)
+            spaces.spread()
+
+    def free(self, spaces: Spaces, names: Names) -> None:
+        """Let what is left to the solver lie in any order that somebody inside the graph considers for it."""
+        for choice in (*self.inputs, *self.outputs):
+            orders = () if choice.alternatives else tuple(_orders(choice.ports, spaces))
+            for order in orders:
+                formats = [_format(port, order) for port in choice.ports]
+                if None not in formats:
+                    choice.add(cast(list[Order], formats), order, 0, _shown(choice, order, names))
+
+
+def set_boundary(
+    graph: ir.Graph, tensors: Tensors, names: Names, inputs: Mapping[str, str], outputs: Mapping[str, str]
+) -> Boundary:
+    """A choice for each input and output, or tie of them; one that is left to the solver has no alternatives yet.
+
+    `inputs` and `outputs` are layouts, or `any`, by names. An output that is one of the inputs has no choice of its
+    own: it is that very value, in that layout. Raises UsageError for a name that the graph does not have, for one that
+    is set twice, for a layout that does not fit the tensor, and for a tie of what cannot lie alike.
+    """
+    ends = _Ends(graph, tensors, names)
+    boundary = Boundary()
+    for side, layouts in (("input", inputs), ("output", outputs)):
+        for key, wanted in layouts.items():
+            ends.set(side, key, wanted, boundary)
+    boundary.inputs += [ends.pinned(end) for end in ends.left("input")]
+    boundary.outputs += [ends.pinned(end) for end in ends.left("output")]
+    # In the graph's order, however the options were given.
+    boundary.inputs.sort(key=lambda choice: choice.ports[0].index)
+    boundary.outputs.sort(key=lambda choice: choice.ports[0].index)
+    boundary.inputs += _outer_choices(outer_values(graph), tensors)
+    return boundary
+
+
+def tied_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The names of an option: a name that the graph has is one, whatever is in it; else commas part them.
+
+    >>> tied_names("state,new_state", ["state", "new_state"]), tied_names("a,b", ["a,b"])
+    (('state', 'new_state'), ('a,b',))
+    """
+    return (key,) if key in set(known) else tuple(key.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One input or output, and its place among them."""
+
+    side: str
+    index: int
+    value: ir.Value
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.side, self.value.name or ""
+
+    def port(self, operand: Operand) -> Port:
+        return Port(operand, self.side == "input", self.index)
+
+
+class _Ends:
+    """The inputs and outputs of a graph, and which of them have a choice already."""
+
+    def __init__(self, graph: ir.Graph, tensors: Tensors, names: Names) -> None:
+        self._tensors, self._names = tensors, names
+        self._all = [_End("input", i, value) for i, value in enumerate(graph.inputs)]
+        self._all += [_End("output", i, value) for i, value in enumerate(graph.outputs)]
+        self._set: dict[_End, str] = {}
+
+    def left(self, side: str) -> Iterator[_End]:
+        """The ends that no option named and that can be laid out, each in its place."""
+        for end in self._all:
+            if end.side == side and end not in self._set and not self._fault(end):
+                yield end
+
+    def pinned(self, end: _End) -> NodeChoice:
+        """The end as in the source."""
+        operand = self._operand(end)
+        choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
+        order = source_order(len(operand.view.axes))
+        choice.add([choice.ports[0].format_of(None)], order, 0, _shown(choice, order, self._names))
+        return choice
+
+    def set(self, side: str, key: str, wanted: str, boundary: Boundary) -> None:
+        """Enter the choices of one option, `--input-layout` or `--output-layout`."""
+        where = f"--{side}-layout {key}"
+        known = [end.value.name or "" for end in self._all]
+        asked = enumerate(tied_names(key, known))
+        ends = [end for place, name in asked for end in self._named(name, side, where, first=place == 0)]
+        for end in ends:
+            if end in self._set:
                 raise UsageError(
-                    f"the layout of this {word} cannot be chosen",
-                    where=f"--{word}-layout {value.name}",
-                    expected="a value of known rank that is computed from the graph's inputs",
-                    found="an input, which the graph gives as it came" if passed_through else constant,
+                    f"the layout of the {end.side} {end.value.name} is set twice",
+                    where=where,
+                    expected="each input and output in one option",
+                    found=self._set[end] if self._set[end] != where else key,
                 )
-            continue
-        choice = boundary_choice(f"{word} {value.name}", operand, is_input=is_input, index=index)
-        choices.append(choice)
-        if wanted != ANY:
-            axes = _boundary_axes(operand, wanted, names, f"--{word}-layout {value.name}")
-            shown = wanted or names.of(operand) or "as in the source"
-            choice.add([choice.ports[0].format_of(axes)], order_of(axes), 0, [shown])
-    return choices
+            self._set[end] = where
+            boundary.wishes[end.key] = wanted
+            if fault := self._fault(end):
+                raise UsageError(
+                    f"the layout of this {end.side} cannot be chosen",
+                    where=f"--{side}-layout {end.value.name}",
+                    expected="a value of known rank that is computed from the graph's inputs",
+                    found=fault,
+                )
+        self._check_ranks(ends, where)
+        if len(ends) > 1:
+            for end in ends:
+                boundary.ties[end.key] = tuple(other.value.name or "" for other in ends if other != end)
+        choices = [self._free(ends)] if wanted == ANY else self._laid(ends, wanted, where)
+        for choice in choices:
+            # A tie that gives anything stands before all that reads it.
+            (boundary.inputs if any(p.is_result for p in choice.ports) else boundary.outputs).append(choice)
+
+    def _free(self, ends: Sequence[_End]) -> NodeChoice:
+        return NodeChoice(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
+
+    def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeChoice]:
+        """Each end in the layout; the letters are its own, or those of the first that it is tied to and has some."""
+        operands = [self._operand(end) for end in ends]
+        lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
+        orders = [_axes(operand, self._names.of(operand) or lent, wanted, where) for operand in operands]
+        if len(set(orders)) > 1:
+            raise UsageError(
+                "tied values cannot lie alike, for their axes have different names",
+                where=where,
+                expected="the same letters in the same order",
+                found=", ".join(f"{e.value.name} {self._names.of(o)}" for e, o in zip(ends, operands, strict=True)),
+                hint="without a comma between them each is laid out by its own letters; `any` goes by places",
+            )
+        for end, operand, axes in zip(ends, operands, orders, strict=True):
+            choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
+            choice.add([choice.ports[0].format_of(axes)], order_of(axes), 0, [wanted])
+            yield choice
+
+    def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:
+        """The end of this name (a graph may give one value twice); only what is tied may be of the other side."""
+        sides = (side,) if first else (side, "output" if side == "input" else "input")
+        for one in sides:
+            found = [end for end in self._all if end.side == one and end.value.name == name]
+            if found:
+                return found
+        known = sorted({end.value.name or "" for end in self._all if end.side in sides} - {""})
+        words = side if first else "input or output"
+        raise UsageError(
+            f"the graph has no {words} of this name",
+            where=where,
+            expected=", ".join(known) or f"a graph with {side}s",
+            found=name,
+        )
+
+    def _check_ranks(self, ends: Sequence[_End], where: str) -> None:
+        ranks = [len(self._operand(end).view.axes) for end in ends]
+        if len(set(ranks)) > 1:
+            raise UsageError(
+                "tied values cannot lie alike, for their ranks differ",
+                where=where,
+                expected="inputs and outputs of one rank",
+                found=", ".join(f"{end.value.name} of rank {rank}" for end, rank in zip(ends, ranks, strict=True)),
+            )
+
+    def _fault(self, end: _End) -> str:
+        """Why there is nothing to choose, if so."""
+        operand = self._tensors.operands.get(end.value)
+        if end.side == "output" and end.value.is_graph_input():
+            return "an input, which the graph gives as it came"
+        if operand is None:
+            return "a value of unknown rank"
+        return "a constant" if operand.tensor.constant else ""
+
+    def _operand(self, end: _End) -> Operand:
+        operand = self._tensors.operands[end.value]
+        assert operand is not None  # nothing to choose where it is, see `_fault`
+        return operand
 
 
-def outer_choices(values: Sequence[ir.Value], tensors: Tensors) -> list[NodeChoice]:
+def _outer_choices(values: Sequence[ir.Value], tensors: Tensors) -> Iterator[NodeChoice]:
     """What the graph reads of enclosing graphs comes as they hold it."""
-    choices: list[NodeChoice] = []
     for index, value in enumerate(values):
         operand = tensors.operands.get(value)
         if operand is None or operand.tensor.constant:
@@ -64,39 +247,59 @@ def outer_choices(values: Sequence[ir.Value], tensors: Tensors) -> list[NodeChoi
         choice = boundary_choice(f"outer value {value.name}", operand, is_input=True, index=index)
         natural = source_order(len(operand.view.axes))
         choice.add([choice.ports[0].format_of(None)], natural, 0, ["as in the source"])
-        choices.append(choice)
-    return choices
+        yield choice
 
 
-def free_boundary(choice: NodeChoice, spaces: Spaces) -> None:
-    """Let the solver take any format that somebody inside the graph considers."""
-    (port,) = choice.ports
+def _orders(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
+    """The orders, of all axes, in which one of the ports has a format that is considered, the source's first."""
+    yield source_order(len(ports[0].operand.view.axes))
+    for port in ports:
+        view = port.operand.view
+        for format_ in spaces.formats[port.operand.tensor]:
+            own = view.from_root(format_)
+            # What feeds the graph transposes; it does not regroup dimensions.
+            if own is not None and all(atom.is_whole for atom in own):
+                # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.
+                yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(ports) > 1 else 1)
+
+
+def _completions(placed: Order, rank: int) -> Iterator[Order]:
+    """The orders of all axes that have the whole axes `placed` in their sequence, the likeliest first."""
+    yield _completed(placed, rank)
+    if len(placed) < rank:
+        for axes in permutations(source_order(rank)):
+            if tuple(atom for atom in axes if atom in placed) == placed:
+                yield axes
+
+
+def _completed(placed: Order, rank: int) -> Order:
+    """The order with the axes that it lacks, which are unit axes, each after its neighbour in the source."""
+    order = list(placed)
+    for axis in sorted(set(range(rank)) - {atom.axis for atom in placed}):
+        before = [place for place, atom in enumerate(order) if atom.axis < axis]
+        order.insert(max(before, key=lambda place: (order[place].axis, place)) + 1 if before else 0, Atom(axis))
+    return tuple(order)
+
+
+def _format(port: Port, order: Order) -> Order | None:
+    """The format of the port's tensor when its own axes lie in this order."""
     view = port.operand.view
-    for format_ in spaces.formats[port.operand.tensor]:
-        own = view.from_root(format_)
-        place = next(placements(own, len(view.axes)), None) if own is not None else None
-        if place is not None:
-            choice.add([format_], order_of(place), 0, [ANY])
+    return view.to_root(normal_form(order, view.extents))
 
 
-def _check_names(values: Sequence[ir.Value], layouts: Mapping[str, str], word: str) -> None:
-    known = sorted(value.name for value in values if value.name)
-    for name in layouts:
-        if name not in known:
-            raise UsageError(
-                f"the graph has no {word} of this name",
-                where=f"--{word}-layout {name}",
-                expected=", ".join(known) or f"a graph with {word}s",
-                found=name,
-            )
+def _shown(choice: NodeChoice, order: Order, names: Names) -> list[str]:
+    natural = order == source_order(len(order))
+    numbers = "as in the source" if natural else ",".join(str(atom.axis) for atom in order)
+    return [names.in_order(port.operand, order) or numbers for port in choice.ports]
 
 
-def _boundary_axes(operand: Operand, wanted: str | None, names: Names, where: str) -> Axes:
-    rank = len(operand.view.axes)
-    if wanted is None:
-        return tuple(range(rank))
+def _label(ends: Sequence[_End]) -> str:
+    return ", ".join(f"{end.side} {end.value.name}" for end in ends)
+
+
+def _axes(operand: Operand, letters: str | None, wanted: str, where: str) -> Axes:
+    """The operand's axes in the order that the layout says, by these letters."""
     layout = Layout.parse(wanted)
-    letters = names.of(operand) or conventional(rank)
     if letters is None or sorted(layout.names) != sorted(letters):
         raise UsageError(
             "the layout does not fit the tensor",

@@ -11,20 +11,26 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = [
+    "BoundaryValue",
     "Conversion",
+    "Explanation",
     "Finding",
     "Numeric",
     "OutputDifference",
+    "Reason",
     "Report",
     "RequiredBy",
+    "Saving",
     "Severity",
+    "SharedReason",
     "SolverFacts",
     "Status",
     "Totals",
     "Verification",
 ]
 
-Status = Literal["optimal", "feasible", "infeasible", "unknown", "verified"]
+Status = Literal["optimal", "feasible", "infeasible", "unknown", "verified", "failed"]
+Part = Literal["operand", "result", "node", "boundary"]
 Severity = Literal["error", "warning", "note"]
 
 
@@ -50,8 +56,62 @@ class RequiredBy(_Record):
     layout: str
 
 
+class Saving(_Record):
+    """What the optimum would be less if requirements were lifted: `cost`, in the objective's unit, and the conversions.
+
+    The cost is never negative; of transposes or bytes there may be more where the other, or the nodes, cost less.
+    `exact`: both optima are proved; otherwise the cost saved may be more.
+    """
+
+    cost: int
+    transposes: int
+    bytes: int
+    exact: bool = True
+
+
+class Reason(_Record):
+    """A requirement that holds a conversion in place, and what is saved where it alone is lifted.
+
+    `lifts` says what would then be taken or given in any format: the `operand` or `result` of that number, all of the
+    `node`, or a graph input or output (`boundary`). `by` says whose requirement it is.
+    """
+
+    node: str
+    lifts: Part
+    operand: int | None = Field(None, ge=0)
+    layout: str
+    by: Literal["backend", "operator", "boundary"]
+    saved: Saving
+
+
+class SharedReason(_Record):
+    """All reasons of one kind: of how many requirements and conversions, and what is saved where all are lifted."""
+
+    operator: str
+    lifts: Part
+    operand: int | None = Field(None, ge=0)
+    layout: str
+    requirements: int = Field(ge=1)
+    conversions: int = Field(ge=1)
+    saved: Saving
+
+
+class Explanation(_Record):
+    """How the reasons were found: `solved` problems, one for each requirement or set of them that was lifted, at most
+    `limit`; `left_out` more were not solved. `shared` has the reasons by kind, those that save most first."""
+
+    solved: int = Field(ge=0)
+    limit: int = Field(ge=0)
+    left_out: int = Field(ge=0)
+    shared: tuple[SharedReason, ...] = ()
+
+
 class Conversion(_Record):
-    """One change of a value's format in the legal model, with who made the value and who requires the change."""
+    """One change of a value's format in the legal model, with who made the value and who requires the change.
+
+    Where the report explains, `saved` is what is saved where nobody in `required_by` asks for the change, and `reasons`
+    are the single requirements behind it, those that save most first.
+    """
 
     value: str
     from_: str = Field(alias="from")
@@ -60,6 +120,25 @@ class Conversion(_Record):
     bytes: int = Field(ge=0)
     producer: str | None = None
     required_by: tuple[RequiredBy, ...] = ()
+    saved: Saving | None = None
+    reasons: tuple[Reason, ...] = ()
+
+
+class BoundaryValue(_Record):
+    """How an input of the legal model is to be fed, or how an output of it comes.
+
+    `order` is the axes of the source's value, outermost first, so that numpy.transpose(value, order) is what to feed;
+    None: as in the source. `layout` is the same in letters where the axes have names. `shape` is the legal model's.
+    `wanted` is what was asked for: a layout, `any`, or nothing. `tied_to` are the inputs and outputs that it lies like.
+    """
+
+    name: str
+    side: Literal["input", "output"]
+    shape: tuple[int | str | None, ...] | None = None
+    order: tuple[int, ...] | None = None
+    layout: str | None = None
+    wanted: str | None = None
+    tied_to: tuple[str, ...] = ()
 
 
 class SolverFacts(_Record):
@@ -122,7 +201,10 @@ class Verification(_Record):
 
 
 class Report(_Record):
-    """The whole run. `cost` and `bound` are None where no solution was looked for or found."""
+    """The whole run. `cost` and `bound` are None where no solution was looked for or found.
+
+    `status` is `verified` or `failed` where a model was only verified.
+    """
 
     status: Status
     cost: int | None = None
@@ -132,7 +214,9 @@ class Report(_Record):
     backend: str
     before: Totals
     after: Totals
+    boundary: tuple[BoundaryValue, ...] = ()
     conversions: tuple[Conversion, ...] = ()
+    explanation: Explanation | None = None
     solver: SolverFacts | None = None
     verification: Verification | None = None
     warnings: tuple[str, ...] = ()

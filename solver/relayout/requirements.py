@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation
-from relayout.boundary import free_boundary, outer_choices, set_boundary
+from relayout.boundary import Boundary, set_boundary
 from relayout.candidates import FORMATS_PER_TENSOR, Space, Spaces, placements
 from relayout.choices import FixedForm, Form, NodeChoice, Port, label_of, ports_of
 from relayout.contract import Contract, Wish, infeasible, says_something
@@ -21,7 +21,7 @@ from relayout.memory_format import Order, normal_form, order_of
 from relayout.names import Names
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel
 from relayout.rules.spatial import native_letters
-from relayout.views import Tensors, outer_values
+from relayout.views import Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
 
@@ -37,6 +37,7 @@ class Requirements:
     names: Names
     choices: list[NodeChoice]
     warnings: list[str]
+    boundary: Boundary
 
 
 def collect_requirements(
@@ -54,34 +55,25 @@ def collect_requirements(
     """
     names = Names(tensors)
     spaces = Spaces(tensors.tensors)
-    inputs = set_boundary(list(graph.inputs), input_layouts or {}, tensors, names, is_input=True)
-    outputs = set_boundary(list(graph.outputs), output_layouts or {}, tensors, names, is_input=False)
-    boundary = [*inputs, *outer_choices(outer_values(graph), tensors), *outputs]
-    for choice in boundary:
-        (port,) = choice.ports
-        # What is left to the solver may at least lie as in the source.
-        for format_ in [a.formats[0] for a in choice.alternatives] or [port.format_of(None)]:
-            spaces.add_format(port.operand.tensor, format_)
+    boundary = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
+    boundary.seed(spaces)
     nodes = _Nodes(Contract(backend, names), tensors, spaces)
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead:
             continue
         if not isinstance(tensors.rules.get(node), Relabel):
             nodes.enter(node)
-    spaces.spread()
+    boundary.spread(spaces)
     nodes.list_free()
-    for choice in boundary:
-        if not choice.alternatives:
-            free_boundary(choice, spaces)
-    split = len(boundary) - len(outputs)
-    choices = [*boundary[:split], *nodes.choices, *boundary[split:]]
+    boundary.free(spaces, names)
+    choices = [*boundary.inputs, *nodes.choices, *boundary.outputs]
     warnings = []
     if spaces.capped:
         warnings.append(
             f"{len(spaces.capped)} tensors have more than {FORMATS_PER_TENSOR} formats in reach; "
             "the optimum is over the first of them"
         )
-    return Requirements(tensors, names, choices, warnings)
+    return Requirements(tensors, names, choices, warnings, boundary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -618,6 +618,15 @@ def test_another_model_does_not_pass_against_the_source(model: Path, plain: Path
     assert "error: [" in said.out
 
 
+@pytest.mark.parametrize(("backend", "status"), [("onnx", "verified"), ("nhwc", "failed")])
+def test_the_table_and_the_report_say_whether_the_model_failed(
+    backend: str, status: str, plain: Path, tmp_path: Path, run: Run
+) -> None:
+    said = run("verify", plain, "--backend", backend, "--report", tmp_path / "report.json")
+    assert [line.split()[-2] for line in said.err.splitlines() if "| status" in line] == [status]
+    assert Report.model_validate_json((tmp_path / "report.json").read_text()).status == status
+
+
 def test_the_findings_go_to_files_for_programs(model: Path, tmp_path: Path, run: Run) -> None:
     files = [tmp_path / name for name in ("report.json", "junit.xml", "log.sarif")]
     report, junit, sarif = files

@@ -64,12 +64,15 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "backend",
         "before",
         "after",
+        "boundary",
         "conversions",
+        "explanation",
         "solver",
         "verification",
         "warnings",
     ]
-    assert list(written["conversions"][0]) == ["value", "from", "to", "kind", "bytes", "producer", "required_by"]
+    conversion = ["value", "from", "to", "kind", "bytes", "producer", "required_by", "saved", "reasons"]
+    assert list(written["conversions"][0]) == conversion
     assert written["conversions"][0]["required_by"] == [{"node": "conv1", "operand": 0, "layout": "NCHW"}]
 
 

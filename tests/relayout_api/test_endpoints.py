@@ -147,7 +147,7 @@ def test_convert_layout_can_be_told_in_the_query(client: httpx.Client) -> None:
 
 def test_a_graph_that_is_not_legal_is_told_what_is_wrong_with_it(client: httpx.Client) -> None:
     report = client.post("/v1/verify", json={"graph": GRAPH, "backend": "nhwc"}).json()["report"]
-    assert report["status"] == "verified"
+    assert report["status"] == "failed"
     assert not report["verification"]["passed"]
     places = {(f["node"], f["operand"], f["expected"], f["found"]) for f in report["verification"]["findings"]}
     assert ("conv", 0, "NHWC", "NCHW") in places

@@ -19,7 +19,7 @@ from relayout.cli.terminal import print_result, tell, terminal_width
 from relayout.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from relayout.report import Finding, Report, Totals
+    from relayout.report import Finding, Report, Status, Totals
 
 __all__ = ["Budget", "Files", "over_budget", "read_budget", "run_verify"]
 
@@ -110,7 +110,8 @@ def run_verify(
     findings = (*verification.findings, *over_budget(budget, after))
     passed = all(finding.severity != "error" for finding in findings)
     verification = verification.model_copy(update={"findings": findings, "passed": passed})
-    report = Report(status="verified", backend=chosen.name, before=before, after=after, verification=verification)
+    status: Status = "verified" if passed else "failed"
+    report = Report(status=status, backend=chosen.name, before=before, after=after, verification=verification)
     _write(report, files, path)
     _print(report, quiet, STDOUT not in (files.report, files.junit, files.sarif))
     return DONE if passed else FINDINGS

@@ -56,29 +56,32 @@ class Rewriter:
     def enter_inputs(self) -> None:
         """Each graph input in its format, with the copies that somebody wants."""
         for choice in self.requirements.choices:
-            if choice.node is not None or not choice.ports[0].is_result:
+            if choice.node is not None:
                 continue
             alternative = self.chosen[id(choice)]
-            (port,) = choice.ports
             form = alternative.form
             assert isinstance(form, tuple)
-            self._register(port.operand.tensor.root, port.operand, alternative.formats[0], form, None)
+            for port, format_ in zip(choice.ports, alternative.formats, strict=True):
+                if port.is_result:
+                    self._register(port.operand.tensor.root, port.operand, format_, form, None)
 
     def leave_outputs(self) -> None:
         """Each graph output under its own name, in its format."""
         given: set[ir.Value] = set()
         for choice in self.requirements.choices:
-            if choice.node is not None or choice.ports[0].is_result:
+            if choice.node is not None:
                 continue
             alternative = self.chosen[id(choice)]
-            (port,) = choice.ports
             form = alternative.form
             assert isinstance(form, tuple)
-            dims = _dims_of(port.operand, form)
-            found = self._read(port.operand.tensor, alternative.formats[0], dims, stem=self._stem(port.operand))
-            self._give_output(port.index, found, given)
-            self._place(None)
-            self._annotate(self.graph.outputs[port.index], port.operand, form)
+            for port, format_ in zip(choice.ports, alternative.formats, strict=True):
+                if port.is_result:
+                    continue
+                dims = _dims_of(port.operand, form)
+                found = self._read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
+                self._give_output(port.index, found, given)
+                self._place(None)
+                self._annotate(self.graph.outputs[port.index], port.operand, form)
 
     def _give_output(self, place: int, found: Physical, given: set[ir.Value]) -> None:
         old = self.graph.outputs[place]
