@@ -116,7 +116,7 @@ class OneNode:
                 domain,
                 operator,
                 inputs,
-                [ir.Attr(k, *_typed(v)) for k, v in (attributes or {}).items()],
+                [ir.convenience.convert_attribute(name, value) for name, value in (attributes or {}).items()],
                 outputs=[made],
             )
         )
@@ -176,8 +176,3 @@ class OneNode:
 def _value(name: str, dtype: ir.DataType | None, shape: Sequence[int | str | None]) -> ir.Value:
     assert dtype is not None
     return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
-
-
-def _typed(value: Any) -> tuple[ir.AttributeType, Any]:
-    attribute = ir.convenience.convert_attribute("a", value)
-    return attribute.type, attribute.value
