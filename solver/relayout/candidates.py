@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import permutations
 from typing import Any, Generic, TypeVar
 
-from relayout.memory_format import Atom, Extent, Order, normal_form, source_order
+from relayout.memory_format import Atom, Extent, Order, normal_form, order_of, source_order
+from relayout.paths import Dims, one_each
 from relayout.rules import Axes, Free
 from relayout.views import Operand, Tensor
 
@@ -26,7 +27,7 @@ Answer = TypeVar("Answer")
 class Geometry:
     """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
 
-    __slots__ = ("_extended", "_formats", "_operands", "_splits", "extents")
+    __slots__ = ("_apart", "_beside", "_extended", "_formats", "_mixed", "_operands", "_padded", "extents")
 
     def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
         # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
@@ -42,7 +43,17 @@ class Geometry:
             (operand.view, axes, {axis: i for i, axis in enumerate(axes) if operand.view.extents[i] != 1})
             for operand, axes in operands
         ]
-        self._splits = rule.splits
+        # An axis that has other extents in some operand cannot be cut alike in all of them.
+        uneven = {
+            axis
+            for operand, axes in operands
+            for place, axis in enumerate(axes)
+            if operand.view.extents[place] not in (1, extents[axis]) or extents[axis] is None
+        }
+        self._apart = frozenset(rule.splits) - uneven
+        self._mixed = frozenset(rule.mixes) - uneven - self._apart
+        self._padded = frozenset(rule.zeros) - uneven
+        self._beside = rule.beside
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
         self._extended: dict[tuple[int, Order], Order | None] = {}
 
@@ -59,6 +70,32 @@ class Geometry:
             self._extended[key] = self._extension(place, format_)
         return self._extended[key]
 
+    def grouped(self, order: Order) -> Dims | None:
+        """The order as dimensions of the node: a factor each where factors may stand apart, one for an axis whose
+        factors only change places; None where the node does not take such factors."""
+        groups: list[Order] = []
+        mixed: set[int] = set()
+        for atom in order:
+            axis = atom.axis
+            if not atom.is_whole and not self._takes(atom):
+                return None
+            if axis not in self._mixed:
+                groups.append((atom,))
+            elif groups and groups[-1][0].axis == axis:
+                groups[-1] = (*groups[-1], atom)
+            elif axis in mixed:
+                return None
+            else:
+                groups.append((atom,))
+                mixed.add(axis)
+        return tuple(groups)
+
+    def _takes(self, atom: Atom) -> bool:
+        extent = self.extents[atom.axis]
+        if isinstance(extent, int) and atom.outer > extent and atom.axis not in self._padded:
+            return False
+        return atom.axis in self._apart or atom.axis in self._mixed
+
     def _all_formats(self, order: Order) -> tuple[Order, ...] | None:
         found: list[Order] = []
         for view, _, places in self._operands:
@@ -72,14 +109,19 @@ class Geometry:
     def _extension(self, place: int, format_: Order) -> Order | None:
         view, axes, _ = self._operands[place]
         own = view.from_root(format_)
-        if own is None or (not self._splits and not all(a.is_whole for a in own)):
+        if own is None:
             return None
         order = [Atom(axes[a.axis], a.inner, a.outer) for a in own]
+        if self.grouped(tuple(order)) is None:
+            return None
         present = {a.axis for a in order}
         for axis in range(len(self.extents)):
             if axis in present or self.extents[axis] == 1:
                 continue
-            before = [position for position, atom in enumerate(order) if atom.axis < axis]
+            partner = self._beside.get(axis)
+            before = [p for p, atom in enumerate(order) if atom.axis == partner] or [
+                p for p, atom in enumerate(order) if atom.axis < axis
+            ]
             nearest = max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
             order.insert(nearest, Atom(axis))
             present.add(axis)
@@ -116,6 +158,7 @@ class Spaces:
         # For each tensor the spaces that it is in, with its place among their operands.
         self._spaces: dict[Tensor, list[tuple[Space[Any], int]]] = {}
         self._geometries: dict[object, Geometry] = {}
+        self._listeners: dict[Tensor, list[Callable[[Order], None]]] = {}
         self._queue: deque[tuple[Tensor, Order]] = deque()
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
@@ -123,7 +166,7 @@ class Spaces:
     def geometry(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Geometry:
         """The geometry of a space of `rule`, shared by all spaces of the same."""
         views = tuple([(o.view.axes, o.view.extents, o.view.root_extents, axes) for o, axes in operands])
-        key = (rule.extents, rule.splits, views)
+        key = (rule.extents, rule.splits, rule.mixes, rule.zeros, tuple(rule.beside.items()), views)
         found = self._geometries.get(key)
         if found is None:
             found = self._geometries[key] = Geometry(rule, operands)
@@ -135,6 +178,10 @@ class Spaces:
             self._spaces.setdefault(operand.tensor, []).append((space, place))
         extents = space.geometry.extents
         self.add_order(space, normal_form(source_order(len(extents)), extents))
+
+    def listen(self, tensor: Tensor, hear: Callable[[Order], None]) -> None:
+        """Call `hear` with every format of the tensor that comes under consideration, from `spread` on."""
+        self._listeners.setdefault(tensor, []).append(hear)
 
     def add_format(self, tensor: Tensor, format_: Order) -> bool:
         """Consider this format of the tensor; False where the tensor has too many already."""
@@ -167,38 +214,43 @@ class Spaces:
                 order = space.geometry.extend(place, format_)
                 if order is not None:
                     self.add_order(space, order)
+            for hear in self._listeners.get(tensor, ()):
+                hear(format_)
 
 
-def placements(order: Order, rank: int) -> Iterator[Axes]:
-    """Full orders of `rank` axes that have the whole axes of `order` in their sequence, likeliest first.
+def placements(dims: Dims, rank: int) -> Iterator[Dims]:
+    """Full arrangements of `rank` axes that have `dims` in their sequence, likeliest first.
 
-    The others are unit axes: they go anywhere. First each after its neighbour in the source, then everywhere, up to a
-    thousand ways.
+    The axes that are missing are unit axes: they go anywhere, each a dimension of its own. First each after its
+    neighbour in the source, then everywhere, up to a thousand ways.
     """
-    if not all(a.is_whole for a in order):
-        return
-    placed = [a.axis for a in order]
+    placed = {group[0].axis for group in dims}
     missing = [axis for axis in range(rank) if axis not in placed]
-    natural = list(placed)
+    if not missing:
+        yield dims
+        return
+    natural = list(dims)
     for axis in missing:
-        before = [place for place, other in enumerate(natural) if other < axis]
-        natural.insert(max(before, key=lambda place: natural[place]) + 1 if before else 0, axis)
+        before = [place for place, group in enumerate(natural) if group[0].axis < axis]
+        nearest = max(before, key=lambda place: (natural[place][0].axis, place)) + 1 if before else 0
+        natural.insert(nearest, (Atom(axis),))
     yield tuple(natural)
     # Unit axes leading, then trailing: where broadcasting and matrices want them.
-    yield (*missing, *placed)
-    yield (*placed, *missing)
-    for count, slots in enumerate(_interleavings(tuple(placed), tuple(missing))):
+    units = one_each(order_of(tuple(missing)))
+    yield (*units, *dims)
+    yield (*dims, *units)
+    for count, slots in enumerate(_interleavings(dims, units)):
         if count == 1000:
             return
         yield slots
 
 
-def _interleavings(first: Axes, rest: Axes) -> Iterator[Axes]:
+def _interleavings(first: Dims, rest: Dims) -> Iterator[Dims]:
     for order in permutations(rest):
         yield from _merge(first, order)
 
 
-def _merge(a: Axes, b: Axes) -> Iterator[Axes]:
+def _merge(a: Dims, b: Dims) -> Iterator[Dims]:
     if not a or not b:
         yield a + b
         return
@@ -206,5 +258,3 @@ def _merge(a: Axes, b: Axes) -> Iterator[Axes]:
         yield (a[0], *tail)
     for tail in _merge(a, b[1:]):
         yield (b[0], *tail)
-
-

@@ -4,26 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.memory_format import Order, order_of, source_order
+from relayout.memory_format import Order, normal_form, order_of, source_order
+from relayout.paths import Dims, one_each
 from relayout.rules import Axes
 from relayout.views import Operand, Tensors, captured_values
+from relayout.writing import Rewrite
 
-__all__ = ["Alternative", "FixedForm", "Form", "NodeChoice", "Port", "boundary_choice", "label_of", "ports_of"]
+__all__ = [
+    "Alternative",
+    "Form",
+    "FreeForm",
+    "LaidForm",
+    "NodeChoice",
+    "Port",
+    "boundary_choice",
+    "in_source",
+    "label_of",
+    "ports_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class FixedForm:
-    """The order in which each input and result of a named operator lies; None: as in the source."""
+class FreeForm:
+    """The dimensions of a Free rule's space: groups of atoms of its axes, outermost first. `asked`: the backend named
+    the layout. `rewritten`: it is written by the rule's own `write`."""
 
-    inputs: tuple[Axes | None, ...]
-    outputs: tuple[Axes | None, ...]
+    dims: Dims
+    asked: bool = False
+    rewritten: bool = False
+
+    @property
+    def axes(self) -> Axes:
+        """The axis in each dimension; one that is split stands several times."""
+        return tuple(group[0].axis for group in self.dims)
 
 
-Form = Order | FixedForm | int | None
-"""How an alternative is written: an order of a Free rule's space, a FixedForm, a place in a Listed rule, or as is."""
+@dataclass(frozen=True, slots=True)
+class LaidForm:
+    """The dimensions in which each input and result lies, as groups of atoms of its own axes; None: as in the source.
+
+    `pick` is the alternative of a Listed rule, `rewrite` the backend's own way to write the node.
+    """
+
+    inputs: tuple[Dims | None, ...]
+    outputs: tuple[Dims | None, ...]
+    pick: int = 0
+    rewrite: Rewrite | None = None
+
+
+Form = FreeForm | LaidForm | Order
+"""How an alternative is written. A graph input or output has just the order of its own axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +75,12 @@ class Port:
         format_ = view.to_root(source_order(len(view.axes)) if order is None else order_of(order))
         assert format_ is not None  # whole axes of a view always nest
         return format_
+
+    def format_in(self, dims: Dims | None) -> Order | None:
+        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes."""
+        if dims is None:
+            return self.format_of(None)
+        return self.operand.view.to_root(normal_form(tuple(chain.from_iterable(dims)), self.operand.view.extents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +150,16 @@ def label_of(node: ir.Node) -> str:
     return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
 
 
+@cache
+def in_source(rank: int) -> Dims:
+    """Each axis as one dimension, as in the source."""
+    return one_each(source_order(rank))
+
+
 def _changes_nothing(form: Form) -> bool:
-    if isinstance(form, FixedForm):
-        return all(order is None or order == tuple(range(len(order))) for order in (*form.inputs, *form.outputs))
-    if isinstance(form, tuple):
-        return form == source_order(len(form))
-    return not form
+    if isinstance(form, FreeForm):
+        return not form.rewritten and form.dims == in_source(len(form.dims))
+    if isinstance(form, LaidForm):
+        laid = (*form.inputs, *form.outputs)
+        return not form.pick and form.rewrite is None and all(d is None or d == in_source(len(d)) for d in laid)
+    return form == source_order(len(form))

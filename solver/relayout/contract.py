@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 
 import onnx_ir as ir
 
 from relayout.answers import ask
 from relayout.backend import Backend, Implementation, TensorType
-from relayout.choices import NodeChoice, Port
+from relayout.binding import layout_of
+from relayout.choices import NodeChoice, Port, in_source
 from relayout.errors import InfeasibleError
 from relayout.layout import Layout
+from relayout.memory_format import Atom
 from relayout.names import Names
-from relayout.rules import Axes, extents_of
+from relayout.paths import Dims, dims_shape
+from relayout.rules import extents_of
 
-__all__ = ["Contract", "Wish", "infeasible", "says_something"]
+__all__ = ["Contract", "Wish", "element_size", "infeasible", "says_something"]
 
 MAX_RANK = 8
 
@@ -61,7 +65,7 @@ class Contract:
         self._backend = backend
         self._names = names
         # A network asks the same of the same shapes all over.
-        self._met: dict[tuple[Layout, str | None, TensorType, str], bool] = {}
+        self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
 
     def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
         """What the backend says; nobody can wish anything of a tensor with more dimensions than layouts have."""
@@ -72,17 +76,17 @@ class Contract:
         return ask(self._backend, node)
 
     def fault(
-        self, choice: NodeChoice, wish: Wish, orders: Sequence[Axes | None], letters: Sequence[str | None]
+        self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
     ) -> str | None:
-        """The first port whose axes, in this order, do not meet the wish. `letters` are the operator's own names."""
+        """The first port that, with these dimensions, does not meet the wish. `letters` are the operator's own names."""
         place = wish.implementation.place
-        for port, layout, order, own in zip(choice.ports, wish.layouts, orders, letters, strict=True):
-            if layout is not None and not self._meets(port, layout, order, own or self._names.of(port.operand), place):
+        for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True):
+            if layout is not None and not self._meets(port, layout, dims, own or self._names.of(port.operand), place):
                 return f"{choice.place(port)} requires {layout}"
         return None
 
-    def constant_fault(self, choice: NodeChoice, wish: Wish, orders: Sequence[Axes | None]) -> str | None:
-        """The first constant input that lacks an alignment or a black box when its axes lie in this order.
+    def constant_fault(self, choice: NodeChoice, wish: Wish, dims: Sequence[Dims | None]) -> str | None:
+        """The first constant input that lacks an alignment or a black box when it has these dimensions.
 
         A constant takes any order at no cost, so its names are met; what no order gives is still asked of it.
         """
@@ -92,11 +96,11 @@ class Contract:
             if value is None or index in laid or not _asks_more_than_names(layout):
                 continue
             extents = extents_of(value)
-            order = orders[index] if index < len(orders) else None
-            if extents is None or len(extents) != layout.rank:
+            own = dims[index] if index < len(dims) else None
+            shape = tuple(dims_shape(own, extents)) if own is not None and extents is not None else extents
+            if shape is None or len(shape) != layout.rank:
                 return f"{choice.label} input {index} requires {layout}"
-            axes = order if order is not None and len(order) == len(extents) else tuple(range(len(extents)))
-            tensor = TensorType(_element_size(value), tuple(extents[a] for a in axes))
+            tensor = TensorType(element_size(value), shape)
             backend = self._backend.at(wish.implementation.place)
             if not backend.is_satisfied_by(tensor, layout, Layout.any(layout.rank)):
                 return f"{choice.label} input {index} requires {layout}"
@@ -106,23 +110,31 @@ class Contract:
         """The names of the operand's axes, as far as the graph says them."""
         return self._names.of(port.operand)
 
-    def _meets(self, port: Port, required: Layout, order: Axes | None, letters: str | None, place: str) -> bool:
-        """Whether the operand, its axes in `order`, meets the layout. Where no letters are known, the source's order is
+    def _meets(self, port: Port, required: Layout, dims: Dims | None, letters: str | None, place: str) -> bool:
+        """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
         what the requirement's letters mean."""
-        rank = len(port.operand.view.axes)
-        axes = order if order is not None else tuple(range(rank))
-        if required.rank != rank:
+        extents = port.operand.view.extents
+        natural = in_source(len(extents))
+        laid = natural if dims is None else dims
+        if required.rank != len(laid) or (letters is None and laid != natural):
             return False
-        if letters is None and axes != tuple(range(rank)):
+        current = _known(laid, letters) if letters is not None else Layout.any(len(laid))
+        if current is None:
             return False
-        current = "".join([letters[a] for a in axes]) if letters is not None else None
-        shape = tuple([port.operand.view.extents[a] for a in axes])
-        question = (required, current, TensorType(_element_size(port.operand.tensor.root), shape), place)
+        tensor = TensorType(element_size(port.operand.tensor.root), tuple(dims_shape(laid, extents)))
+        question = (required, current, tensor, place)
         met = self._met.get(question)
         if met is None:
-            known = Layout.any(rank) if current is None else Layout.from_names(current)
-            met = self._met[question] = self._backend.at(place).is_satisfied_by(question[2], required, known)
+            met = self._met[question] = self._backend.at(place).is_satisfied_by(tensor, required, current)
         return met
+
+
+@lru_cache(maxsize=4096)
+def _known(dims: Dims, letters: str) -> Layout | None:
+    """The layout of an operand with these dimensions. Factors that only change places within one dimension have no
+    letters of their own: they are the axis."""
+    groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
+    return layout_of(tuple(chain.from_iterable(groups)), letters)
 
 
 def infeasible(choice: NodeChoice, broken: Sequence[str]) -> InfeasibleError:
@@ -139,5 +151,5 @@ def _asks_more_than_names(layout: Layout) -> bool:
     return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
 
 
-def _element_size(value: ir.Value) -> int:
+def element_size(value: ir.Value) -> int:
     return max(1, value.dtype.bitwidth // 8) if value.dtype is not None and value.dtype.bitwidth else 4

@@ -6,17 +6,23 @@ told apart by the function's overload.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
-from relayout.errors import InputError
+from relayout.binding import bind
+from relayout.errors import InputError, LayoutSyntaxError
+from relayout.layout import Layout
+from relayout.memory_format import Extent, Order, is_padded, source_order
 from relayout.operator_schema import attribute_number
+from relayout.paths import Dims, one_each
+from relayout.physical import Emitter, Physical
 from relayout.roles import DATA, KERNEL, has_roles, input_role, is_transposed, result_role, spatial_letters
 
-__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "ensure_function", "with_bodies"]
+__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_function", "with_bodies"]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
@@ -25,14 +31,40 @@ LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One operand of a body, from `source` to `target`: dimensions as groups of atoms of its axes, which are numbered
+    as ONNX's operator has them. Extents are None where no number is needed; those of padded axes are known."""
+
+    source: Dims
+    target: Dims
+    extents: tuple[Extent, ...]
+
+    @classmethod
+    def inward(cls, lies: Dims, extents: tuple[Extent, ...]) -> Turn:
+        """From an operand that lies so to what ONNX's operator reads."""
+        kept = _needed(lies, extents)
+        return cls(lies, one_each(source_order(len(extents))), kept)
+
+    def outward(self) -> Turn:
+        return Turn(self.target, self.source, self.extents)
+
+
+def _needed(lies: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    return tuple(
+        extent if is_padded((a for group in lies for a in group if a.axis == axis), extents) else None
+        for axis, extent in enumerate(extents)
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
-    """What tells one function from another. A perm turns an operand as it lies into what ONNX's operator reads, or a
-    result of that operator into how it is to lie; None: taken as it is. `results` counts the results that are read."""
+    """What tells one function from another: how its operands and the results that are read are turned; None: taken as
+    they are."""
 
     operator: str
     layouts: tuple[tuple[str, str], ...]
-    input_perms: tuple[tuple[int, ...] | None, ...]
-    result_perms: tuple[tuple[int, ...] | None, ...]
+    inputs: tuple[Turn | None, ...]
+    results: tuple[Turn | None, ...]
 
 
 def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -71,31 +103,45 @@ def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
 def _signature(node: ir.Node) -> Signature:
     """What the layouts on the node say of its operands; what they do not say is as ONNX has it."""
     given = {name: node.attributes[name].as_string() for name in LAYOUT_ATTRIBUTES if name in node.attributes}
-    rank = len(given.get("data_layout", ""))
+    rank = sum(1 for letter in given.get("data_layout", "").partition("[")[0] if letter.isupper())
     spatial = spatial_letters(rank)
     if spatial is None:
         raise _misfit(node, "data_layout", given.get("data_layout"), "NWC, NHWC or NDHWC, in any order")
     data, kernel = "NC" + spatial, ("IO" if is_transposed(node) else "OI") + spatial
     natives = {"data_layout": data, "kernel_layout": kernel, "out_layout": data}
     for name, letters in given.items():
-        if sorted(letters) != sorted(natives[name]):
+        if _bound(letters, natives[name]) is None:
             raise _misfit(node, name, letters, f"the letters of {natives[name]} in any order")
     lies = {DATA: given["data_layout"], KERNEL: given.get("kernel_layout", kernel)}
     out = given.get("out_layout", given["data_layout"])
     reads = {DATA: data, KERNEL: kernel}
 
-    def inward(role: str) -> tuple[int, ...] | None:
-        return tuple(lies[role].index(letter) for letter in reads[role]) if role in reads else None
+    def turn(text: str, native: str) -> Turn:
+        return Turn.inward(one_each(_bound(text, native) or ()), (None,) * len(native))
 
-    def outward(role: str) -> tuple[int, ...] | None:
-        return tuple(data.index(letter) for letter in out) if role == DATA else None
+    def inward(role: str) -> Turn | None:
+        return turn(lies[role], reads[role]) if role in reads else None
 
     return Signature(
         node.op_type,
         tuple(given.items()),
         tuple(inward(input_role(node, n)) for n in range(len(node.inputs))),
-        tuple(outward(result_role(node, n)) for n in range(len(node.outputs))),
+        tuple(
+            turn(out, data).outward() if result_role(node, n) == DATA else None for n in range(len(node.outputs))
+        ),
     )
+
+
+def _bound(text: str, native: str) -> Order | None:
+    """The layout as an order of the operator's own axes; None where it names others."""
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        try:
+            layout = Layout.from_tvm(text)
+        except InputError:
+            return None
+    return bind(layout, native, None, 1)
 
 
 def _misfit(node: ir.Node, attribute: str, found: str | None, expected: str) -> InputError:
@@ -109,7 +155,7 @@ def _misfit(node: ir.Node, attribute: str, found: str | None, expected: str) -> 
 
 def ensure_function(model: ir.Model, signature: Signature) -> str:
     """Add the signature's function to the model unless it is there; return its overload."""
-    stem = "_".join(layout for _, layout in signature.layouts)
+    stem = re.sub(r"[^A-Za-z0-9_]", "", "_".join(layout for _, layout in signature.layouts))
     known = model.meta.setdefault("relayout.functions", {})
     if signature in known:
         overload: str = known[signature]
@@ -137,36 +183,35 @@ def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Functi
     schema = onnx.defs.get_schema(signature.operator, opset, "")
     inputs = [
         ir.Value(name=schema.inputs[min(i, len(schema.inputs) - 1)].name if i < len(schema.inputs) else f"input_{i}")
-        for i in range(len(signature.input_perms))
+        for i in range(len(signature.inputs))
     ]
-    nodes: list[ir.Node] = []
-    read: list[ir.Value | None] = []
-    for value, perm in zip(inputs, signature.input_perms, strict=True):
-        read.append(_transposed(value, perm, f"{value.name}{NATIVE}", nodes))
+    emitter = Emitter({value.name or "" for value in inputs}, opset, in_function=True)
+    read = [
+        value if turn is None else _turned(emitter, value, turn, f"{value.name}{NATIVE}")
+        for value, turn in zip(inputs, signature.inputs, strict=True)
+    ]
     attributes = [
         ir.RefAttr(name, name, ir.AttributeType(attribute_number(attribute)))
         for name, attribute in schema.attributes.items()
     ]
-    inner = ir.Node("", signature.operator, read, attributes, num_outputs=len(signature.result_perms))
-    for place, value in enumerate(inner.outputs):
-        value.name = f"{schema.outputs[min(place, len(schema.outputs) - 1)].name}{NATIVE}"
-    nodes.append(inner)
-    outputs = [
-        _transposed(value, perm, (value.name or "").removesuffix(NATIVE), nodes)
-        for value, perm in zip(inner.outputs, signature.result_perms, strict=True)
-    ]
-    graph = ir.Graph(inputs, outputs, nodes=nodes, opset_imports={"": opset}, name=signature.operator)
+    inner = ir.Node("", signature.operator, read, attributes, num_outputs=len(signature.results))
+    emitter.emitted.append(inner)
+    outputs: list[ir.Value] = []
+    for place, (value, turn) in enumerate(zip(inner.outputs, signature.results, strict=True)):
+        name = emitter.fresh(schema.outputs[min(place, len(schema.outputs) - 1)].name)
+        value.name = emitter.fresh(f"{name}{NATIVE}")
+        made = value if turn is None else _turned(emitter, value, turn, f"{name}_turned")
+        if made is value:
+            made = ir.Value()
+            emitter.emitted.append(ir.Node("", "Identity", [value], outputs=[made]))
+        made.name = name
+        outputs.append(made)
+    graph = ir.Graph(inputs, outputs, nodes=emitter.emitted, opset_imports={"": opset}, name=signature.operator)
     declared = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in schema.attributes]
     declared += [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name, _ in signature.layouts]
     return ir.Function(DOMAIN, signature.operator, overload, graph=graph, attributes=declared)
 
 
-def _transposed(value: ir.Value, perm: tuple[int, ...] | None, name: str, nodes: list[ir.Node]) -> ir.Value:
-    """`value` in another order under `name`; one that keeps its order is read as it is, or given by an Identity."""
-    moves = perm is not None and perm != tuple(range(len(perm)))
-    if not moves and name.endswith(NATIVE):
-        return value
-    result = ir.Value(name=name)
-    attributes = [ir.AttrInt64s("perm", perm)] if moves and perm is not None else []
-    nodes.append(ir.Node("", "Transpose" if moves else "Identity", [value], attributes, outputs=[result]))
-    return result
+def _turned(emitter: Emitter, value: ir.Value, turn: Turn, stem: str) -> ir.Value:
+    """`value` in another order; one that keeps its order is read as it is."""
+    return emitter.convert(Physical(value, turn.source), turn.target, turn.extents, stem).value

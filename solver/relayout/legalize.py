@@ -164,7 +164,12 @@ class _Run:
         self.tell("requirements")
         tensors = collect_tensors(graph, self.model.opset_imports)
         requirements = collect_requirements(
-            graph, self.backend, tensors, input_layouts=input_layouts, output_layouts=output_layouts
+            graph,
+            self.backend,
+            tensors,
+            input_layouts=input_layouts,
+            output_layouts=output_layouts,
+            elements=self.elements,
         )
         formulation = formulate(requirements, self.elements, self.backend, options.objective)
         clock = self._stage("build", clock)
@@ -187,7 +192,7 @@ class _Run:
         self.conversions += conversions_of(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
         if assignment != natural or (len(made), sum(m.bytes for m in made)) != self._spent(tensors):
-            rewrite(self.model, graph, formulation, assignment)
+            rewrite(self.model, graph, self.backend, formulation, assignment)
             self.changed = True
         self._stage("rewrite", clock)
 

@@ -20,7 +20,19 @@ from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
-__all__ = ["Atom", "Extent", "Order", "View", "atom_extent", "normal_form", "order_of", "source_order"]
+__all__ = [
+    "Atom",
+    "Extent",
+    "Order",
+    "View",
+    "atom_extent",
+    "is_padded",
+    "normal_form",
+    "order_of",
+    "padded_extent",
+    "source_order",
+    "with_units",
+]
 
 Extent = int | str | None
 """The length of an axis: an int, a symbol's name, or None where nothing is known."""
@@ -31,6 +43,9 @@ class Atom(NamedTuple):
 
     `outer` is 0 where the atom reaches up to the end of the axis, so `Atom(1)` is axis 1 as a whole, `Atom(1, 16)` its
     blocks of 16, and `Atom(1, 1, 16)` the place within a block.
+
+    An `outer` beyond the axis's extent pads the axis: `Atom(1, 1, 32)` on an axis of extent 24 are its 24 values and
+    8 zeros. A unit axis is never padded, for it has no place.
     """
 
     axis: int
@@ -70,6 +85,34 @@ def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
     if atom.inner == 1:
         return extent
     return extent // atom.inner if isinstance(extent, int) else None
+
+
+def padded_extent(order: Iterable[Atom], axis: int, extents: Sequence[Extent]) -> Extent:
+    """How many values the axis takes in this order, zeros included."""
+    reach = max((atom.outer for atom in order if atom.axis == axis), default=0)
+    extent = extents[axis]
+    return reach if isinstance(extent, int) and reach > extent else extent
+
+
+def is_padded(order: Iterable[Atom], extents: Sequence[Extent]) -> bool:
+    """Whether some axis is longer in memory than it is in the graph."""
+    for atom in order:
+        extent = extents[atom.axis]
+        if isinstance(extent, int) and atom.outer > extent:
+            return True
+    return False
+
+
+@cache
+def with_units(order: Order, extents: tuple[Extent, ...]) -> Order:
+    """The order with the axes that have no place in it, each after its neighbour in the source."""
+    placed = {atom.axis for atom in order}
+    found = list(order)
+    for axis in range(len(extents)):
+        if axis not in placed:
+            before = [place for place, atom in enumerate(found) if atom.axis < axis]
+            found.insert(max(before, key=lambda place: (found[place].axis, place)) + 1 if before else 0, Atom(axis))
+    return tuple(found)
 
 
 @cache
@@ -205,5 +248,7 @@ def _cut(atom: Atom, pieces: _Pieces) -> list[Atom] | None:
             return None
         inner = piece.target_lo * (low // piece.lo)
         outer = piece.target_hi if high == piece.hi else piece.target_lo * (high // piece.lo)
+        if piece.target_hi and outer > piece.target_hi:
+            return None  # what pads a factor of an axis is no padding of that axis
         found.append(Atom(piece.target, inner, outer))
     return found[::-1]

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from relayout.binding import layout_of
+from relayout.layout import Layout
 from relayout.memory_format import Order
 from relayout.rules import Fixed, Free, Relabel
 from relayout.views import Operand, Tensors
@@ -66,6 +68,13 @@ class Names:
         if len(order) != len(letters) or not all(a.is_whole for a in order):
             return None
         return "".join(letters[a.axis] for a in order)
+
+    def layout(self, operand: Operand, order: Order) -> Layout | None:
+        """The same as a layout, which has words for inner factors too."""
+        letters = self.of(operand)
+        if letters is None or self._is_contested(operand.value):
+            return None
+        return layout_of(order, letters)
 
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
         for value, letters in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):

@@ -6,27 +6,36 @@ both directions to a fixpoint (capped per tensor; the cap is reported). Nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import Any
 
 import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation
+from relayout.binding import bind
 from relayout.boundary import Boundary, set_boundary
-from relayout.candidates import FORMATS_PER_TENSOR, Space, Spaces, placements
-from relayout.choices import FixedForm, Form, NodeChoice, Port, label_of, ports_of
-from relayout.contract import Contract, Wish, infeasible, says_something
-from relayout.memory_format import Order, normal_form, order_of
-from relayout.names import Names
-from relayout.rules import Axes, Fixed, Free, Listed, Relabel
+from relayout.candidates import FORMATS_PER_TENSOR, Geometry, Space, Spaces, placements
+from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, label_of, ports_of
+from relayout.contract import Contract, Wish, element_size, infeasible, says_something
+from relayout.layout import Layout
+from relayout.memory_format import Atom, Order, normal_form, order_of
+from relayout.mixing import Mixing
+from relayout.names import Names, conventional
+from relayout.paths import Dims, one_each
+from relayout.rules import Axes, Fixed, Free, Listed, Relabel, Rule, Traffic, extents_of
 from relayout.rules.spatial import native_letters
 from relayout.views import Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
 
 Orders = tuple[Axes | None, ...]
-_Space = Space[tuple[tuple[Wish, Order], ...]]
+_Space = Space[tuple[tuple[Wish, FreeForm, int], ...]]
+Pricing = Callable[[ir.Shape], int]
+"""How many elements a shape has, symbolic dims priced."""
+Offers = Callable[[Implementation, list[str]], list[LaidForm]]
 
 
 @dataclass(slots=True)
@@ -47,8 +56,11 @@ def collect_requirements(
     *,
     input_layouts: Mapping[str, str] | None = None,
     output_layouts: Mapping[str, str] | None = None,
+    elements: Pricing | None = None,
 ) -> Requirements:
     """Every node's alternatives under `backend`, with the graph's inputs and outputs pinned, set, or freed ("any").
+
+    `elements` prices what an alternative moves beyond the operator itself; without it unknown extents count as 1.
 
     Raises InfeasibleError where a requirement has no alternative at all, UsageError for a boundary layout that does not
     fit, BackendError for nonsense from the backend.
@@ -57,7 +69,7 @@ def collect_requirements(
     spaces = Spaces(tensors.tensors)
     boundary = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
     boundary.seed(spaces)
-    nodes = _Nodes(Contract(backend, names), tensors, spaces)
+    nodes = _Nodes(Contract(backend, names), tensors, spaces, elements or _known_elements)
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead:
             continue
@@ -89,11 +101,12 @@ class _Open:
 class _Nodes:
     """The choices of a graph's nodes. Free nodes enter a space first and list their alternatives last."""
 
-    def __init__(self, contract: Contract, tensors: Tensors, spaces: Spaces) -> None:
+    def __init__(self, contract: Contract, tensors: Tensors, spaces: Spaces, elements: Pricing) -> None:
         self.choices: list[NodeChoice] = []
         self._contract = contract
         self._tensors = tensors
         self._spaces = spaces
+        self._elements = elements
         self._open: list[_Open] = []
 
     def enter(self, node: ir.Node) -> None:
@@ -102,15 +115,35 @@ class _Nodes:
         stated = self._contract.implementations(node)
         choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors))
         self.choices.append(choice)
-        wishes = [Wish(implementation, choice.ports, len(node.inputs)) for implementation in stated]
+        wishes = [Wish(i, choice.ports, len(node.inputs)) for i in stated if i.rewrite is None]
+        for implementation in stated:
+            if implementation.rewrite is not None:
+                self._rewritten(choice, rule, Wish(implementation, choice.ports, len(node.inputs)))
         if isinstance(rule, Free):
             self._free(choice, rule, wishes)
-        elif isinstance(rule, Fixed):
-            self._fixed(choice, rule, wishes)
+            return
+        if isinstance(rule, Fixed):
+            offers: Offers = partial(_fixed_form, choice, rule)
+            letters = _of_ports(choice.ports, rule.inputs, rule.outputs)
         elif isinstance(rule, Listed):
-            self._offer(choice, [(i, o, n) for n, (i, o, _) in enumerate(rule.alternatives)], wishes)
+            listed = [
+                LaidForm(_dims_of(i), _dims_of(o), pick) for pick, (i, o, _) in enumerate(rule.alternatives)
+            ]
+            offers, letters = (lambda _wish, _broken: listed), (None,) * len(choice.ports)
         else:
-            self._offer(choice, [((None,) * len(node.inputs), (None,) * len(node.outputs), None)], wishes)
+            as_is = LaidForm((None,) * len(node.inputs), (None,) * len(node.outputs))
+            offers, letters = (lambda _wish, _broken: [as_is]), (None,) * len(choice.ports)
+        broken: list[str] = []
+        mixing = Mixing(choice, rule.mixes, self._spaces) if isinstance(rule, Fixed | Listed) and rule.mixes else None
+        for wish in wishes:
+            for form in offers(wish.implementation, broken):
+                fault = self._enter(choice, wish, form, letters)
+                if fault is not None:
+                    broken.append(fault)
+                elif mixing is not None:
+                    mixing.add_base(wish, form)
+        if not choice.alternatives:
+            raise infeasible(choice, broken)
 
     def list_free(self) -> None:
         """Give every free node the alternatives that its space holds now."""
@@ -122,51 +155,57 @@ class _Nodes:
                     port.format_of(None) if axes is None else next(laid)
                     for port, axes in zip(choice.ports, each.axes, strict=True)
                 ]
-                for wish, form in ways:
-                    choice.add(every, form, wish.implementation.cost, wish.shown, wish.implementation.place)
+                for wish, form, extra in ways:
+                    implementation = wish.implementation
+                    choice.add(every, form, implementation.cost + extra, wish.shown, implementation.place)
             if not choice.alternatives:
                 raise infeasible(choice, [text for wish in each.wishes for text in wish.texts(choice)])
 
-    def _offer(self, choice: NodeChoice, offers: list[tuple[Orders, Orders, Form]], wishes: list[Wish]) -> None:
-        """Enter those of a fixed list of alternatives that the backend accepts."""
-        broken: list[str] = []
-        for wish in wishes:
-            for inputs, outputs, form in offers:
-                self._enter(choice, wish, (inputs, outputs), form, (None,) * len(choice.ports), broken)
-        if not choice.alternatives:
-            raise infeasible(choice, broken)
-
-    def _fixed(self, choice: NodeChoice, rule: Fixed, wishes: list[Wish]) -> None:
-        broken: list[str] = []
-        letters = _of_ports(choice.ports, rule.inputs, rule.outputs)
-        for wish in wishes:
-            form = _fixed_form(choice, rule, wish.implementation, broken)
-            if form is not None:
-                self._enter(choice, wish, (form.inputs, form.outputs), form, letters, broken)
-        if not choice.alternatives:
-            raise infeasible(choice, broken)
-
-    def _enter(
-        self,
-        choice: NodeChoice,
-        wish: Wish,
-        sides: tuple[Orders, Orders],
-        form: Form,
-        letters: Sequence[str | None],
-        broken: list[str],
-    ) -> None:
-        """Enter one alternative, its inputs and outputs in these orders, or say in `broken` what it does not meet."""
-        orders = _of_ports(choice.ports, *sides)
-        fault = self._contract.fault(choice, wish, orders, letters) or self._contract.constant_fault(
-            choice, wish, sides[0]
+    def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> str | None:
+        """Enter one alternative, or say what it does not meet."""
+        laid = _of_ports(choice.ports, form.inputs, form.outputs)
+        fault = self._contract.fault(choice, wish, laid, letters) or self._contract.constant_fault(
+            choice, wish, form.inputs
         )
-        if fault is not None:
-            broken.append(fault)
-            return
-        formats = [port.format_of(order) for port, order in zip(choice.ports, orders, strict=True)]
+        return fault or self._list(choice, wish, form)
+
+    def _list(self, choice: NodeChoice, wish: Wish, form: LaidForm) -> str | None:
+        laid = _of_ports(choice.ports, form.inputs, form.outputs)
+        formats: list[Order] = []
+        for port, dims in zip(choice.ports, laid, strict=True):
+            format_ = port.format_in(dims)
+            if format_ is None:
+                return f"{choice.place(port)}: the layout's factors are not those of the tensor behind it"
+            formats.append(format_)
         for port, format_ in zip(choice.ports, formats, strict=True):
             self._spaces.add_format(port.operand.tensor, format_)
         choice.add(formats, form, wish.implementation.cost, wish.shown, wish.implementation.place)
+        return None
+
+    def _rewritten(self, choice: NodeChoice, rule: Rule | None, wish: Wish) -> None:
+        """Enter what the backend writes itself, where its layouts bind to the operands."""
+        implementation = wish.implementation
+        dims: list[Dims | None] = []
+        for port, layout in zip(choice.ports, wish.layouts, strict=True):
+            if layout is None:
+                dims.append(None)
+                continue
+            letters = _rule_letters(rule, port) or self._contract.letters(port)
+            extents = port.operand.view.extents
+            letters = letters or conventional(len(extents))
+            size = element_size(port.operand.tensor.root)
+            order = bind(layout, letters, extents, size, pads=implementation.pads) if letters else None
+            if order is None:
+                return
+            dims.append(one_each(order))
+        assert choice.node is not None
+        by_port = {(p.is_result, p.index): d for p, d in zip(choice.ports, dims, strict=True)}
+        form = LaidForm(
+            tuple(by_port.get((False, n)) for n in range(len(choice.node.inputs))),
+            tuple(by_port.get((True, n)) for n in range(len(choice.node.outputs))),
+            rewrite=implementation.rewrite,
+        )
+        self._list(choice, wish, form)
 
     def _free(self, choice: NodeChoice, rule: Free, wishes: list[Wish]) -> None:
         ports = choice.ports
@@ -176,7 +215,7 @@ class _Nodes:
         geometry = self._spaces.geometry(rule, laid)
         places = _by_place(wishes)
         space: _Space = Space(
-            geometry, laid, lambda order: self._accepted_somewhere(choice, rule, axes_of, places, order)
+            geometry, laid, lambda order: self._accepted_somewhere(choice, rule, axes_of, places, geometry, order)
         )
         self._open.append(_Open(choice, axes_of, space, wishes))
         self._spaces.add_space(space)
@@ -192,50 +231,79 @@ class _Nodes:
         """Consider the orders that the wish names in full: its witnesses."""
         laid = [each for each in zip(choice.ports, axes_of, wish.layouts, strict=True) if each[1] is not None]
         for place, (port, axes, layout) in enumerate(laid):
-            if layout is None:
+            if layout is None or "*" in layout.names:
                 continue
             letters = _own_letters(rule, axes) or self._contract.letters(port)
-            if letters is None or sorted(layout.names) != sorted(letters):
+            if letters is None:
                 continue
-            format_ = port.format_of(tuple([letters.index(letter) for letter in layout.names]))
-            order = space.geometry.extend(place, format_)
+            extents, size = port.operand.view.extents, element_size(port.operand.tensor.root)
+            own = bind(layout, letters, extents, size, pads=wish.implementation.pads)
+            if own is None:
+                continue
+            assert axes is not None
+            if len(axes) == len(rule.extents):
+                # What is named says where every axis goes, also those that have no place in this operand.
+                named = tuple(Atom(axes[atom.axis], atom.inner, atom.outer) for atom in own)
+                self._spaces.add_order(space, normal_form(named, space.geometry.extents))
+                continue
+            format_ = port.format_in(one_each(own))
+            order = space.geometry.extend(place, format_) if format_ is not None else None
             if order is not None:
                 self._spaces.add_order(space, order)
 
     def _accepted_somewhere(
-        self, choice: NodeChoice, rule: Free, axes_of: Orders, places: list[list[Wish]], order: Order
-    ) -> tuple[tuple[Wish, Order], ...] | None:
-        """How the node runs in this order on each device that takes it; None where there is none."""
-        answers = [self._accepted(choice, rule, axes_of, wishes, order) for wishes in places]
+        self, choice: NodeChoice, rule: Free, axes_of: Orders, places: list[list[Wish]], geometry: Geometry, order: Order
+    ) -> tuple[tuple[Wish, FreeForm, int], ...] | None:
+        """How the node runs in this order on each device that takes it, at which cost beyond the wish's own; None
+        where there is none."""
+        dims = geometry.grouped(order)
+        if dims is None:
+            return None
+        answers = [self._accepted(choice, rule, axes_of, wishes, dims) for wishes in places]
         return tuple([answer for answer in answers if answer is not None]) or None
 
     def _accepted(
-        self, choice: NodeChoice, rule: Free, axes_of: Orders, wishes: list[Wish], order: Order
-    ) -> tuple[Wish, Order] | None:
+        self, choice: NodeChoice, rule: Free, axes_of: Orders, wishes: list[Wish], dims: Dims
+    ) -> tuple[Wish, FreeForm, int] | None:
         """The first wish that this order meets, and the order with its unit axes placed; None where there is none.
 
-        An order that ONNX's operator does not take is possible where a backend asks for it by the operator's letters.
+        An order that ONNX's operator does not take is possible where a backend asks for it by the operator's letters,
+        or, where no backend asks, where the rule knows other operators for it.
         """
         rank = len(rule.extents)
         for wish in wishes:
             if wish.is_empty:
-                if rule.splits and not all(a.is_whole for a in order):
-                    return wish, order
-                place = next((p for p in placements(order, rank) if rule.allows(p)), None)
-                if place is not None:
-                    return wish, order_of(place)
+                form = next((f for p in placements(dims, rank) if rule.allows((f := FreeForm(p)).axes)), None)
+                if form is not None:
+                    return wish, form, 0
+                if rule.write is not None:
+                    form = next(
+                        (f for p in placements(dims, rank) if rule.writes((f := FreeForm(p, rewritten=True)).axes)), None
+                    )
+                    if form is not None:
+                        return wish, form, self._traffic(choice, rule, rule.extra(form.axes))
                 continue
             letters = [_own_letters(rule, axes) for axes in axes_of]
-            for place in placements(order, rank):
-                if not rule.allows(place) and not rule.letters:
+            for place in placements(dims, rank):
+                form = FreeForm(place, asked=True)
+                if not rule.allows(form.axes) and not rule.letters:
                     continue
-                own = [_in_order(axes, place) for axes in axes_of]
-                inputs = [_in_order(axes, place) for axes in rule.inputs]
+                own = [_operand_dims(axes, place) for axes in axes_of]
+                inputs = [_operand_dims(axes, place) for axes in rule.inputs]
                 if self._contract.fault(choice, wish, own, letters) is None and (
                     self._contract.constant_fault(choice, wish, inputs) is None
                 ):
-                    return wish, order_of(place)
+                    return wish, form, 0
         return None
+
+    def _traffic(self, choice: NodeChoice, rule: Free, traffic: Traffic) -> int:
+        """Bytes that are read and written."""
+        assert choice.node is not None
+        size = element_size(choice.node.outputs[0])
+        total = 0
+        for axes, times in traffic:
+            total += times * self._elements(ir.Shape([rule.extents[a] for a in axes])) * size
+        return total
 
 
 def _by_place(wishes: Sequence[Wish]) -> list[list[Wish]]:
@@ -255,39 +323,58 @@ def _of_ports(ports: Sequence[Port], inputs: Sequence[Any], outputs: Sequence[An
     return tuple(found)
 
 
-def _in_order(axes: Axes | None, place: Axes) -> Axes | None:
-    """An operand's axes in the order of the space."""
-    return tuple(axes.index(a) for a in place if a in axes) if axes is not None else None
+def _operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:
+    """An operand's own dimensions when the space has these; `axes` are the operand's in the space."""
+    if axes is None:
+        return None
+    return tuple(
+        tuple(Atom(axes.index(atom.axis), atom.inner, atom.outer) for atom in group)
+        for group in dims
+        if group[0].axis in axes
+    )
+
+
+def _dims_of(orders: Orders) -> tuple[Dims | None, ...]:
+    return tuple(one_each(order_of(order)) if order is not None else None for order in orders)
+
+
+def _known_elements(shape: ir.Shape) -> int:
+    return prod(extent for extent in shape if isinstance(extent, int))
+
+
+def _rule_letters(rule: Rule | None, port: Port) -> str | None:
+    """The names that the node's own rule gives the operand's axes."""
+    sides = (rule.outputs if port.is_result else rule.inputs) if isinstance(rule, Free | Fixed) else ()
+    own = sides[port.index] if port.index < len(sides) else None
+    if isinstance(rule, Free):
+        return _own_letters(rule, own)  # type: ignore[arg-type]
+    return own  # type: ignore[return-value]
 
 
 def _own_letters(rule: Free, axes: Axes | None) -> str | None:
     return "".join(rule.letters[a] for a in axes) if rule.letters and axes is not None else None
 
 
-def _fixed_form(choice: NodeChoice, rule: Fixed, implementation: Implementation, broken: list[str]) -> FixedForm | None:
-    """The orders that the layouts ask for, by the operator's letters; None where one cannot be bound."""
-    orders: list[list[Axes | None]] = [[], []]
+def _fixed_form(
+    choice: NodeChoice, rule: Fixed, implementation: Implementation, broken: list[str]
+) -> list[LaidForm]:
+    """The dimensions that the layouts ask for, by the operator's letters; none where one cannot be bound."""
+    assert choice.node is not None
+    found: list[list[Dims | None]] = [[], []]
     sides = (
-        (rule.inputs, rule.native_inputs, implementation.inputs, "input"),
-        (rule.outputs, rule.native_outputs, implementation.results, "result"),
+        (rule.inputs, rule.native_inputs, implementation.inputs, choice.node.inputs, "input"),
+        (rule.outputs, rule.native_outputs, implementation.results, choice.node.outputs, "result"),
     )
-    for side, (letters, natives, layouts, word) in enumerate(sides):
-        for index, (names, native, layout) in enumerate(zip(letters, natives, layouts, strict=False)):
-            if names is None or native is None:
-                orders[side].append(None)
+    for side, (letters, natives, layouts, values, word) in enumerate(sides):
+        for index, (names, native, layout, value) in enumerate(zip(letters, natives, layouts, values, strict=False)):
+            if names is None or native is None or value is None:
+                found[side].append(None)
                 continue
-            wanted = _fill(layout.names, native) if says_something(layout) else native
-            if wanted is None or sorted(wanted) != sorted(names):
+            asked = layout if says_something(layout) else Layout.from_names(native)
+            extents = extents_of(value) or (None,) * len(names)
+            order = bind(asked, names, extents, element_size(value), native=native, pads=implementation.pads)
+            if order is None:
                 broken.append(f"{choice.label} {word} {index} requires {layout}")
-                return None
-            orders[side].append(tuple(names.index(letter) for letter in wanted))
-    return FixedForm(tuple(orders[0]), tuple(orders[1]))
-
-
-def _fill(wanted: str, native: str) -> str | None:
-    """A layout with `*` in some places, the open places filled with the letters left over in ONNX's order."""
-    if len(wanted) != len(native):
-        return None
-    rest = iter([letter for letter in native if letter not in wanted])
-    filled = "".join(next(rest, "?") if letter == "*" else letter for letter in wanted)
-    return filled if sorted(filled) == sorted(native) else None
+                return []
+            found[side].append(one_each(order))
+    return [LaidForm(tuple(found[0]), tuple(found[1]))]

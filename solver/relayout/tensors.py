@@ -5,6 +5,10 @@ data: each read makes the array anew and lets it go with its last reference. Ste
 
     {"op": "transpose", "perm": [2, 3, 1, 0]}        numpy.transpose
     {"op": "reshape", "shape": [64, 147]}            numpy.reshape, row-major
+    {"op": "pad", "pads": [0, 0, 8, 0]}              zeros: how many before each dimension, then how many after each
+    {"op": "crop", "shape": [56, 147]}               the first so many of each dimension
+
+A step may carry `from`, the shape before it.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ __all__ = [
     "RelaidTensor",
     "Step",
     "Steps",
+    "apply_step",
     "relaid",
     "share",
     "transform_of",
@@ -130,7 +135,7 @@ class RelaidTensor(ir.LazyTensor):
     def _view(self) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = self.source.numpy()
         for step in self.transform:
-            array = array.transpose(step["perm"]) if step["op"] == "transpose" else array.reshape(step["shape"])
+            array = apply_step(array, step)
         return array
 
     def _relay(self) -> ir.TensorProtocol:
@@ -181,9 +186,22 @@ def transform_of(tensor: ir.TensorProtocol | None) -> Steps:
     return tensor.transform if isinstance(tensor, AbsentTensor | RelaidTensor) else ()
 
 
+def apply_step(array: np.ndarray[Any, Any], step: Step) -> np.ndarray[Any, Any]:
+    """One step done to the data: a view of it, but for padding."""
+    if step["op"] == "transpose":
+        return array.transpose(step["perm"])
+    if step["op"] == "reshape":
+        return array.reshape(step["shape"])
+    if step["op"] == "crop":
+        return array[tuple(slice(extent) for extent in step["shape"])]
+    pads = step["pads"]
+    return np.pad(array, list(zip(pads[: array.ndim], pads[array.ndim :], strict=True)))
+
+
 def _step(noted: Mapping[str, Any]) -> Step:
-    field = {"transpose": "perm", "reshape": "shape"}[noted["op"]]
-    return {"op": noted["op"], field: [int(number) for number in noted[field]]}
+    field = {"transpose": "perm", "reshape": "shape", "crop": "shape", "pad": "pads"}[noted["op"]]
+    fields = [field, "from"] if "from" in noted else [field]
+    return {"op": noted["op"], **{name: [int(number) for number in noted[name]] for name in fields}}
 
 
 def _shape_after(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
@@ -192,6 +210,11 @@ def _shape_after(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ..
             shape = tuple(shape[axis] for axis in step["perm"])
         elif step["op"] == "reshape" and math.prod(step["shape"]) == math.prod(shape):
             shape = tuple(step["shape"])
+        elif step["op"] == "pad" and len(step["pads"]) == 2 * len(shape):
+            ends = zip(step["pads"][: len(shape)], step["pads"][len(shape) :], strict=True)
+            shape = tuple(extent + before + after for extent, (before, after) in zip(shape, ends, strict=True))
+        elif step["op"] == "crop" and len(step["shape"]) == len(shape):
+            shape = tuple(min(extent, kept) for extent, kept in zip(shape, step["shape"], strict=True))
         else:
             raise InternalError("a constant cannot be re-laid like this", found=f"{dict(step)} on shape {list(shape)}")
     return shape

@@ -10,18 +10,21 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from relayout.backend import Backend
 from relayout.formulation import Formulation
 from relayout.rewrite.rewriter import Rewriter
 
 __all__ = ["rewrite"]
 
 
-def rewrite(model: ir.Model, graph: ir.Graph, formulation: Formulation, assignment: Sequence[int]) -> None:
+def rewrite(
+    model: ir.Model, graph: ir.Graph, backend: Backend, formulation: Formulation, assignment: Sequence[int]
+) -> None:
     """Make `graph`, the model's own or one inside it, what the assignment says.
 
     The formulation was built from this very object, which is changed.
     """
-    rewriter = Rewriter(model, graph, formulation, assignment)
+    rewriter = Rewriter(model, graph, backend, formulation, assignment)
     rewriter.enter_inputs()
     for node in list(graph):
         rewriter.write(node)

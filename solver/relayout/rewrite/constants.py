@@ -7,36 +7,28 @@ keeps its computation, on re-laid-out constants, where the op table knows how; e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from relayout.choices import in_source
+from relayout.errors import InternalError
 from relayout.graph_codec import SOURCE_KEY
-from relayout.memory_format import Extent
-from relayout.rewrite.physical import Emitter
+from relayout.memory_format import Atom, Order, order_of
+from relayout.paths import Dims, one_each, steps_of
+from relayout.physical import Emitter
 from relayout.rules import Axes, Free, extents_of
 from relayout.tensors import AbsentTensor, Step, relaid, transform_of
 from relayout.views import Tensors
 
-__all__ = ["Constants", "broadcast_shape", "input_places"]
+__all__ = ["Constants", "Laid", "input_dims"]
 
 FOLD_LIMIT = 1 << 28
 
 
-def input_places(rule: Free, axes: Axes, order: Axes) -> list[int | None]:
-    """The input's axes in the order of the space, outermost first; None where a unit dimension stands in for an axis
-    that it lacks. Those at the front are left out: broadcasting adds them."""
-    places = [axes.index(a) if a in axes else None for a in order if a in axes or a in rule.broadcasts]
-    while places and places[0] is None:
-        places.pop(0)
-    return places
-
-
-def broadcast_shape(shape: Sequence[Extent], places: Sequence[int | None]) -> list[int] | None:
-    """The shape in the order of `places`, with a unit dimension where it has None; None where it has none."""
-    if None not in places:
-        return None
-    return [int(shape[p]) if p is not None else 1 for p in places]  # type: ignore[arg-type]
+Laid = tuple[Order | None, ...]
+"""Dimensions of a constant as groups of atoms of its own axes; None: a unit dimension that it lacks."""
 
 
 class Constants:
@@ -45,25 +37,44 @@ class Constants:
     def __init__(self, tensors: Tensors, emitter: Emitter) -> None:
         self._tensors = tensors
         self._emitter = emitter
-        self._made: dict[tuple[ir.Value, tuple[int, ...], tuple[int, ...] | None], ir.Value] = {}
+        self._made: dict[tuple[ir.Value, object], ir.Value] = {}
         self.replaced: dict[ir.Value, list[ir.Value]] = {}
 
-    def laid(self, value: ir.Value, perm: Sequence[int], shape: Sequence[int] | None = None) -> ir.Value:
-        """`value` transposed by `perm` and then reshaped to `shape`, as a constant or a computation from constants."""
-        perm = tuple(perm)
-        if perm == tuple(range(len(perm))) and shape is None:
+    def laid(self, value: ir.Value, dims: Laid) -> ir.Value:
+        """`value` with these dimensions, as a constant or a computation from constants."""
+        if dims == in_source(len(dims)):
             return value
-        key = (value, perm, tuple(shape) if shape is not None else None)
+        key = (value, dims)
         if key not in self._made:
-            self._made[key] = self._make(value, perm, key[2])
+            self._made[key] = self._lay(value, dims)
         return self._made[key]
 
-    def _make(self, value: ir.Value, perm: tuple[int, ...], shape: tuple[int, ...] | None) -> ir.Value:
-        steps: list[Step] = []
-        if perm != tuple(range(len(perm))):
-            steps.append({"op": "transpose", "perm": list(perm)})
-        if shape is not None:
-            steps.append({"op": "reshape", "shape": list(shape)})
+    def stepped(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
+        """`value` re-laid by `steps` (see `relayout.tensors`)."""
+        key = (value, repr(steps))
+        if steps and key not in self._made:
+            self._made[key] = self._make(value, list(steps), None)
+        return self._made[key] if steps else value
+
+    def _lay(self, value: ir.Value, dims: Laid) -> ir.Value:
+        extents = extents_of(value)
+        assert extents is not None
+        groups = [group for group in dims if group is not None]
+        perm = tuple(group[0].axis for group in groups)
+        if all(len(group) == 1 and group[0].is_whole for group in groups) and len(set(perm)) == len(extents):
+            steps: list[Step] = []
+            if perm != tuple(range(len(perm))):
+                steps.append({"op": "transpose", "perm": list(perm)})
+            if None in dims:
+                shape = [int(extents[group[0].axis]) if group is not None else 1 for group in dims]  # type: ignore[arg-type]
+                steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
+            return self._make(value, steps, perm if None not in dims else None)
+        units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
+        wanted = tuple(() if group is None or extents[group[0].axis] == 1 else group for group in dims)
+        return self._make(value, [*steps_of(units, wanted, extents)], None)
+
+    def _make(self, value: ir.Value, steps: list[Step], perm: Axes | None) -> ir.Value:
+        """`perm`: the steps are this transpose and nothing else."""
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
             made = self._stored(value, relaid(tensor, steps))
@@ -72,12 +83,12 @@ class Constants:
             return made
         producer = value.producer()
         assert producer is not None
-        if producer.op_type == "ConstantOfShape":
-            uniform = self._uniform(producer, perm, shape)
+        if producer.op_type == "ConstantOfShape" and not any(step["op"] == "pad" for step in steps):
+            uniform = self._uniform(producer, steps)
             if uniform is not None:
                 return uniform
         rule = self._tensors.rules.get(producer)
-        if isinstance(rule, Free) and shape is None and len(producer.outputs) == 1:
+        if isinstance(rule, Free) and perm is not None and len(producer.outputs) == 1:
             own = rule.outputs[0]
             order = _space_order(rule, own, perm) if own is not None else None
             if order is not None and rule.allows(order):
@@ -85,7 +96,7 @@ class Constants:
         folded = _fold(value)
         if folded is not None:
             return self._stored(value, relaid(folded, steps))
-        return self._at_run_time(value, perm, shape)
+        return self._at_run_time(value, steps)
 
     def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         name = self._emitter.fresh(f"{value.name}_laid")
@@ -101,16 +112,18 @@ class Constants:
         self.replaced.setdefault(value, []).append(made)
         return made
 
-    def _uniform(self, producer: ir.Node, perm: tuple[int, ...], shape: tuple[int, ...] | None) -> ir.Value | None:
+    def _uniform(self, producer: ir.Node, steps: Sequence[Step]) -> ir.Value | None:
         """The same number throughout in another shape: nothing to move or to store; None for an unknown shape."""
         source = producer.outputs[0]
         extents = extents_of(source)
         if extents is None or not all(isinstance(extent, int) for extent in extents):
             return None
-        permuted = [int(extents[p]) for p in perm]  # type: ignore[arg-type]
+        shape: Sequence[Any] = extents
+        for step in steps:
+            shape = step["shape"] if "shape" in step else [shape[p] for p in step["perm"]]
         stem = f"{source.name}_laid"
-        given = self._emitter.integers(f"{stem}_shape", shape or permuted)
-        made = self._emitter.node("ConstantOfShape", [given], {}, source, shape or permuted, stem)
+        given = self._emitter.integers(f"{stem}_shape", shape)
+        made = self._emitter.node("ConstantOfShape", [given], {}, source, shape, stem)
         node = made.producer()
         assert node is not None
         node.attributes.update(producer.attributes)
@@ -124,11 +137,7 @@ class Constants:
             if value is None or axes is None:
                 inputs.append(value)
                 continue
-            places = input_places(rule, axes, order)
-            extents = extents_of(value)
-            assert extents is not None
-            perm = [p for p in places if p is not None]
-            inputs.append(self.laid(value, perm, broadcast_shape(extents, places)))
+            inputs.append(self.laid(value, input_dims(rule, axes, one_each(order_of(order)))))
         edit = rule.edit(order)
         for index, array in edit.constants.items():
             inputs += [None] * (index + 1 - len(inputs))
@@ -156,16 +165,40 @@ class Constants:
         )
         return result
 
-    def _at_run_time(self, value: ir.Value, perm: tuple[int, ...], shape: tuple[int, ...] | None) -> ir.Value:
+    def _at_run_time(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         extents = extents_of(value)
         assert extents is not None
+        shape: Sequence[Any] = extents
+        made = value
         stem = f"{value.name}_laid"
-        permuted = [extents[p] for p in perm]
-        made = self._emitter.node("Transpose", [value], {"perm": list(perm)}, value, permuted, stem)
-        if shape is not None:
-            given = self._emitter.integers(f"{stem}_shape", shape)
-            made = self._emitter.node("Reshape", [made, given], {}, value, list(shape), stem)
+        for step in steps:
+            if step["op"] == "transpose":
+                shape = [shape[p] for p in step["perm"]]
+                made = self._emitter.node("Transpose", [made], {"perm": list(step["perm"])}, value, shape, stem)
+            elif step["op"] == "reshape":
+                shape = step["shape"]
+                given = self._emitter.integers(f"{stem}_shape", shape)
+                made = self._emitter.node("Reshape", [made, given], {}, value, shape, stem)
+            else:
+                raise InternalError(f"constant '{value.name}' cannot be padded or cropped when the model runs")
         return made
+
+
+def input_dims(rule: Free, axes: Axes, dims: Dims) -> Laid:
+    """An input's own dimensions when the space has `dims`; `axes` are the input's axes in the space.
+
+    None where a unit dimension stands in for an axis that it lacks. Those at the front are left out: broadcasting adds
+    them.
+    """
+    found: list[Order | None] = []
+    for group in dims:
+        axis = group[0].axis
+        if axis in axes:
+            place = axes.index(axis)
+            found.append(tuple(Atom(place, atom.inner, atom.outer) for atom in group))
+        elif axis in rule.broadcasts and found:
+            found.append(None)
+    return tuple(found)
 
 
 def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.choices import FixedForm, NodeChoice, Port
+from relayout.backend import Backend, TensorType
+from relayout.binding import layout_of
+from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, in_source
+from relayout.contract import element_size
 from relayout.errors import InternalError
 from relayout.formulation import Formulation, Made
 from relayout.graph_codec import SOURCE_KEY
-from relayout.layout_functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, ensure_function
-from relayout.memory_format import Atom, Order, order_of, source_order
-from relayout.rewrite.constants import Constants, broadcast_shape, input_places
-from relayout.rewrite.physical import Dims, Emitter, Physical, dims_shape, same_but_leading_units
+from relayout.layout_functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, Turn, ensure_function
+from relayout.memory_format import Atom, Extent, Order, with_units
+from relayout.paths import Dims, dims_shape
+from relayout.physical import Emitter, Physical
+from relayout.rewrite.constants import Constants, input_dims
+from relayout.rewrite.copies import Copies
+from relayout.rewrite.dims import own_dims, port_dims, root_dims
+from relayout.rewrite.ways import ConversionWay, NodeWay, SpaceWay
 from relayout.rules import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rules.spatial import native_letters
 from relayout.views import Operand, Tensor, captured_values, graphs_of
@@ -28,8 +36,14 @@ class Rewriter:
     """Changes one model in place."""
 
     def __init__(
-        self, model: ir.Model, graph: ir.Graph, formulation: Formulation, assignment: Sequence[int]
+        self,
+        model: ir.Model,
+        graph: ir.Graph,
+        backend: Backend,
+        formulation: Formulation,
+        assignment: Sequence[int],
     ) -> None:
+        self.backend = backend
         self.model = model
         self.graph = graph
         self.requirements = formulation.requirements
@@ -41,7 +55,7 @@ class Rewriter:
             for choice, picked in zip(self.requirements.choices, assignment, strict=True)
         }
         self.by_node = {choice.node: choice for choice in self.requirements.choices if choice.node is not None}
-        self.copies: dict[tuple[Tensor, Order], list[Physical]] = {}
+        self.copies = Copies(self.emitter)
         self.made: dict[Tensor, list[Made]] = {}
         for made in formulation.conversions(assignment):
             self.made.setdefault(made.tensor, []).append(made)
@@ -59,11 +73,10 @@ class Rewriter:
             if choice.node is not None:
                 continue
             alternative = self.chosen[id(choice)]
-            form = alternative.form
-            assert isinstance(form, tuple)
             for port, format_ in zip(choice.ports, alternative.formats, strict=True):
                 if port.is_result:
-                    self._register(port.operand.tensor.root, port.operand, format_, form, None)
+                    own = own_dims(choice, port, alternative.form, None)
+                    self._register(port.operand.tensor.root, port.operand, format_, _present(own), None)
 
     def leave_outputs(self) -> None:
         """Each graph output under its own name, in its format."""
@@ -72,16 +85,15 @@ class Rewriter:
             if choice.node is not None:
                 continue
             alternative = self.chosen[id(choice)]
-            form = alternative.form
-            assert isinstance(form, tuple)
             for port, format_ in zip(choice.ports, alternative.formats, strict=True):
                 if port.is_result:
                     continue
-                dims = _dims_of(port.operand, form)
-                found = self._read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
+                own = own_dims(choice, port, alternative.form, None)
+                dims = root_dims(port.operand, own)
+                found = self.copies.read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
                 self._give_output(port.index, found, given)
                 self._place(None)
-                self._annotate(self.graph.outputs[port.index], port.operand, form)
+                self._annotate(self.graph.outputs[port.index], port.operand, _flat(_present(own)))
 
     def _give_output(self, place: int, found: Physical, given: set[ir.Value]) -> None:
         old = self.graph.outputs[place]
@@ -105,22 +117,27 @@ class Rewriter:
         choice = self.by_node.get(node)
         if choice is None:
             return
-        alternative = self.chosen[id(choice)]
+        form = self.chosen[id(choice)].form
         rule = self.tensors.rules.get(node)
-        form = alternative.form
-        if isinstance(rule, Free) and isinstance(form, tuple):
-            gather = self._write_free(node, rule, form)
-        elif isinstance(rule, Fixed) and isinstance(form, FixedForm):
-            gather = self._write_fixed(node, rule, form)
-        elif isinstance(rule, Listed) and isinstance(form, int):
-            inputs, outputs, edit = rule.alternatives[form]
-            self._wire(node, choice, inputs)
-            gather = self._edit(node, edit)
-            self._give(node, choice, outputs)
+        gather = None
+        if isinstance(form, LaidForm) and form.rewrite is not None:
+            self._write_by(choice, node, form)
+            return
+        if isinstance(form, FreeForm):
+            assert isinstance(rule, Free)
+            if form.rewritten:
+                self._write_by_rule(choice, node, rule, form)
+                return
+            gather = self._write_free(choice, node, rule, form)
         else:
-            self._wire(node, choice, (None,) * len(node.inputs))
-            gather = None
-            self._give(node, choice, (None,) * len(node.outputs))
+            assert isinstance(form, LaidForm)
+            extents = _extents(choice)
+            self._wire(choice, node)
+            if isinstance(rule, Fixed):
+                self._write_fixed(node, rule, form, extents)
+            elif isinstance(rule, Listed):
+                gather = self._edit(node, rule.alternatives[form.pick][2])
+            self._give(choice, node)
         if graphs_of(node):
             self._wire_captured(node, choice)
         self._place(node)
@@ -128,176 +145,205 @@ class Rewriter:
             self._gather(node, gather)
         self._copies_after(node, choice)
 
-    def _write_free(self, node: ir.Node, rule: Free, form: Order) -> Axes | None:
-        choice = self.by_node[node]
+    def _write_by(self, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
+        """In the backend's own words."""
+        assert form.rewrite is not None
+        way = NodeWay(self, choice, node, form)
+        form.rewrite(way)
+        self._replace_node(choice, node, way.given)
+
+    def _write_by_rule(self, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
+        """In other operators of ONNX's."""
+        assert rule.write is not None
+        way = SpaceWay(self, choice, node, rule, form)
+        rule.write(way)
+        self._replace_node(choice, node, way.given)
+
+    def _replace_node(self, choice: NodeChoice, node: ir.Node, given: dict[int, Physical]) -> None:
+        """What was emitted stands for the node."""
+        alternative = self.chosen[id(choice)]
+        rule = self.tensors.rules.get(node)
+        for port, format_ in zip(choice.ports, alternative.formats, strict=True):
+            if not port.is_result:
+                continue
+            physical = given.get(port.index)
+            if physical is None:
+                if node.outputs[port.index].uses() or node.outputs[port.index].is_graph_output():
+                    raise InternalError(f"{choice.label}: its rewrite gives no result {port.index}")
+                continue
+            self.copies.enter(port.operand.tensor, format_, physical)
+            own = _present(own_dims(choice, port, alternative.form, rule))
+            if physical.shape is None and own != in_source(len(port.operand.view.axes)):
+                self._annotate(physical.value, port.operand, _flat(own))
+        self._place(node)
+        self._copies_after(node, choice)
+
+    def _write_free(self, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> Axes | None:
+        """The node itself, its operands with the dimensions of the form."""
         alternative = self.chosen[id(choice)]
         ports = {(p.is_result, p.index): (p, f) for p, f in zip(choice.ports, alternative.formats, strict=True)}
-        whole = tuple(a.axis for a in form) if all(a.is_whole for a in form) else None
-        whole = whole if whole is not None and len(whole) == len(rule.extents) else None
+        hidden = self._hidden_shape(node, rule, form, ports)
         for index, value in enumerate(node.inputs):
             axes = rule.inputs[index] if index < len(rule.inputs) else None
             if value is None:
                 continue
             if (False, index) not in ports:
                 if axes is not None and self.tensors.is_constant(value):
-                    self._replace(node, index, self._constant_in(value, rule, axes, form, whole))
+                    self._replace(node, index, self.constants.laid(value, input_dims(rule, axes, form.dims)))
                 continue
             port, format_ = ports[False, index]
-            if axes is None:
-                dims = _dims_of(port.operand, source_order(len(port.operand.view.axes)))
-            else:
-                dims = _input_dims(port.operand, rule, axes, form, whole)
+            tensor, stem = port.operand.tensor, self._stem(port.operand)
+            dims = port_dims(choice, port, form, rule)
+            if hidden is not None and axes is not None:
+                self._replace(node, index, self.copies.read_as(tensor, format_, dims, hidden, stem=stem).value)
+                continue
             # An operand of lower rank may as well have unit dimensions at the front: broadcasting adds them anyway.
-            most = _full_rank(rule, form, whole) if axes is not None and rule.broadcasts else 0
-            most = most if axes is not None and len(axes) < len(rule.outputs[0] or ()) else 0
-            found = self._read(port.operand.tensor, format_, dims, most=most, stem=self._stem(port.operand))
-            self._replace(node, index, found.value)
+            result_axes = rule.outputs[0] or ()
+            most = len(form.dims) if axes is not None and rule.broadcasts and len(axes) < len(result_axes) else 0
+            self._replace(node, index, self.copies.read(tensor, format_, dims, most=most, stem=stem).value)
         gather = None
-        if whole is not None:
-            native = self._operator(node, rule, whole)
-            if native and whole != tuple(range(len(whole))):
-                gather = self._edit(node, rule.edit(whole))
+        if hidden is None and form.dims != in_source(len(form.dims)) and self._operator(choice, node, rule, form):
+            gather = self._edit(node, rule.edit(form.axes))
         for index, value in enumerate(node.outputs):
             if (True, index) not in ports:
                 continue
             port, format_ = ports[True, index]
-            axes = rule.outputs[index] if index < len(rule.outputs) else None
-            if axes is None:
-                own = source_order(len(port.operand.view.axes))
-            elif whole is not None:
-                own = order_of(tuple(axes.index(a) for a in whole if a in axes))
+            if hidden is not None and rule.outputs[index] is not None:
+                value.shape = ir.Shape(hidden)
+                self.copies.enter(port.operand.tensor, format_, Physical(value, port_dims(choice, port, form, rule), hidden))
             else:
-                own = tuple(Atom(axes.index(a.axis), a.inner, a.outer) for a in form)
-            self._register(value, port.operand, format_, own, node)
+                self._register(value, port.operand, format_, _present(own_dims(choice, port, form, rule)), node)
         return gather
 
-    def _constant_in(self, value: ir.Value, rule: Free, axes: Axes, form: Order, whole: Axes | None) -> ir.Value:
-        extents = extents_of(value)
-        assert extents is not None
-        if whole is not None:
-            places = input_places(rule, axes, whole)
-            return self.constants.laid(value, [p for p in places if p is not None], broadcast_shape(extents, places))
-        # Factors of axes stand apart: split the constant's own axes the same way, unit axes staying one dimension each.
-        fine: list[int] = []
-        order: list[tuple[int, int]] = []
-        starts: dict[tuple[int, int], int] = {}
-        for place, axis in enumerate(axes):
-            extent = extents[place]
-            atoms = sorted((a for a in form if a.axis == axis), key=lambda a: -a.inner)
-            for atom in atoms:
-                starts[axis, atom.inner] = len(fine)
-                whole_extent = rule.extents[axis]
-                if extent == 1:
-                    fine.append(1)
-                else:
-                    assert isinstance(whole_extent, int)
-                    fine.append((atom.outer or whole_extent) // atom.inner)
-            if not atoms and extent != 1:
-                raise InternalError(f"constant '{value.name}' has an axis that the node's order lacks")
-            if not atoms:
-                order.append((axis, 0))
-                starts[axis, 0] = len(fine)
-                fine.append(1)
-        present = set(axes)
-        perm = [starts[key] for key in order] + [starts[a.axis, a.inner] for a in form if a.axis in present]
-        split = self.constants.laid(value, range(len(extents)), fine)
-        shape = [1 if a.axis not in present else fine[starts[a.axis, a.inner]] for a in form]
-        return self.constants.laid(split, perm, shape)
+    def _hidden_shape(
+        self, node: ir.Node, rule: Free, form: FreeForm, ports: dict[tuple[bool, int], tuple[Port, Order]]
+    ) -> tuple[Extent, ...] | None:
+        """Where an element-wise node reads only tensors that a shape hides, all the same one, it works on them as they
+        are: elements at equal places meet. None elsewhere."""
+        axes = tuple(range(len(rule.extents)))
+        if rule.splits != axes or all(a.is_whole for group in form.dims for a in group):
+            return None
+        found: set[tuple[Extent, ...] | None] = set()
+        for index, value in enumerate(node.inputs):
+            own = rule.inputs[index] if index < len(rule.inputs) else None
+            if value is None or own is None or own == ():
+                continue
+            if (False, index) not in ports:
+                return None
+            port, format_ = ports[False, index]
+            if own != axes or port.operand.view.extents != rule.extents:
+                return None
+            found.add(self.copies.hidden(port.operand.tensor, format_))
+        shared = next(iter(found)) if len(found) == 1 else None
+        return shared if all(own in (axes, None) for own in rule.outputs) else None
 
-    def _operator(self, node: ir.Node, rule: Free, whole: Axes) -> bool:
+    def _operator(self, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> bool:
         """ONNX's own operator where it takes this order, else `relayout::` with the layout in letters; whether it is
         ONNX's own, whose attributes speak of the axes as they lie."""
-        if not rule.letters or whole == tuple(range(len(whole))):
+        if not rule.letters:
             return True
-        layout = "".join(rule.letters[a] for a in whole)
+        layout = _word(form.dims, rule.letters)
         native = native_letters(len(rule.letters))
-        if rule.allows(whole) and (layout == native or not self._asked(node)):
+        if rule.allows(form.axes) and (layout == native or not form.asked):
             if node.domain == DOMAIN:
                 _standard(node)
             return True
-        inward = tuple(layout.index(letter) for letter in native)
-        outward = tuple(native.index(letter) for letter in layout)
-        data_inputs = tuple(axes is not None and len(axes) == len(whole) for axes in rule.inputs)
-        data_results = tuple(axes is not None for axes in rule.outputs)
+        assert layout is not None  # only what a backend's layout names is written so
+        places = tuple(native.index(letter) for letter in rule.letters)
+
+        extents = _extents(choice)
+
+        def turn(axes: Axes | None, index: int, *, is_result: bool) -> Turn | None:
+            if axes is None or len(axes) != len(places):
+                return None
+            return _turn(form.dims, places, extents.get((is_result, index)))
+
         self._relayout(
             node,
             (("data_layout", layout),),
-            tuple(inward if d else None for d in data_inputs),
-            tuple(outward if d else None for d in data_results),
+            tuple(turn(axes, index, is_result=False) for index, axes in enumerate(rule.inputs)),
+            tuple(turn(axes, index, is_result=True) for index, axes in enumerate(rule.outputs)),
         )
         return False
 
-    def _asked(self, node: ir.Node) -> bool:
-        """Whether the backend named this layout; then the node says it too, for its own axes alone would not."""
-        choice = self.by_node[node]
-        place = choice.alternatives.index(self.chosen[id(choice)])
-        return any(choice.layouts[place])
-
-    def _write_fixed(self, node: ir.Node, rule: Fixed, form: FixedForm) -> Axes | None:
-        choice = self.by_node[node]
-        self._wire(node, choice, form.inputs)
-        laid = [_in_letters(n, o) for n, o in zip(rule.inputs, form.inputs, strict=True)]
-        results = [_in_letters(n, o) for n, o in zip(rule.outputs, form.outputs, strict=True)]
-        unchanged = all(
-            o is None or o == tuple(range(len(o))) for o in (*form.inputs, *form.outputs)
-        )
+    def _write_fixed(
+        self, node: ir.Node, rule: Fixed, form: LaidForm, extents: dict[tuple[bool, int], tuple[Extent, ...]]
+    ) -> None:
+        """An operator with named axes: ONNX's own where it reads these layouts, else `relayout::`."""
+        laid = [_named(n, d) for n, d in zip(rule.inputs, form.inputs, strict=True)]
+        results = [_named(n, d) for n, d in zip(rule.outputs, form.outputs, strict=True)]
         if laid == list(rule.native_inputs) and results == list(rule.native_outputs):
             if node.domain == DOMAIN:
                 _standard(node)
-        elif not unchanged:
-            data, result = laid[0], results[0]
-            assert data is not None
-            assert result is not None
-            layouts = [("data_layout", data)]
-            if rule.kernel is not None:
-                kernel = laid[rule.kernel]
-                assert kernel is not None
-                layouts.append(("kernel_layout", kernel))
-            if result != data:
-                layouts.append(("out_layout", result))
-            self._relayout(
-                node,
-                tuple(layouts),
-                tuple(_perm(lies, reads) for lies, reads in zip(laid, rule.native_inputs, strict=True)),
-                tuple(_perm(gives, lies) for lies, gives in zip(results, rule.native_outputs, strict=True)),
-            )
-        self._give(node, choice, form.outputs)
-        return None
+            return
+        if all(d is None or d == in_source(len(d)) for d in (*form.inputs, *form.outputs)):
+            return
+        data, result = laid[0], results[0]
+        assert data is not None
+        assert result is not None
+        layouts = [("data_layout", data)]
+        if rule.kernel is not None:
+            kernel = laid[rule.kernel]
+            assert kernel is not None
+            layouts.append(("kernel_layout", kernel))
+        if result != data:
+            layouts.append(("out_layout", result))
+
+        def turns(
+            letters: Sequence[str | None], natives: Sequence[str | None], laid: Sequence[Dims | None], is_result: bool
+        ) -> tuple[Turn | None, ...]:
+            found: list[Turn | None] = []
+            for index, (names, native, dims) in enumerate(zip(letters, natives, laid, strict=True)):
+                if names is None or native is None or dims is None:
+                    found.append(None)
+                else:
+                    places = tuple(native.index(letter) for letter in names)
+                    found.append(_turn(dims, places, extents.get((is_result, index))))
+            return tuple(found)
+
+        self._relayout(
+            node,
+            tuple(layouts),
+            turns(rule.inputs, rule.native_inputs, form.inputs, False),
+            turns(rule.outputs, rule.native_outputs, form.outputs, True),
+        )
 
     def _relayout(
         self,
         node: ir.Node,
         layouts: tuple[tuple[str, str], ...],
-        input_perms: tuple[tuple[int, ...] | None, ...],
-        result_perms: tuple[tuple[int, ...] | None, ...],
+        inputs: tuple[Turn | None, ...],
+        results: tuple[Turn | None, ...],
     ) -> None:
         used = max((i for i, v in enumerate(node.outputs) if v.uses() or v.is_graph_output()), default=0) + 1
-        signature = Signature(node.op_type, layouts, input_perms, result_perms[: max(used, 1)])
+        turned = [turn.outward() if turn is not None else None for turn in results[: max(used, 1)]]
+        signature = Signature(node.op_type, layouts, inputs, tuple(turned))
         _standard(node)
-        node.resize_outputs(len(signature.result_perms))
+        node.resize_outputs(len(signature.results))
         node.domain = DOMAIN
         node.overload = ensure_function(self.model, signature)
         for name, layout in layouts:
             node.attributes[name] = ir.AttrString(name, layout)
 
-    def _wire(self, node: ir.Node, choice: NodeChoice, orders: Sequence[Axes | None]) -> None:
+    def _wire(self, choice: NodeChoice, node: ir.Node) -> None:
         """Let each input read its copy; constants are re-laid out."""
+        form = self.chosen[id(choice)].form
         formats = self.chosen[id(choice)].formats
+        rule = self.tensors.rules.get(node)
+        assert isinstance(form, LaidForm)
         ports = {p.index: (p, f) for p, f in zip(choice.ports, formats, strict=True) if not p.is_result}
         for index, value in enumerate(node.inputs):
             if value is None:
                 continue
-            order = orders[index] if index < len(orders) else None
-            if index not in ports:
-                if order is not None and self.tensors.is_constant(value):
-                    self._replace(node, index, self.constants.laid(value, order))
+            if index in ports:
+                port, format_ = ports[index]
+                dims = port_dims(choice, port, form, rule)
+                found = self.copies.read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
+                self._replace(node, index, found.value)
                 continue
-            port, format_ = ports[index]
-            own = order_of(order) if order is not None else source_order(len(port.operand.view.axes))
-            found = self._read(
-                port.operand.tensor, format_, _dims_of(port.operand, own), stem=self._stem(port.operand)
-            )
-            self._replace(node, index, found.value)
+            own = form.inputs[index] if index < len(form.inputs) else None
+            if own is not None and self.tensors.is_constant(value):
+                self._replace(node, index, self.constants.laid(value, own))
 
     def _wire_captured(self, node: ir.Node, choice: NodeChoice) -> None:
         captured = captured_values(node)
@@ -306,16 +352,16 @@ class Rewriter:
             if port.is_result or port.index < len(node.inputs):
                 continue
             value = captured[port.index - len(node.inputs)]
-            dims = _dims_of(port.operand, source_order(len(port.operand.view.axes)))
-            found = self._read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
+            dims = root_dims(port.operand, in_source(len(port.operand.view.axes)))
+            found = self.copies.read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
             if found.value is not value:
                 _replace_inside(node, value, found.value)
 
-    def _give(self, node: ir.Node, choice: NodeChoice, orders: Sequence[Axes | None]) -> None:
-        for port, format_ in zip(choice.ports, self.chosen[id(choice)].formats, strict=True):
+    def _give(self, choice: NodeChoice, node: ir.Node) -> None:
+        alternative = self.chosen[id(choice)]
+        for port, format_ in zip(choice.ports, alternative.formats, strict=True):
             if port.is_result:
-                order = orders[port.index] if port.index < len(orders) else None
-                own = order_of(order) if order is not None else source_order(len(port.operand.view.axes))
+                own = _present(own_dims(choice, port, alternative.form, None))
                 self._register(node.outputs[port.index], port.operand, format_, own, node)
 
     def _edit(self, node: ir.Node, edit: Edit) -> Axes | None:
@@ -336,20 +382,19 @@ class Rewriter:
         places = self.emitter.integers(f"{raw.name}_axes", order)
         extents = extents_of(raw)
         read = self.emitter.node("Gather", [raw, places], {"axis": 0}, raw, extents or (), f"{raw.name}_in_order")
-        for key, known in self.copies.items():
-            self.copies[key] = [Physical(read, k.dims) if k.value is raw else k for k in known]
+        self.copies.replace(raw, read)
         self._place_after(node)
 
 
     def _register(
-        self, value: ir.Value, operand: Operand, format_: Order, own: Order, node: ir.Node | None
+        self, value: ir.Value, operand: Operand, format_: Order, own: Dims, node: ir.Node | None
     ) -> None:
-        """`value` now holds the operand's tensor with its axes in the order `own`."""
-        dims = _dims_of(operand, own)
-        self.copies[operand.tensor, format_] = [Physical(value, dims)]
-        if own != source_order(len(operand.view.axes)):
+        """`value` now holds the operand's tensor with these dimensions of its own axes."""
+        dims = root_dims(operand, own)
+        self.copies.enter(operand.tensor, format_, Physical(value, dims))
+        if own != in_source(len(operand.view.axes)):
             value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
-            self._annotate(value, operand, own)
+            self._annotate(value, operand, _flat(own))
         if node is None:
             self._make_copies(operand.tensor, stem=value.name or "")
             self._place(None, front=True)
@@ -362,12 +407,14 @@ class Rewriter:
         order = tuple(earlier[a.axis] for a in own if a.is_whole)
         value.metadata_props.pop(ORDER_KEY, None)
         value.metadata_props.pop(LAYOUT_KEY, None)
-        if len(order) != rank or order == tuple(range(rank)):
+        whole = len(order) == len(own) == rank
+        if order == tuple(range(rank)):
             return
-        value.metadata_props[ORDER_KEY] = ",".join(map(str, order))
-        letters = self.requirements.names.in_order(operand, own)
-        if letters:
-            value.metadata_props[LAYOUT_KEY] = letters
+        if whole:
+            value.metadata_props[ORDER_KEY] = ",".join(map(str, order))
+        layout = self.requirements.names.layout(operand, own)
+        if layout is not None and (whole or layout.rank == len(own)):
+            value.metadata_props[LAYOUT_KEY] = str(layout)
 
     def _copies_after(self, node: ir.Node, choice: NodeChoice) -> None:
         for port in choice.ports:
@@ -378,62 +425,51 @@ class Rewriter:
     def _make_copies(self, tensor: Tensor, stem: str) -> None:
         """One Transpose for each format that is wanted and was not given, in the dimensions of its first reader."""
         for made in self.made.get(tensor, ()):
-            source = self.copies[tensor, made.source][0]
-            target = self._first_dims(made)
-            copy = self.emitter.transpose(source, target, tensor.extents, f"{stem}_laid")
-            self.copies[tensor, made.target] = [copy]
+            if self._made_by_backend(made, stem):
+                continue
+            source = self._plainest(made)
+            copy = self.emitter.convert(source, self._first_dims(made), tensor.extents, f"{stem}_laid")
+            self.copies.enter(tensor, made.target, copy)
             axes = _axes_of(copy.dims, len(tensor.extents))
             if axes is not None:
                 root = self.tensors.operands[tensor.root]
                 assert root is not None
-                self._annotate(copy.value, root, order_of(axes))
+                self._annotate(copy.value, root, tuple(Atom(axis) for axis in axes))
+
+    def _plainest(self, made: Made) -> Physical:
+        return self.copies.first(made.tensor, made.source)
+
+    def _made_by_backend(self, made: Made, stem: str) -> bool:
+        """Write the conversion with the backend's own operator, where it has one."""
+        if type(self.backend).conversion is Backend.conversion:
+            return False
+        root = self.tensors.operands[made.tensor.root]
+        assert root is not None
+        layouts = [self.requirements.names.layout(root, order) for order in self._in_full(made)]
+        source, target = layouts
+        if source is None or target is None:
+            return False
+        tensor = TensorType(
+            element_size(made.tensor.root), tuple(dims_shape(_singly(self._in_full(made)[0]), made.tensor.extents))
+        )
+        reordering = self.backend.conversion(tensor, source, target)
+        if reordering is None or reordering.rewrite is None:
+            return False
+        way = ConversionWay(self, made, *(_singly(order) for order in self._in_full(made)), stem=stem)
+        reordering.rewrite(way)
+        self.copies.enter(made.tensor, made.target, way.given[0])
+        return True
+
+    def _in_full(self, made: Made) -> tuple[Order, Order]:
+        """Both formats with their unit axes, as layouts have them."""
+        extents = made.tensor.extents
+        return with_units(made.source, extents), with_units(made.target, extents)
 
     def _first_dims(self, made: Made) -> Dims:
         touch = made.wanted_by[0]
         choice = self.requirements.choices[touch.choice]
-        port = choice.ports[touch.port]
-        form = self.chosen[id(choice)].form
-        return self._wanted_dims(choice, port, form)
-
-    def _wanted_dims(self, choice: NodeChoice, port: Port, form: object) -> Dims:
-        identity = source_order(len(port.operand.view.axes))
-        if choice.node is None:
-            assert isinstance(form, tuple)
-            return _dims_of(port.operand, form)
-        rule = self.tensors.rules.get(choice.node)
-        if port.index >= len(choice.node.inputs):
-            return _dims_of(port.operand, identity)
-        if isinstance(rule, Free) and isinstance(form, tuple):
-            axes = rule.inputs[port.index]
-            if axes is None:
-                return _dims_of(port.operand, identity)
-            whole = tuple(a.axis for a in form) if all(a.is_whole for a in form) else None
-            whole = whole if whole is not None and len(whole) == len(rule.extents) else None
-            return _input_dims(port.operand, rule, axes, form, whole)
-        if isinstance(form, FixedForm):
-            order = form.inputs[port.index]
-        elif isinstance(rule, Listed) and isinstance(form, int):
-            order = rule.alternatives[form][0][port.index]
-        else:
-            order = None
-        return _dims_of(port.operand, order_of(order) if order is not None else identity)
-
-    def _read(
-        self, tensor: Tensor, format_: Order, dims: Dims, *, stem: str, most: int = 0
-    ) -> Physical:
-        """The tensor in this format and with these dimensions, regrouped if nobody had them so yet. Unit dimensions in
-        front are let pass up to `most` dimensions."""
-        known = self.copies.get((tensor, format_))
-        if known is None:
-            raise InternalError(f"tensor '{tensor.root.name}' is read in a format that nothing gives")
-        for physical in known:
-            if physical.dims == dims:
-                return physical
-            if len(dims) < len(physical.dims) <= most and same_but_leading_units(physical.dims, dims):
-                return physical
-        regrouped = self.emitter.regroup(known[0], dims, tensor.extents, f"{stem}_view")
-        known.append(regrouped)
-        return regrouped
+        rule = self.tensors.rules.get(choice.node) if choice.node is not None else None
+        return port_dims(choice, choice.ports[touch.port], self.chosen[id(choice)].form, rule)
 
     def _stem(self, operand: Operand) -> str:
         return operand.tensor.root.name or "value"
@@ -498,53 +534,60 @@ def _noted_order(value: ir.Value, rank: int) -> Axes | None:
     return order if sorted(order) == list(range(rank)) and len(axes) == rank else None
 
 
-def _dims_of(operand: Operand, own: Order) -> Dims:
-    """The dimensions of the operand with its axes in the order `own`: each as atoms of the root."""
-    view = operand.view
-    dims: list[Order] = []
-    for atom in own:
-        if view.extents[atom.axis] == 1:
-            dims.append(())
-        elif atom.is_whole:
-            dims.append(view.axes[atom.axis])
-        else:
-            group = view.to_root((atom,))
-            assert group is not None
-            dims.append(group)
-    return tuple(dims)
-
-
-def _full_rank(rule: Free, form: Order, whole: Axes | None) -> int:
-    return len(form) if whole is None else len(rule.outputs[0] or ())
-
-
-def _input_dims(operand: Operand, rule: Free, axes: Axes, form: Order, whole: Axes | None) -> Dims:
-    """An input's dimensions when the space is in the order `form`, with unit dimensions for axes that it lacks."""
-    if whole is not None:
-        places = input_places(rule, axes, whole)
-        return tuple(_dims_of(operand, order_of((p,)))[0] if p is not None else () for p in places)
-    dims: list[Order] = []
-    for atom in form:
-        if atom.axis in axes:
-            place = axes.index(atom.axis)
-            dims += _dims_of(operand, (Atom(place, atom.inner, atom.outer),))
-        elif dims:
-            dims.append(())
-    return tuple(dims)
-
-
 def _axes_of(dims: Dims, rank: int) -> tuple[int, ...] | None:
     """The root's axis in each dimension, where every dimension is one whole axis."""
     axes = tuple(group[0].axis for group in dims if len(group) == 1 and group[0].is_whole)
     return axes if len(axes) == len(dims) == rank else None
 
 
-def _in_letters(names: str | None, order: Axes | None) -> str | None:
-    return None if names is None or order is None else "".join(names[a] for a in order)
+def _present(own: Sequence[Order | None]) -> Dims:
+    return tuple(group for group in own if group is not None)
 
 
-def _perm(source: str | None, target: str | None) -> tuple[int, ...] | None:
-    return None if source is None or target is None else tuple(source.index(letter) for letter in target)
+def _flat(dims: Dims) -> Order:
+    return tuple(chain.from_iterable(dims))
+
+
+def _singly(order: Order) -> Dims:
+    return tuple((atom,) for atom in order)
+
+
+def _word(dims: Dims, letters: str) -> str | None:
+    """The layout of these dimensions. Factors that change places within one dimension are the axis itself."""
+    groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
+    layout = layout_of(_flat(tuple(groups)), letters)
+    return str(layout) if layout is not None else None
+
+
+def _named(letters: str | None, dims: Dims | None) -> str | None:
+    return None if letters is None or dims is None else _word(dims, letters)
+
+
+def _extents(choice: NodeChoice) -> dict[tuple[bool, int], tuple[Extent, ...]]:
+    """Each operand's extents as in the source, constants' too."""
+    assert choice.node is not None
+    found: dict[tuple[bool, int], tuple[Extent, ...]] = {}
+    for index, value in enumerate(choice.node.inputs):
+        extents = extents_of(value) if value is not None else None
+        if extents is not None:
+            found[False, index] = extents
+    for port in choice.ports:
+        found[port.is_result, port.index] = port.operand.view.extents
+    return found
+
+
+def _turn(dims: Dims, places: Sequence[int], extents: tuple[Extent, ...] | None) -> Turn:
+    """From an operand that has `dims` to ONNX's order, where axis i of the source is axis `places[i]`."""
+    lies = tuple(
+        (Atom(places[group[0].axis]),)
+        if len(group) > 1
+        else tuple(Atom(places[atom.axis], atom.inner, atom.outer) for atom in group)
+        for group in dims
+    )
+    native: list[Extent] = [None] * len(places)
+    for axis, place in enumerate(places):
+        native[place] = extents[axis] if extents is not None else None
+    return Turn.inward(lies, tuple(native))
 
 
 def _standard(node: ir.Node) -> None:

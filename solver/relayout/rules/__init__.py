@@ -3,7 +3,19 @@
 from relayout.rules import axes, contractions, elementwise, relabels, spatial
 from relayout.rules.reading import constant_array, extents_of
 from relayout.rules.registry import Row, rows, rule_of
-from relayout.rules.rule import NO_EDIT, Axes, Edit, Fixed, Free, Listed, Relabel, Rule
+from relayout.rules.rule import (
+    NO_EDIT,
+    Axes,
+    Edit,
+    Fixed,
+    Free,
+    Listed,
+    Relabel,
+    Rule,
+    Shared,
+    SpaceWriting,
+    Traffic,
+)
 
 __all__ = [
     "NO_EDIT",
@@ -15,6 +27,9 @@ __all__ = [
     "Relabel",
     "Row",
     "Rule",
+    "Shared",
+    "SpaceWriting",
+    "Traffic",
     "axes",
     "constant_array",
     "contractions",

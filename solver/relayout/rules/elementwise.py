@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relayout.memory_format import Extent
 from relayout.rules.reading import NoRuleError, Reading
 from relayout.rules.registry import row
 from relayout.rules.rule import Axes, Edit, Free, position
@@ -15,6 +16,11 @@ BROADCAST = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean "
     "Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
 ).split()
+ZEROS = frozenset(
+    "Abs Add Asin Asinh Atan Atanh Ceil Clip Elu Celu Erf Floor Gelu HardSwish LeakyRelu Max Mean Min Mish Mul Neg "
+    "Relu Round Selu Sign Sin Sinh Softsign Sqrt Sub Sum Swish Tan Tanh".split()
+)
+"""Those that give zero where all their operands are zero."""
 
 
 @row("free", *UNARY, *BROADCAST, "Clip")
@@ -31,14 +37,41 @@ def elementwise(node: Reading) -> Free:
         return tuple(range(rank - own, rank))
 
     inputs = tuple(aligned(i) for i in range(len(node.node.inputs)))
-    return Free(extents, inputs, (tuple(range(rank)),), splits=True, broadcasts=tuple(range(rank)))
+    axes = tuple(range(rank))
+    zeros = tuple(a for a in axes if _keeps_zeros(node, inputs, extents, a)) if node.node.op_type in ZEROS else ()
+    return Free(extents, inputs, (axes,), splits=axes, broadcasts=axes, zeros=zeros)
+
+
+def _keeps_zeros(node: Reading, inputs: tuple[Axes | None, ...], extents: tuple[Extent, ...], axis: int) -> bool:
+    """Whether every operand has the axis in full, so that all of them are padded alike and zeros meet zeros only."""
+    if node.node.op_type == "Clip" and not _clips_around_zero(node):
+        return False
+    read = inputs[:1] if node.node.op_type == "Clip" else inputs
+    for index, axes in enumerate(read):
+        if axes is None or axis not in axes or node.extents(index)[axes.index(axis)] != extents[axis]:
+            return False
+    return True
+
+
+def _clips_around_zero(node: Reading) -> bool:
+    bounds = [0.0, 0.0]
+    for place, name in enumerate(("min", "max")):
+        attribute = node.attribute(name)
+        if attribute is not None:
+            bounds[place] = attribute.as_float()
+        elif node.opset >= 11 and node.has(place + 1):
+            try:
+                bounds[place] = float(node.constant(place + 1).reshape(-1)[0])
+            except NoRuleError:
+                return False
+    return bounds[0] <= 0 <= bounds[1]
 
 
 @row("free", "CastLike")
 def like(node: Reading) -> Free:
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    return Free(extents, (axes, None), (axes,), splits=True)
+    return Free(extents, (axes, None), (axes,), splits=axes)
 
 
 @row("free", "QuantizeLinear", "DequantizeLinear", since=10)
@@ -48,7 +81,7 @@ def quantize(node: Reading) -> Free:
     axes = tuple(range(len(extents)))
     scale_rank = node.rank(1)
     if scale_rank == 0 or node.extents(1) == (1,):
-        return Free(extents, (axes, *(None,) * (len(node.node.inputs) - 1)), (axes,), splits=True)
+        return Free(extents, (axes, *(None,) * (len(node.node.inputs) - 1)), (axes,), splits=axes)
     axis = node.axis(1, len(extents))
     if node.integer("block_size", 0):
         if scale_rank != len(extents):
@@ -66,7 +99,7 @@ def quantize(node: Reading) -> Free:
 def dynamic_quantize(node: Reading) -> Free:
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    return Free(extents, (axes,), (axes, None, None), splits=True)
+    return Free(extents, (axes,), (axes, None, None), splits=axes)
 
 
 @row("free", "Shape")
@@ -86,4 +119,5 @@ def shape(node: Reading) -> Free:
 @row("free", "Size")
 def size(node: Reading) -> Free:
     extents = node.extents(0)
-    return Free(extents, (tuple(range(len(extents))),), (None,), splits=True)
+    axes = tuple(range(len(extents)))
+    return Free(extents, (axes,), (None,), splits=axes)

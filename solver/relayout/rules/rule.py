@@ -12,14 +12,31 @@ Each rule is built from one node; what depends on attributes or constant inputs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from relayout.memory_format import Extent, Order
 
-__all__ = ["NO_EDIT", "Axes", "Edit", "Fixed", "Free", "Listed", "Relabel", "Rule", "position"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = [
+    "NO_EDIT",
+    "Axes",
+    "Edit",
+    "Fixed",
+    "Free",
+    "Listed",
+    "Relabel",
+    "Rule",
+    "Shared",
+    "SpaceWriting",
+    "Traffic",
+    "position",
+]
 
 Axes = tuple[int, ...]
 """Axes of one operand or space, outermost first."""
@@ -47,8 +64,53 @@ def _always(order: Axes) -> bool:
     return True
 
 
+def _never(order: Axes) -> bool:
+    return False
+
+
 def _unchanged(order: Axes) -> Edit:
     return NO_EDIT
+
+
+Traffic = tuple[tuple[Axes, int], ...]
+
+
+def _nothing(order: Axes) -> Traffic:
+    return ()
+
+
+class SpaceWriting(Protocol):
+    """What a rule's own `write` is given: its node, and its operands by the order that was chosen for the space.
+
+    A dimension is given as the places in that order that make it up, outermost first; without any it has extent 1.
+    """
+
+    @property
+    def node(self) -> ir.Node: ...
+
+    @property
+    def opset(self) -> int: ...
+
+    @property
+    def axes(self) -> Axes:
+        """The axis in each place of the order that was chosen."""
+
+    def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
+        """Input `index` with these dimensions; what it lacks is left out of them. A constant is re-laid."""
+
+    def constant(self, stem: str, array: np.ndarray) -> ir.Value:
+        """A new constant."""
+
+    def emit_dims(
+        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
+    ) -> ir.Value:
+        """A new node of ONNX's with one result of these dimensions."""
+
+    def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
+        """`value` is result `index`, with these dimensions."""
+
+    def places(self, axis: int) -> np.ndarray:
+        """Where each index of a mixed axis of the source lies along its dimension: source index -> place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +120,17 @@ class Free:
     `inputs[i][j]` is the space axis of axis j of input i; None: that input is read as in the source. An order of the
     space orders every operand. `allows` and `edit` take a full order of the space's axes. `letters` names the space's
     axes where the operator names them; only then can a backend ask for an order that ONNX has no word for, and the node
-    is written as `relayout::`. `splits`: the operator works on each element by itself, so factors of axes may be
-    apart. `broadcasts`: the axes that an input may lack and is then read as if it had them with extent 1.
+    is written as `relayout::`. `broadcasts`: the axes that an input may lack and is then read as if it had them with
+    extent 1.
+
+    `splits`: the axes whose factors may stand apart, each in a dimension of its own, for the operator does not care
+    which elements are neighbours along them; `allows` and `edit` then meet such an axis several times. `mixes`: the
+    axes whose factors may change places within their one dimension, if they do so in every operand. `zeros`: those that
+    may be padded, for zeros there give zeros. `beside`: an axis that stands right after another one where nothing says
+    where it is to stand.
+
+    `write` writes the node where `allows` refuses an order, if `writes` takes it; `extra` tells what that moves beyond
+    the operator itself: (axes of a tensor, how often it is read or written).
     """
 
     extents: tuple[Extent, ...]
@@ -68,8 +139,18 @@ class Free:
     allows: Callable[[Axes], bool] = _always
     edit: Callable[[Axes], Edit] = _unchanged
     letters: str = ""
-    splits: bool = False
     broadcasts: Axes = ()
+    splits: Axes = ()
+    mixes: Axes = ()
+    zeros: Axes = ()
+    beside: Mapping[int, int] = field(default_factory=dict)
+    writes: Callable[[Axes], bool] = _never
+    write: Callable[[SpaceWriting], None] | None = None
+    extra: Callable[[Axes], Traffic] = _nothing
+
+
+Shared = tuple[tuple[bool, int, int], ...]
+"""One axis of several operands: (whether it is a result, its index, the axis as it stands in the source)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +158,8 @@ class Fixed:
     """Operands whose axes have letters: `inputs[i]` names the axes of input i as they stand in the source (None: read
     as in the source, without wishes), `native_inputs[i]` the order in which ONNX's own operator reads them.
 
-    `data` are the letters that `data_layout` orders, `kernel` the index of the input that `kernel_layout` orders.
+    `kernel` is the index of the input that `kernel_layout` orders. `mixes`: axes whose factors may change places within
+    their one dimension, if they do so in all the operands that share the axis.
     """
 
     inputs: tuple[str | None, ...]
@@ -85,13 +167,18 @@ class Fixed:
     native_inputs: tuple[str | None, ...]
     native_outputs: tuple[str | None, ...]
     kernel: int | None = None
+    mixes: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A short list of alternatives: the orders of the inputs and outputs (None: as in the source) and the edit."""
+    """A short list of alternatives: the orders of the inputs and outputs (None: as in the source) and the edit.
+
+    `mixes` as for Fixed.
+    """
 
     alternatives: tuple[tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit], ...]
+    mixes: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.shape_inference import all_graphs
-from relayout.tensors import AbsentTensor, Step
+from relayout.tensors import AbsentTensor, Step, apply_step
 
 __all__ = ["Array", "Plan", "draw_inputs", "plans", "with_noise", "with_weights"]
 
@@ -140,12 +140,15 @@ def _weight(tensor: AbsentTensor) -> Array:
     else:
         data = _draw(generator, shape, tensor.dtype, 2)
     for step in tensor.transform:
-        data = data.transpose(step["perm"]) if step["op"] == "transpose" else data.reshape(step["shape"])
+        data = apply_step(data, step)
     return np.ascontiguousarray(data)
 
 
 def _shape_before(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
     for step in reversed(steps):
+        if "from" in step:
+            shape = tuple(step["from"])
+            continue
         if step["op"] != "transpose":
             raise ValueError(f"the shape before {dict(step)} is not noted")
         perm = list(step["perm"])

@@ -1,0 +1,145 @@
+"""How a layout string binds to a memory format, by the letters of an operand's axes, and back.
+
+    >>> bind(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 64, 7, 7), 4)
+    (Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=16, outer=0), Atom(axis=2, inner=1, outer=0), \
+Atom(axis=3, inner=1, outer=0), Atom(axis=1, inner=1, outer=16))
+
+A tile needs a proof that it divides the axis, or leave to pad it with zeros. An alignment is met by padding the next
+inner dimension until the stride is a multiple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from relayout.layout import Layout
+from relayout.memory_format import Atom, Extent, Order, atom_extent
+
+__all__ = ["bind", "fill", "is_tiled", "layout_of"]
+
+
+def is_tiled(layout: Layout) -> bool:
+    return any(layout.outer(i) is not None for i in range(layout.rank))
+
+
+def fill(wanted: str, native: str) -> str | None:
+    """A layout's names with `*` in some places, the open places filled with the letters left over in ONNX's order."""
+    if len(wanted) != len(native):
+        return None
+    rest = iter([letter for letter in native if letter not in wanted])
+    filled = "".join(next(rest, "?") if letter == "*" else letter for letter in wanted)
+    return filled if sorted(filled) == sorted(native) else None
+
+
+def bind(
+    layout: Layout,
+    letters: str,
+    extents: Sequence[Extent] | None,
+    element_size: int,
+    *,
+    native: str = "",
+    pads: bool = False,
+) -> Order | None:
+    """The order of the operand's axes that the layout names; None where it names others or cannot be had.
+
+    `letters` names the axes as they stand in the source; `native`, the same letters, is the order in which `*` is
+    filled. Every axis has its atoms in the order, unit ones too. Without
+    `extents` tiles are taken to divide, and alignments to be met.
+    """
+    if not is_tiled(layout):
+        names = layout.names if "*" not in layout.names else fill(layout.names, native or letters)
+        if names is None or sorted(names) != sorted(letters):
+            return None
+        whole = [Atom(letters.index(name)) for name in names]
+        return tuple(whole) if extents is None else _aligned(whole, layout, extents, element_size)
+    tiles: dict[str, int] = {}
+    for i in range(layout.rank):
+        tile, outer = layout.tile(i), layout.outer(i)
+        if outer is not None:
+            if tile is None or layout.names[outer] in tiles:
+                return None
+            tiles[layout.names[outer]] = tile
+    if sorted(n for i, n in enumerate(layout.names) if layout.outer(i) is None) != sorted(letters):
+        return None
+    atoms: list[Atom] = []
+    for i, name in enumerate(layout.names):
+        outer = layout.outer(i)
+        letter = name if outer is None else layout.names[outer]
+        axis, tile = letters.index(letter), tiles.get(letter)
+        if tile is None:
+            atoms.append(Atom(axis))
+            continue
+        if extents is None:
+            atoms.append(Atom(axis, tile) if outer is None else Atom(axis, 1, tile))
+            continue
+        extent = extents[axis]
+        if not isinstance(extent, int) or extent == 0 or (extent % tile and (not pads or extent == 1)):
+            return None
+        padded = -(-extent // tile) * tile
+        reach = padded if padded != extent else 0
+        atoms.append(Atom(axis, tile, reach) if outer is None else Atom(axis, 1, tile if padded != tile else reach))
+    return tuple(atoms) if extents is None else _aligned(atoms, layout, extents, element_size)
+
+
+def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], element_size: int) -> Order | None:
+    """The atoms with each axis padded up until the stride of the dimension before it is a multiple of its alignment."""
+    stride: int | None = element_size
+    for i in reversed(range(len(atoms))):
+        alignment = layout.alignment(i)
+        if stride is None:
+            if alignment > 1:
+                return None
+        elif stride % alignment:
+            place = i + 1
+            if place >= len(atoms):
+                return None  # the innermost dimension's stride is the element's size
+            inner = stride // (_extent(atoms[place], extents) or 1)
+            step = alignment // gcd(alignment, inner)
+            padded = _padded(atoms[place], extents, step)
+            if padded is None:
+                return None
+            atoms[place] = padded
+            stride = inner * (_extent(padded, extents) or 1)
+        own = _extent(atoms[i], extents)
+        stride = stride * own if stride is not None and own is not None else None
+    return tuple(atoms)
+
+
+def _padded(atom: Atom, extents: Sequence[Extent], step: int) -> Atom | None:
+    """The outermost atom of an axis with its extent rounded up to a multiple of `step`; None where that won't do."""
+    extent = extents[atom.axis]
+    own = _extent(atom, extents)
+    if not isinstance(extent, int) or own is None or extent == 1 or (atom.outer and atom.outer < extent):
+        return None
+    return Atom(atom.axis, atom.inner, atom.inner * (-(-own // step) * step))
+
+
+def _extent(atom: Atom, extents: Sequence[Extent]) -> int | None:
+    extent = atom_extent(atom, extents)
+    return extent if isinstance(extent, int) else None
+
+
+def layout_of(order: Order, letters: str) -> Layout | None:
+    """The layout string of an order of all axes: lower-case letters for inner factors; None where it has no word.
+
+    >>> str(layout_of((Atom(0), Atom(1, 16), Atom(2), Atom(1, 1, 16)), "NCW"))
+    'NCWc[tile:16]'
+    """
+    names: list[str] = []
+    for atom in order:
+        letter = letters[atom.axis]
+        if atom.is_whole or (atom.inner == 1 and not _has_outer(order, atom)) or (atom.inner > 1 and not letter.islower()):
+            names.append(letter)
+        elif not letter.islower():
+            names.append(f"{letter.lower()}[tile:{atom.outer}]")
+        else:
+            return None
+    plain = [name[0] for name in names]
+    if len(set(plain)) != len(plain) or len(plain) > 8:
+        return None
+    return Layout.parse("".join(names))
+
+
+def _has_outer(order: Order, atom: Atom) -> bool:
+    return any(other.axis == atom.axis and other.inner >= atom.outer > 0 for other in order)

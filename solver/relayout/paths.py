@@ -1,0 +1,197 @@
+"""The way from one arrangement of a tensor's memory to another: which Transposes, Reshapes, Pads and crops it takes.
+
+A tensor as a model holds it has **dimensions**, each a group of atoms of its axes, outermost first; a unit dimension is
+the empty group, for a unit axis has no place. Regrouping moves nothing; a transpose moves whole groups; padding and
+cropping work on a dimension that is one whole axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any
+
+from relayout.memory_format import Atom, Extent, Order, atom_extent, normal_form, source_order
+
+__all__ = ["Dims", "Stage", "dims_shape", "one_each", "path", "steps_of"]
+
+Dims = tuple[Order, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a way: `kind` is "transpose", "regroup", "pad" or "crop", and `dims` what it leads to.
+
+    `perm` says which dimension goes where. `place` is the dimension whose end gets or loses `amount` zeros.
+    """
+
+    kind: str
+    dims: Dims
+    perm: tuple[int, ...] = ()
+    place: int = 0
+    amount: int = 0
+
+
+def one_each(order: Order) -> Dims:
+    """One dimension for each atom."""
+    return tuple((atom,) for atom in order)
+
+
+def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
+    """The extent of each group: an int, the axis's own symbol, or None."""
+    shape: list[Extent] = []
+    for group in dims:
+        parts = [atom_extent(atom, extents) for atom in group]
+        if all(isinstance(p, int) for p in parts):
+            product = 1
+            for p in parts:
+                product *= p if isinstance(p, int) else 1
+            shape.append(product)
+        else:
+            shape.append(parts[0] if len(parts) == 1 else None)
+    return shape
+
+
+def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    """The stages from `source` to `target`, which hold the same axes.
+
+    At most one of them is a transpose, unless an axis is padded or cropped where neither end has it in one piece.
+    """
+    before, after = _reaches(source, extents), _reaches(target, extents)
+    if before == after:
+        return _rearrange(source, target, extents)
+    grow = {axis: reach for axis, reach in after.items() if before.get(axis) != reach}
+    shrink = {axis: reach for axis, reach in before.items() if after.get(axis) != reach}
+    plain = one_each(source_order(len(extents)))
+    if grow and shrink:
+        return [*path(source, plain, extents), *path(plain, target, extents)]
+    start, end = (source, target) if grow else (target, source)
+    small = _with_whole(start, grow or shrink, extents) or plain
+    large = tuple(tuple(_reaching(atom, grow or shrink) for atom in group) for group in small)
+    if grow:
+        return [*path(source, small, extents), *_padding("pad", small, large, extents), *path(large, target, extents)]
+    return [*path(end, large, extents), *_padding("crop", large, small, extents), *path(small, start, extents)]
+
+
+def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[dict[str, Any]]:
+    """The same way as steps for a constant (see `relayout.tensors`): every extent is a number."""
+    steps: list[dict[str, Any]] = []
+    dims = source
+    for stage in path(source, target, extents):
+        before, after = dims_shape(dims, extents), dims_shape(stage.dims, extents)
+        if stage.kind == "transpose":
+            steps.append({"op": "transpose", "perm": list(stage.perm)})
+        elif stage.kind == "regroup":
+            steps.append({"op": "reshape", "shape": after, "from": before})
+        elif stage.kind == "pad":
+            ends = [stage.amount if place == stage.place else 0 for place in range(len(dims))]
+            steps.append({"op": "pad", "pads": [0] * len(dims) + ends, "from": before})
+        else:
+            steps.append({"op": "crop", "shape": after, "from": before})
+        dims = stage.dims
+    return steps
+
+
+def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    if source == target:
+        return []
+    groups = [g for g in source if g]
+    wanted = [g for g in target if g]
+    if groups == wanted or _flat(groups, extents) == _flat(wanted, extents):
+        return [Stage("regroup", target)]
+    if sorted(groups) != sorted(wanted):
+        fine_source, fine_target = _common_groups(source, target, extents)
+        return [
+            *([Stage("regroup", fine_source)] if fine_source != source else []),
+            *_rearrange(fine_source, fine_target, extents),
+            *([Stage("regroup", target)] if fine_target != target else []),
+        ]
+    units = [place for place, group in enumerate(source) if not group]
+    perm: list[int] = []
+    reached: list[Order] = []
+    for group in target:
+        if group:
+            perm.append(source.index(group))
+            reached.append(group)
+        elif units:
+            perm.append(units.pop(0))
+            reached.append(())
+    perm, reached = units + perm, [()] * len(units) + reached
+    turned = Stage("transpose", tuple(reached), tuple(perm))
+    return [turned] if tuple(reached) == target else [turned, Stage("regroup", target)]
+
+
+def _flat(groups: Sequence[Order], extents: tuple[Extent, ...]) -> Order:
+    return normal_form(tuple(chain.from_iterable(groups)), extents)
+
+
+def _reaches(dims: Dims, extents: tuple[Extent, ...]) -> dict[int, int]:
+    """How far each padded axis reaches."""
+    found: dict[int, int] = {}
+    for atom in chain.from_iterable(dims):
+        extent = extents[atom.axis]
+        if isinstance(extent, int) and atom.outer > extent:
+            found[atom.axis] = atom.outer
+    return found
+
+
+def _with_whole(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:
+    """The same memory with each of `axes` as one dimension; None where one is in pieces."""
+    if all((Atom(axis),) in dims for axis in axes):
+        return dims
+    loose = one_each(_flat(dims, extents))
+    return loose if all((Atom(axis),) in loose for axis in axes) else None
+
+
+def _reaching(atom: Atom, axes: dict[int, int]) -> Atom:
+    return Atom(atom.axis, 1, axes[atom.axis]) if atom.is_whole and atom.axis in axes else atom
+
+
+def _padding(kind: str, source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    """One stage for each dimension whose extent differs."""
+    stages: list[Stage] = []
+    dims = list(source)
+    for place, group in enumerate(target):
+        if group != dims[place]:
+            (before,), (after,) = dims_shape((dims[place],), extents), dims_shape((group,), extents)
+            assert isinstance(before, int)
+            assert isinstance(after, int)
+            dims[place] = group
+            stages.append(Stage(kind, tuple(dims), place=place, amount=abs(after - before)))
+    return stages
+
+
+def _common_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[Dims, Dims]:
+    """Both as groups that move as wholes: atoms cut where either side cuts, joined where both have them together."""
+    left, right = list(chain.from_iterable(source)), list(chain.from_iterable(target))
+    cuts: dict[int, set[int]] = {}
+    for atom in (*left, *right):
+        cuts.setdefault(atom.axis, set()).update((atom.inner, atom.outer))
+
+    def cut(atoms: list[Atom]) -> list[Atom]:
+        pieces: list[Atom] = []
+        for atom in atoms:
+            inside = sorted(
+                (c for c in cuts[atom.axis] if c > atom.inner and (not atom.outer or c < atom.outer)), reverse=True
+            )
+            bounds = [atom.outer, *inside, atom.inner]
+            pieces += [Atom(atom.axis, low, high) for high, low in pairwise(bounds)]
+        # A cut at the very end of an axis leaves a piece of extent 1: it has no place.
+        return [piece for piece in pieces if atom_extent(piece, extents) != 1]
+
+    fine_left, fine_right = cut(left), cut(right)
+    follows = set(pairwise(fine_right))
+    groups: list[list[Atom]] = []
+    for place, atom in enumerate(fine_left):
+        # A Reshape can work out a product of unknown extents only once, so these stay apart.
+        before = fine_left[place - 1] if place else None
+        known = before is not None and (
+            before.axis == atom.axis or all(isinstance(atom_extent(a, extents), int) for a in (before, atom))
+        )
+        if before is not None and known and (before, atom) in follows:
+            groups[-1].append(atom)
+        else:
+            groups.append([atom])
+    joined = {group[0]: normal_form(tuple(group), extents) for group in groups}
+    return tuple(joined[g[0]] for g in groups), tuple(joined[a] for a in fine_right if a in joined)

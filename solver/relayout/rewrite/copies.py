@@ -1,0 +1,75 @@
+"""Every tensor of the source in the formats that the legal model has it in, and the nodes that make one from another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from relayout.errors import InternalError
+from relayout.memory_format import Extent, Order
+from relayout.paths import Dims
+from relayout.physical import Emitter, Physical, same_but_leading_units
+from relayout.views import Tensor
+
+__all__ = ["Copies"]
+
+
+class Copies:
+    """Values of the legal model by tensor and format; each may be had with several groupings of its dimensions."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._known: dict[tuple[Tensor, Order], list[Physical]] = {}
+
+    def enter(self, tensor: Tensor, format_: Order, physical: Physical) -> None:
+        """`physical` is the tensor in this format, from here on."""
+        self._known[tensor, format_] = [physical]
+
+    def first(self, tensor: Tensor, format_: Order) -> Physical:
+        return self._of(tensor, format_)[0]
+
+    def read(self, tensor: Tensor, format_: Order, dims: Dims, *, stem: str, most: int = 0) -> Physical:
+        """The tensor in this format and with these dimensions, regrouped if nobody had them so yet. Unit dimensions in
+        front are let pass up to `most` dimensions."""
+        known = self._of(tensor, format_)
+        for physical in known:
+            if physical.shape is not None:
+                continue
+            if physical.dims == dims:
+                return physical
+            if len(dims) < len(physical.dims) <= most and same_but_leading_units(physical.dims, dims):
+                return physical
+        plain = next((physical for physical in known if physical.shape is None), known[0])
+        made = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
+        known.append(made)
+        return made
+
+    def read_as(
+        self, tensor: Tensor, format_: Order, dims: Dims, shape: Sequence[Extent], *, stem: str
+    ) -> Physical:
+        """The tensor in this format as a value of that shape, whatever its dimensions are."""
+        known = self._of(tensor, format_)
+        for physical in known:
+            if physical.shape == tuple(shape):
+                return physical
+        plain = self.read(tensor, format_, dims, stem=stem)
+        made = self._emitter.shaped(plain, tuple(shape), tensor.extents, f"{stem}_as")
+        known.append(made)
+        return made
+
+    def hidden(self, tensor: Tensor, format_: Order) -> tuple[Extent, ...] | None:
+        """The shape that hides the format's dimensions, where there is a value of such a shape already."""
+        return next((p.shape for p in self._known.get((tensor, format_), ()) if p.shape is not None), None)
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """`new` takes the place of `old`."""
+        swap: Mapping[ir.Value, ir.Value] = {old: new}
+        for key, known in self._known.items():
+            self._known[key] = [Physical(swap.get(k.value, k.value), k.dims, k.shape) for k in known]
+
+    def _of(self, tensor: Tensor, format_: Order) -> list[Physical]:
+        known = self._known.get((tensor, format_))
+        if known is None:
+            raise InternalError(f"tensor '{tensor.root.name}' is read in a format that nothing gives")
+        return known

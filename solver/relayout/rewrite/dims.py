@@ -1,0 +1,54 @@
+"""The dimensions that an alternative gives each operand, as groups of atoms of the tensor behind it."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from relayout.choices import Form, FreeForm, LaidForm, NodeChoice, Port, in_source
+from relayout.memory_format import Order, normal_form
+from relayout.paths import Dims, one_each
+from relayout.rewrite.constants import Laid, input_dims
+from relayout.rules import Free, Rule
+from relayout.views import Operand
+
+__all__ = ["own_dims", "port_dims", "root_dims"]
+
+
+def port_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> Dims:
+    """The port's dimensions in this form, in atoms of the tensor's root."""
+    return root_dims(port.operand, own_dims(choice, port, form, rule))
+
+
+def own_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> Laid:
+    """The same in the operand's own axes; None where a unit dimension stands in for an axis that it lacks."""
+    natural = in_source(len(port.operand.view.axes))
+    if isinstance(form, LaidForm):
+        side = form.outputs if port.is_result else form.inputs
+        own = side[port.index] if port.index < len(side) else None
+        return natural if own is None else own
+    if isinstance(form, FreeForm):
+        assert isinstance(rule, Free)
+        sides = rule.outputs if port.is_result else rule.inputs
+        axes = sides[port.index] if port.index < len(sides) else None
+        if axes is None:
+            return natural
+        found = input_dims(rule, axes, form.dims)
+        # What a result lacks it does not have: only inputs are stretched.
+        return tuple(group for group in found if group is not None) if port.is_result else found
+    return one_each(form)
+
+
+def root_dims(operand: Operand, own: Laid) -> Dims:
+    """Dimensions of the operand's own axes as groups of atoms of the root's."""
+    return tuple(_root_group(operand, group) if group is not None else () for group in own)
+
+
+def _root_group(operand: Operand, group: Order) -> Order:
+    view = operand.view
+    if view.extents[group[0].axis] == 1:
+        return ()
+    if len(group) == 1 and group[0].is_whole:
+        return view.axes[group[0].axis]
+    parts = [view.to_root((atom,)) for atom in group]
+    assert None not in parts  # the format of the whole nests
+    return normal_form(tuple(chain.from_iterable(part for part in parts if part is not None)), operand.tensor.extents)

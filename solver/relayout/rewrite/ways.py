@@ -1,0 +1,229 @@
+"""What rewrites work with: a backend's own for a node or a conversion, and a rule's for a node in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.choices import FreeForm, LaidForm, NodeChoice, Port
+from relayout.errors import InternalError
+from relayout.formulation import Made
+from relayout.memory_format import Atom, Extent, Order, normal_form
+from relayout.paths import Dims, dims_shape, steps_of
+from relayout.physical import Physical
+from relayout.rewrite.dims import port_dims, root_dims
+from relayout.rules import Axes, Free, extents_of
+from relayout.writing import Extents
+
+if TYPE_CHECKING:
+    from relayout.rewrite.rewriter import Rewriter
+
+__all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
+
+
+class _Way:
+    """What all of them share: making nodes and constants, and what was given."""
+
+    def __init__(self, rewriter: Rewriter, stem: str) -> None:
+        self._rewriter = rewriter
+        self._stem = stem
+        self.given: dict[int, Physical] = {}
+
+    @property
+    def opset(self) -> int:
+        return self._rewriter.emitter.opset
+
+    def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
+        return self._rewriter.emitter.constant(stem, array)
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        shape: Extents,
+        domain: str = "",
+        version: int = 1,
+        like: ir.Value | None = None,
+    ) -> ir.Value:
+        if domain:
+            self._rewriter.model.opset_imports.setdefault(domain, version)
+        kind = like if like is not None else next((value for value in inputs if value is not None), None)
+        stem = f"{self._stem}_{operator}" if operator else self._stem
+        return self._rewriter.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
+
+
+class NodeWay(_Way):
+    """One node, as its backend writes it (see `relayout.writing.Writing`)."""
+
+    def __init__(self, rewriter: Rewriter, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
+        super().__init__(rewriter, node.outputs[0].name or "value")
+        self._choice, self._node, self._form = choice, node, form
+        formats = rewriter.chosen[id(choice)].formats
+        self._ports: dict[tuple[bool, int], tuple[Port, Order]] = {
+            (p.is_result, p.index): (p, f) for p, f in zip(choice.ports, formats, strict=True)
+        }
+
+    @property
+    def node(self) -> ir.Node:
+        return self._node
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
+        known = self._ports.get((is_result, index))
+        if known is None:
+            value = (self._node.outputs if is_result else self._node.inputs)[index]
+            return (extents_of(value) if value is not None else None) or ()
+        return tuple(dims_shape(self._dims(known[0]), known[0].operand.tensor.extents))
+
+    def read(self, index: int, shape: Extents | None = None) -> ir.Value:
+        known = self._ports.get((False, index))
+        if known is None:
+            value = self._node.inputs[index]
+            if value is None:
+                raise InternalError(f"{self._choice.label} has no input {index} to read")
+            return value
+        port, format_ = known
+        tensor, dims, stem = port.operand.tensor, self._dims(port), port.operand.tensor.root.name or "value"
+        if shape is None:
+            return self._rewriter.copies.read(tensor, format_, dims, stem=stem).value
+        return self._rewriter.copies.read_as(tensor, format_, dims, shape, stem=stem).value
+
+    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+        value = self._node.inputs[index]
+        if value is None or not self._rewriter.tensors.is_constant(value):
+            raise InternalError(f"{self._choice.label}: input {index} is no constant")
+        return self._rewriter.constants.stepped(value, steps)
+
+    def give(self, index: int, value: ir.Value) -> None:
+        port, _ = self._ports[True, index]
+        dims = self._dims(port)
+        self.given[index] = _physical(value, dims, port.operand.tensor.extents)
+
+    def _dims(self, port: Port) -> Dims:
+        return port_dims(self._choice, port, self._form, None)
+
+
+class ConversionWay(_Way):
+    """One conversion, as the backend writes it."""
+
+    def __init__(self, rewriter: Rewriter, made: Made, source: Dims, target: Dims, *, stem: str) -> None:
+        super().__init__(rewriter, f"{stem}_laid")
+        self._made = made
+        root = rewriter.tensors.operands[made.tensor.root]
+        assert root is not None
+        self._source, self._target = root_dims(root, source), root_dims(root, target)
+
+    @property
+    def node(self) -> ir.Node:
+        raise InternalError("a conversion has no node")
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
+        return tuple(dims_shape(self._target if is_result else self._source, self._made.tensor.extents))
+
+    def read(self, index: int, shape: Extents | None = None) -> ir.Value:
+        tensor, format_ = self._made.tensor, self._made.source
+        stem = tensor.root.name or "value"
+        if shape is None:
+            return self._rewriter.copies.read(tensor, format_, self._source, stem=stem).value
+        return self._rewriter.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
+
+    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+        raise InternalError("a conversion has no constants")
+
+    def give(self, index: int, value: ir.Value) -> None:
+        self.given[index] = _physical(value, self._target, self._made.tensor.extents)
+
+
+def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physical:
+    """The value by its dimensions, or by its own shape where that hides them."""
+    own = extents_of(value)
+    if own is None or own == tuple(dims_shape(dims, extents)):
+        return Physical(value, dims)
+    return Physical(value, dims, own)
+
+
+class SpaceWay(_Way):
+    """One node of a Free rule in an order that its operator does not take (see `relayout.rules.SpaceWriting`)."""
+
+    def __init__(self, rewriter: Rewriter, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
+        super().__init__(rewriter, node.outputs[0].name or "value")
+        self._choice, self._node, self._rule, self._form = choice, node, rule, form
+        formats = rewriter.chosen[id(choice)].formats
+        self._ports: dict[tuple[bool, int], tuple[Port, Order]] = {
+            (p.is_result, p.index): (p, f) for p, f in zip(choice.ports, formats, strict=True)
+        }
+
+    @property
+    def node(self) -> ir.Node:
+        return self._node
+
+    @property
+    def axes(self) -> Axes:
+        return self._form.axes
+
+    def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
+        axes = self._rule.inputs[index]
+        value = self._node.inputs[index]
+        assert value is not None
+        assert axes is not None
+        known = self._ports.get((False, index))
+        if known is None:
+            # A unit axis of the constant itself has no place: the steps drop it, and the empty groups bring others.
+            extents = extents_of(value)
+            assert extents is not None
+            units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
+            wanted = tuple(tuple(a for a in self._own(g, axes) if extents[a.axis] != 1) for g in dims)
+            return self._rewriter.constants.stepped(value, steps_of(units, wanted, extents))
+        port, format_ = known
+        stem = port.operand.tensor.root.name or "value"
+        return self._rewriter.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
+
+    def emit_dims(
+        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
+    ) -> ir.Value:
+        every = tuple(range(len(self._rule.extents)))
+        shape = dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents)
+        return self.emit(operator, inputs, attributes, shape=shape)
+
+    def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
+        axes = self._rule.outputs[index]
+        assert axes is not None
+        port, _ = self._ports[True, index]
+        extents = port.operand.tensor.extents
+        physical = Physical(value, self._root(port, axes, dims))
+        value.shape = ir.Shape(dims_shape(physical.dims, extents))
+        own = port_dims(self._choice, port, self._form, self._rule)
+        self.given[index] = self._rewriter.emitter.convert(physical, own, extents, f"{self._stem}_view")
+
+    def places(self, axis: int) -> np.ndarray[Any, Any]:
+        extent = self._rule.extents[axis]
+        assert isinstance(extent, int)
+        atoms = next(group for group in self._form.dims if group[0].axis == axis)
+        index = np.arange(extent)
+        place = np.zeros(extent, np.int64)
+        for atom in atoms:
+            size = (atom.outer or extent) // atom.inner
+            place = place * size + index // atom.inner % size
+        return place
+
+    def _root(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
+        """Dimensions of one operand as groups of atoms of its tensor's axes."""
+        found: list[Order] = []
+        for group in dims:
+            parts = [root_dims(port.operand, ((atom,),))[0] for atom in self._own(group, axes)]
+            found.append(normal_form(tuple(chain.from_iterable(parts)), port.operand.tensor.extents))
+        return tuple(found)
+
+    def _own(self, group: Axes, axes: Axes) -> Order:
+        """The places of one dimension as atoms of the operand's own axes."""
+        return tuple(
+            Atom(axes.index(atom.axis), atom.inner, atom.outer)
+            for place in group
+            for atom in self._form.dims[place]
+            if atom.axis in axes
+        )
