@@ -15,7 +15,8 @@ from relayout.errors import UsageError
 from relayout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe
 from relayout_backends.x86_nchwc.convolution import convolutions
-from relayout_backends.x86_nchwc.pooling import global_pool, normalization, pool, upsampling
+from relayout_backends.x86_nchwc.fusion import fuse
+from relayout_backends.x86_nchwc.pooling import global_pool, normalization, plain_penalty, pool, upsampling
 from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
 from relayout_backends.x86_nchwc.reordering import reordering
 
@@ -63,7 +64,13 @@ class X86Nchwc(Backend):
             return tuple(convolutions(node, plain, self.blocks))
         blocked = _BLOCKED.get(node.op_type)
         way = blocked(node, self.blocks) if blocked is not None else None
-        return (plain,) if way is None else (plain, way)
+        if way is None:
+            return (plain,)
+        return (Implementation(plain.inputs, plain.results, plain.cost + plain_penalty(node)), way)
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         return reordering(tensor, source, target, self.blocks)
+
+    def finish(self, model: ir.Model) -> None:
+        """Let the blocked convolutions of a legal model do what follows them, as onnxruntime lets its own."""
+        fuse(model)

@@ -16,6 +16,7 @@ from relayout.backend import Implementation
 from relayout.layout import Layout
 from relayout.writing import Writing
 from relayout_backends.x86_nchwc.blocks import Blocks
+from relayout_backends.x86_nchwc.costs import multiplying, multiplying_depthwise
 from relayout_backends.x86_nchwc.shapes import attributes, channels_of, constant, extents, is_float_image, volume
 
 if TYPE_CHECKING:
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["ATTRIBUTES", "convolutions"]
 
 ATTRIBUTES = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
-
-# Memory traffic that takes the time of a thousand multiplications, in bytes: `python benchmarks/nchwc.py operators`
-# measures both. Depthwise convolutions are slow where they are not blocked.
-PLAIN, PLAIN_DEPTHWISE = 360, 3_600
-BLOCKED, BLOCKED_DEPTHWISE = 290, 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +121,12 @@ def _rank(value: ir.Value | None) -> int:
 
 
 def _plain_cost(shape: _Shape, places: int) -> int:
-    rate = PLAIN_DEPTHWISE if shape.is_depthwise else PLAIN
-    return places * shape.outputs * shape.inputs * rate // 1000
+    cost = multiplying_depthwise if shape.is_depthwise else multiplying
+    return cost(places * shape.outputs * shape.inputs, blocked=False)
 
 
 def _blocked_cost(shape: _Shape, blocks: Blocks, places: int, reads_blocks: bool) -> int:
     if shape.is_depthwise:
-        return places * blocks.padded(shape.outputs) * BLOCKED_DEPTHWISE // 1000
+        return multiplying_depthwise(places * blocks.padded(shape.outputs), blocked=True)
     inputs = blocks.padded(shape.inputs) if reads_blocks else shape.inputs
-    return places * blocks.padded(shape.outputs) * inputs * BLOCKED // 1000
+    return multiplying(places * blocks.padded(shape.outputs) * inputs, blocked=True)

@@ -8,13 +8,14 @@ from relayout.backend import Implementation
 from relayout.layout import Layout
 from relayout.writing import Writing
 from relayout_backends.x86_nchwc.blocks import Blocks
-from relayout_backends.x86_nchwc.shapes import attributes, channels_of, is_float_image, numbers
+from relayout_backends.x86_nchwc.costs import POOL
+from relayout_backends.x86_nchwc.shapes import attributes, channels_of, is_float_image, numbers, volume
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
-__all__ = ["global_pool", "normalization", "pool", "upsampling"]
+__all__ = ["global_pool", "normalization", "plain_penalty", "pool", "upsampling"]
 
 _ATTRIBUTES = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides")
 
@@ -57,6 +58,12 @@ def normalization(node: ir.Node, blocks: Blocks) -> Implementation | None:
         blocks.write(writing, "Conv", [blocks.read(writing), kernel, bias], {"group": padded}, channels)
 
     return _implementation(node, blocks, rewrite)
+
+
+def plain_penalty(node: ir.Node) -> int:
+    """What `node` costs beyond its blocked way where it is plain: pools are slower then, the others are not."""
+    data = node.inputs[0]
+    return 4 * POOL * volume(data, range(4)) if data is not None and node.op_type.endswith("Pool") else 0
 
 
 def upsampling(node: ir.Node, blocks: Blocks) -> Implementation | None:

@@ -21,9 +21,6 @@ QUANTIZED = frozenset({"QLinearAveragePool", "QLinearConv", "QLinearGlobalAverag
 _DOMAIN = "com.microsoft"
 _ATTRIBUTES = (*ATTRIBUTES, "ceil_mode", "channels_last", "count_include_pad", "group")
 
-# What a thousand multiplications of channels first cost beyond those of channels last, in bytes of memory traffic.
-PLAIN_PENALTY = 6
-
 
 def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
     """Yield `plain`, and the way with the channels last, of which no operator but this one makes use."""
@@ -34,11 +31,9 @@ def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
     if node.attributes.get_int("channels_last", 0):
         yield plain
         return
-    penalty = 0
-    kernel = node.inputs[3] if node.op_type == "QLinearConv" else None
-    if kernel is not None and kernel.shape is not None and len(kernel.shape) == 4:
-        penalty = volume(result, range(4)) * volume(kernel, (1, 2, 3)) * PLAIN_PENALTY // 1000
-    yield Implementation(plain.inputs, plain.results, plain.cost + penalty)
+    # Channels first, the operator itself turns its data to channels last and its result back.
+    turned = 2 * (volume(data, range(4)) + volume(result, range(4)))
+    yield Implementation(plain.inputs, plain.results, plain.cost + turned)
     last = Layout.parse("NHWC")
     yield Implementation((last, *plain.inputs[1:]), (last,), rewrite=_channels_last)
 
