@@ -140,8 +140,12 @@ class Backend:
         and a Transpose does it. `tensor` lies as `source` says. Layouts without names are asked for as `*`."""
         return None
 
+    def places(self) -> tuple[str, ...]:
+        """The devices by name, where this backend stands for several (see `relayout.composite`)."""
+        return ()
+
     def at(self, place: str) -> Backend:
-        """The backend of the device `place`, one of those that implementations name. Here: this one, everywhere."""
+        """The backend of the device `place`. Here: this one, everywhere."""
         return self
 
     def host(self) -> str | None:

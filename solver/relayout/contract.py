@@ -72,7 +72,8 @@ class Contract:
         shapes = [v.shape for v in (*node.inputs, *node.outputs) if v is not None and v.shape is not None]
         if any(len(shape) > MAX_RANK for shape in shapes):
             nothing = Layout.any(0)
-            return (Implementation((nothing,) * len(node.inputs), (nothing,) * len(node.outputs)),)
+            layouts = (nothing,) * len(node.inputs), (nothing,) * len(node.outputs)
+            return tuple([Implementation(*layouts, place=place) for place in self._backend.places() or ("",)])
         return ask(self._backend, node)
 
     def fault(

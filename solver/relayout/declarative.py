@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend import Backend, Implementation, TensorType, axis_count, rank_of
+from relayout.backend import Backend, Implementation, Reordering, TensorType, axis_count, rank_of
 from relayout.declarative_table import BackendTable, Condition, Range, Rule, Way
 from relayout.layout import Layout
 from relayout.roles import DATA, KERNEL, input_role, kernel_input, own_layout, result_role, spatial_letters, spell
@@ -27,7 +27,7 @@ from relayout.roles import DATA, KERNEL, input_role, kernel_input, own_layout, r
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["DeclarativeBackend"]
+__all__ = ["DeclarativeBackend", "holds"]
 
 
 class DeclarativeBackend(Backend):
@@ -76,6 +76,9 @@ class DeclarativeBackend(Backend):
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         return self._extended.conversion_cost(tensor, source, target)
 
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        return self._extended.conversion(tensor, source, target)
+
     def supports(self, node: ir.Node) -> bool:
         return self._extended.supports(node)
 
@@ -114,7 +117,7 @@ def _applies(rule: Rule, node: ir.Node) -> bool:
         any(fnmatchcase(node.op_type, pattern) for pattern in rule.op)
         and (node.domain or "ai.onnx") in rule.domains
         and _spellable(rule, node)
-        and _holds(rule.when, node)
+        and holds(rule.when, node)
     )
 
 
@@ -129,7 +132,8 @@ def _spellable(rule: Rule, node: ir.Node) -> bool:
     )
 
 
-def _holds(condition: Condition, node: ir.Node) -> bool:
+def holds(condition: Condition, node: ir.Node) -> bool:
+    """Whether a node is what a condition says."""
     data = node.inputs[0] if node.inputs else None
     return (
         (not condition.rank or (data is not None and data.shape is not None and len(data.shape) in condition.rank))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from relayout.declarative_table import BackendTable, Condition, Range, Rule, Way
+from relayout.declarative_table import AssignTable, BackendTable, Condition, PlaceTable, Range, Rule, Way
 from relayout.errors import BackendError
 from relayout.toml_lines import line_of
 
@@ -100,6 +100,8 @@ def _keys(place: tuple[int | str, ...]) -> set[str]:
     tables: dict[str, type[BaseModel]] = {
         "": BackendTable,
         "rule": Rule,
+        "place": PlaceTable,
+        "assign": AssignTable,
         "when": Condition,
         "implementation": Way,
         "channels": Range,

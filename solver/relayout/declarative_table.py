@@ -23,7 +23,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.roles import spell
 
-__all__ = ["BackendTable", "Condition", "Range", "Rule", "Way"]
+__all__ = ["AssignTable", "BackendTable", "Condition", "PlaceTable", "Range", "Rule", "Way"]
 
 _DATA = frozenset(["NCW", "NCHW", "NCDHW"])
 _KERNEL = frozenset(["OIW", "OIHW", "OIDHW"])
@@ -81,6 +81,13 @@ def _attribute(value: object) -> object:
     return value
 
 
+def _free_of_charge(places: object) -> object:
+    """A place's name, or several, stand for these at no cost."""
+    if isinstance(places, str):
+        return {places: 0}
+    return dict.fromkeys(places, 0) if isinstance(places, list) and all(isinstance(p, str) for p in places) else places
+
+
 _ONNX_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
 _Text = Annotated[str, Field(min_length=1, max_length=256)]
 _LayoutText = Annotated[_Text, AfterValidator(_layout)]
@@ -93,6 +100,7 @@ _SCALAR = {"type": ["number", "string"]}
 _Attribute = Annotated[
     Any, AfterValidator(_attribute), WithJsonSchema({"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]})
 ]
+_Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 _Extent = Annotated[int, Field(ge=0, le=1 << 48)]
 
 
@@ -168,11 +176,57 @@ class Rule(Way):
         return self
 
 
-class BackendTable(_Table):
-    """A declarative backend: the backend that it extends, and the rules that it puts before it."""
+class _Selection(_Table):
+    """Which nodes: by operator, by name, and by what they must be. What is not said is no condition."""
 
-    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+    op: Annotated[list[_Pattern], Field(min_length=1, max_length=256), _one_or_several(_Pattern, 256, least=1)] = ["*"]
+    nodes: Annotated[list[_Text], Field(min_length=1, max_length=256), _one_or_several(_Text, 256, least=1)] = ["*"]
+    when: Condition = Condition()
+
+
+class PlaceTable(_Selection):
+    """One device of several: its backend, rules that it puts before it, the nodes that it takes, and what crossing in
+    or out of it costs: bytes of memory traffic for each byte, and for each tensor."""
+
+    name: _Name
+    backend: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
+    rule: Annotated[list[Rule], Field(max_length=256)] = []
+    crossing: Annotated[float, Field(ge=0, le=1e4, strict=False)] = 1.0
+    crossing_fixed: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
+
+
+class AssignTable(_Selection):
+    """Where nodes may run: places by name, and what running there costs in bytes of memory traffic."""
+
+    places: Annotated[
+        dict[_Name, Annotated[int, Field(ge=0, le=MAX_COST)]],
+        Field(min_length=1, max_length=16),
+        BeforeValidator(_free_of_charge, json_schema_input_type=_Name | list[_Name] | dict[_Name, int]),
+    ]
+
+
+class BackendTable(_Table):
+    """A declarative backend: the backend that it extends, and the rules that it puts before it; or several places with
+    a backend each, and which nodes run where."""
+
+    name: _Name
     version: Literal[1] = 1
     description: Annotated[str, Field(max_length=1024)] = ""
     extends: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
     rule: Annotated[list[Rule], Field(max_length=256)] = []
+    place: Annotated[list[PlaceTable], Field(max_length=16)] = []
+    assign: Annotated[list[AssignTable], Field(max_length=256)] = []
+    host: _Name | None = None
+
+    @model_validator(mode="after")
+    def _names_its_places(self) -> BackendTable:
+        names = [each.name for each in self.place]
+        if len(set(names)) < len(names):
+            raise _fault("a name of its own for each place", ", ".join(names))
+        if self.place and (self.rule or "extends" in self.model_fields_set):
+            raise _fault("places, or a backend that is extended by rules: a place has rules of its own", "both")
+        known = " or ".join(names) or "places, each in a table [[place]]"
+        for name in [self.host, *(name for each in self.assign for name in each.places)]:
+            if name is not None and name not in names:
+                raise _fault(known, repr(name))
+        return self

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relayout.backend import Backend
 from relayout.errors import BackendError, RelayoutError
+
+if TYPE_CHECKING:
+    from relayout.declarative_table import BackendTable
 
 __all__ = ["GROUP", "Plugin", "find_backends", "load"]
 
@@ -72,17 +75,18 @@ def load(
     *,
     options: Mapping[str, Any],
     allow_files: bool = True,
+    context: Backend | None = None,
 ) -> Backend:
-    """See `relayout.backend.load_backend`."""
+    """See `relayout.backend.load_backend`. `context` is the outermost backend, where that is another."""
     given = {name: value for name, value in options.items() if value}
     if isinstance(spec, Mapping):
-        return _configured(_declared(spec), given)
+        return _configured(_declared(spec, context), given)
     if isinstance(spec, str | os.PathLike):
         name = os.fspath(spec)
         if allow_files and name.endswith(_FILES):
-            return _configured(_declared(Path(name)), given)
-        return _configured(_named(name).load(), given, name)
-    return _configured(spec, given)
+            return _configured(_declared(Path(name), context), given)
+        return _configured(_named(name).load(), given, name, context)
+    return _configured(spec, given, context=context)
 
 
 def _claims() -> dict[str, list[Plugin]]:
@@ -123,23 +127,38 @@ def _only(name: str, plugins: list[Plugin]) -> Plugin:
     return plugins[0]
 
 
-def _declared(source: Mapping[str, Any] | Path) -> Backend:
-    from relayout.declarative import DeclarativeBackend
+def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) -> Backend:
     from relayout.declarative_reading import check_table, read_table
 
     table = read_table(source) if isinstance(source, Path) else check_table(source)
+    where = "inline backend" if isinstance(source, Mapping) else str(source)
+    if not table.place:
+        return _extending(table, f"{where}, extends")(context)
+    from relayout.declarative_places import composite, table_of
+
+    makers = [_extending(table_of(each), f"{where}, place[{i}].backend") for i, each in enumerate(table.place)]
+    return composite(table, makers, context)
+
+
+def _extending(table: BackendTable, where: str) -> Callable[[Backend | None], Backend]:
+    """What makes the backend of a table without places, given its context. Raises BackendError at once."""
+    from relayout.declarative import DeclarativeBackend
+
     try:
         extended = _named(table.extends).load()
     except BackendError as error:
-        where = "inline backend" if isinstance(source, Mapping) else str(source)
         raise BackendError(
             f"it extends {table.extends!r}: {error.problem}",
-            where=f"{where}, extends",
+            where=where,
             expected=error.expected,
             found=error.found,
             hint=error.hint,
         ) from error
-    return DeclarativeBackend(table, lambda context: _configured(extended, {}, table.extends, context))
+
+    def make(context: Backend | None) -> Backend:
+        return DeclarativeBackend(table, lambda outermost: _configured(extended, {}, table.extends, outermost), context)
+
+    return make
 
 
 def _configured(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from relayout.formulation import Formulation, Touch
 from relayout.memory_format import Atom, Order
-from relayout.report import Conversion, RequiredBy
+from relayout.report import Conversion, Crossing, RequiredBy
 from relayout.views import Operand
 
-__all__ = ["conversions_of"]
+__all__ = ["conversions_of", "crossings_of"]
 
 
 def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Conversion, ...]:
@@ -27,6 +27,26 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
                 bytes=made.bytes,
                 producer=giver.label,
                 required_by=tuple(_required_by(formulation, assignment, touch) for touch in made.wanted_by),
+            )
+        )
+    return tuple(found)
+
+
+def crossings_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Crossing, ...]:
+    """What this assignment brings from one place to another, in the report's words, in the order of the graph."""
+    found = []
+    for crossed in formulation.crossings(assignment):
+        giver = formulation.requirements.choices[crossed.producer.choice]
+        found.append(
+            Crossing(
+                value=crossed.tensor.root.name or "",
+                from_=crossed.source,
+                to=crossed.target,
+                layout=_shown(formulation, giver.ports[crossed.producer.port].operand, crossed.format),
+                bytes=crossed.bytes,
+                cost=crossed.cost,
+                producer=giver.label,
+                required_by=tuple(_required_by(formulation, assignment, touch) for touch in crossed.wanted_by),
             )
         )
     return tuple(found)

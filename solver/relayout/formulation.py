@@ -1,27 +1,34 @@
 """Requirements -> the problem as pure data, and the way back from an assignment to formats.
 
-A conversion is priced as a transpose of the whole tensor: twice its bytes, read and write. Formats with the same normal
-form are one format: there is nothing to convert.
+A conversion is priced as a transpose of the whole tensor: its bytes read and written (see `relayout.prices`). Formats
+with the same normal form are one format: there is nothing to convert. Where nodes run at several places, a tensor that
+more than one of them may touch has choices of its own: where it crosses, and in which format (see `relayout.arrivals`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import permutations
 
 import onnx_ir as ir
 
-from relayout.backend import Backend, TensorType
+from relayout.arrivals import Arrivals, Stated
+from relayout.backend import Backend
+from relayout.choices import Alternative
 from relayout.cost import Scale
 from relayout.errors import InternalError
-from relayout.layout import Layout
-from relayout.memory_format import Order, atom_extent
-from relayout.pricing import tensor_bytes
+from relayout.memory_format import Order
+from relayout.prices import Prices
 from relayout.problem import Choice, Problem, Use, Value
 from relayout.requirements import Requirements
 from relayout.views import Tensor
 
-__all__ = ["Formulation", "Made", "Touch", "formulate"]
+__all__ = ["PLACE_KEY", "Crossed", "Formulation", "Made", "Touch", "formulate"]
+
+PLACE_KEY = "relayout.place"
+"""The metadata of a node that says where it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,8 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One conversion of a solution: `tensor` from the format that its producer gives to one that somebody wants."""
+    """One conversion of a solution: `tensor` from the format that its producer gives, or in which it came to a device,
+    to one that somebody wants there. `bytes` are read and written; `cost` is what it is priced at."""
 
     tensor: Tensor
     source: Order
@@ -42,25 +50,53 @@ class Made:
     bytes: int
     producer: Touch
     wanted_by: tuple[Touch, ...]
+    cost: int
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """One tensor that a solution brings from one place to another: its size in bytes, and what that is priced at."""
+
+    tensor: Tensor
+    format: Order
+    source: str
+    target: str
+    bytes: int
+    cost: int
+    producer: Touch
+    wanted_by: tuple[Touch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A tensor with its producer and its readers."""
+    """A tensor with its producer and its readers, its formats, the places that may touch it, and how it gets from one
+    to another where there are several."""
 
     tensor: Tensor
     producer: Touch
     readers: tuple[Touch, ...]
+    formats: tuple[Order, ...]
+    places: tuple[str, ...]
+    arrivals: Arrivals | None = None
+
+    @property
+    def touches(self) -> tuple[Touch, ...]:
+        return (self.producer, *self.readers)
 
 
 @dataclass(frozen=True, slots=True)
 class Formulation:
-    """A problem with what its numbers mean. Choice c is `requirements.choices[c]`; costs are in the scale's units."""
+    """A problem with what its numbers mean. Choice c is `requirements.choices[c]`; after those come the arrivals of
+    tensors at places, if there are several. Costs are in the scale's units.
+
+    An assignment of the requirements' choices says it all: the cheapest arrivals follow from it.
+    """
 
     problem: Problem
     requirements: Requirements
     scale: Scale
-    charges: Mapping[Tensor, int]
+    prices: Prices
     held: tuple[_Held, ...]
 
     def source_assignment(self) -> tuple[int, ...] | None:
@@ -73,74 +109,213 @@ class Formulation:
             picked.append(natural)
         return tuple(picked)
 
-    def conversions(self, assignment: Sequence[int]) -> Iterator[Made]:
-        """The conversions that this assignment needs, each once, by tensor."""
-        for held in self.held:
-            produced = self._format(held.producer, assignment)
-            wanted: dict[Order, list[Touch]] = {}
-            for reader in held.readers:
-                wanted.setdefault(self._format(reader, assignment), []).append(reader)
-            for target, readers in wanted.items():
-                if target != produced:
-                    charge = self.charges[held.tensor]
-                    yield Made(held.tensor, produced, target, charge, held.producer, tuple(readers))
+    def of_nodes(self, assignment: Sequence[int]) -> tuple[int, ...]:
+        """The part of a problem's assignment that is about the requirements' choices."""
+        return tuple(assignment[: len(self.requirements.choices)])
 
-    def _format(self, touch: Touch, assignment: Sequence[int]) -> Order:
-        return self.requirements.choices[touch.choice].alternatives[assignment[touch.choice]].formats[touch.port]
+    def completed(self, assignment: Sequence[int]) -> tuple[int, ...] | None:
+        """An assignment of the requirements' choices with the arrivals that follow; None where there are none."""
+        picked = list(assignment)
+        for held in self.held:
+            if held.arrivals is not None:
+                try:
+                    picked += held.arrivals.completed(*self._stand(held, assignment))
+                except ValueError:
+                    return None
+        return tuple(picked)
+
+    def conversions(self, assignment: Sequence[int]) -> Iterator[Made]:
+        """The conversions that this assignment needs, each once a place, by tensor."""
+        for held in self.held:
+            if held.arrivals is None:
+                yield from self._made(held, assignment)
+            else:
+                yield from self._made_apart(held, held.arrivals, assignment)
+
+    def crossings(self, assignment: Sequence[int]) -> Iterator[Crossed]:
+        """What this assignment brings from one place to another, each tensor once a format, by tensor."""
+        for held in self.held:
+            if held.arrivals is None:
+                continue
+            place, lies, wanted = self._stand(held, assignment)
+            for target, formats in held.arrivals.plan(place, lies, wanted).items():
+                for f in formats:
+                    format_ = held.formats[f]
+                    size = self.prices.bytes_of(held.tensor, format_)
+                    cost = self.prices.crossing(held.tensor, format_, place, target)
+                    readers = self._readers(held, assignment, target)
+                    direct = [t for t in readers if self._alternative(t, assignment).formats[t.port] == format_]
+                    yield Crossed(
+                        held.tensor, format_, place, target, size, cost, held.producer, tuple(direct or readers)
+                    )
+
+    def _made(self, held: _Held, assignment: Sequence[int]) -> Iterator[Made]:
+        giver = self._alternative(held.producer, assignment)
+        produced = giver.formats[held.producer.port]
+        wanted: dict[Order, list[Touch]] = {}
+        for reader in held.readers:
+            wanted.setdefault(self._alternative(reader, assignment).formats[reader.port], []).append(reader)
+        for target, readers in wanted.items():
+            if target != produced:
+                yield self._conversion(held, giver.place, produced, target, readers)
+
+    def _made_apart(self, held: _Held, arrivals: Arrivals, assignment: Sequence[int]) -> Iterator[Made]:
+        place, lies, wanted = self._stand(held, assignment)
+        plan = arrivals.plan(place, lies, wanted)
+        for at, f, g in arrivals.made(place, lies, wanted, plan):
+            source, target = held.formats[f], held.formats[g]
+            readers = [
+                touch
+                for touch in self._readers(held, assignment, at)
+                if self._alternative(touch, assignment).formats[touch.port] == target
+            ]
+            if not readers:  # it is made to cross
+                readers = [t for q, formats in plan.items() if g in formats for t in self._readers(held, assignment, q)]
+            yield self._conversion(held, at, source, target, readers)
+
+    def _conversion(
+        self, held: _Held, place: str, source: Order, target: Order, readers: Sequence[Touch]
+    ) -> Made:
+        moved = self.prices.traffic(held.tensor, source, target)
+        cost = self.prices.conversion(held.tensor, place, source, target)
+        if cost is None:
+            raise InternalError(f"tensor '{held.tensor.root.name}' is wanted in a format that cannot be made")
+        return Made(held.tensor, source, target, moved, held.producer, tuple(readers), cost, place)
+
+    def _stand(self, held: _Held, assignment: Sequence[int]) -> tuple[str, int, dict[str, frozenset[int]]]:
+        """Where the tensor is made, in which format, and in which it is wanted at each place."""
+        number = {f: i for i, f in enumerate(held.formats)}
+        giver = self._alternative(held.producer, assignment)
+        wanted: dict[str, set[int]] = {}
+        for reader in held.readers:
+            taker = self._alternative(reader, assignment)
+            wanted.setdefault(taker.place, set()).add(number[taker.formats[reader.port]])
+        lies = number[giver.formats[held.producer.port]]
+        return giver.place, lies, {place: frozenset(formats) for place, formats in wanted.items()}
+
+    def _readers(self, held: _Held, assignment: Sequence[int], place: str) -> list[Touch]:
+        return [touch for touch in held.readers if self._alternative(touch, assignment).place == place]
+
+    def _alternative(self, touch: Touch, assignment: Sequence[int]) -> Alternative:
+        return self.requirements.choices[touch.choice].alternatives[assignment[touch.choice]]
 
 
 def formulate(
-    requirements: Requirements, elements: Callable[[ir.Shape | None], int], backend: Backend, objective: str
+    requirements: Requirements,
+    elements: Callable[[ir.Shape | None], int],
+    backend: Backend,
+    objective: str,
+    *,
+    host: str | None = None,
 ) -> Formulation:
-    """The problem of choosing every node's alternative at the least cost of conversions.
+    """The problem of choosing every node's alternative at the least cost of conversions, and of crossings.
 
-    `elements` counts the elements of a shape, symbolic dims priced.
+    `elements` counts the elements of a shape, symbolic dims priced. `host` is the place of the graph's inputs and
+    outputs; without it they are where they cost least.
     """
-    held = _hold(requirements)
-    charges = {h.tensor: 2 * tensor_bytes(elements(h.tensor.root.shape), h.tensor.root.dtype) for h in held}
-    formats = {h.tensor: _formats(requirements, h) for h in held}
-    costs = [a.cost for c in requirements.choices for a in c.alternatives]
-    copies = [min(len(formats[h.tensor]) - 1, len(h.readers)) for h in held]
-    special = type(backend).conversion_cost is not Backend.conversion_cost
-    prices = {h.tensor: _prices(requirements, backend, h, formats[h.tensor]) if special else {} for h in held}
-    all_charges = [*charges.values(), *costs, *(p for table in prices.values() for p in table.values())]
-    most_bytes = (
-        sum(n * max([charges[h.tensor], *prices[h.tensor].values()]) for n, h in zip(copies, held, strict=True))
-        + sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
-    )
-    scale = Scale.of(objective, all_charges, (most_bytes, sum(copies), len(requirements.choices)))
-
-    choices = tuple(
+    places = backend.places()
+    if places:
+        _settle(requirements, places, (host,) if host is not None else places)
+    prices = Prices(requirements, backend, elements)
+    held = _hold(requirements, apart=bool(places))
+    scale = _scale(requirements, prices, held, objective)
+    choices = [
         Choice(choice.label, tuple(scale.price(a.cost, 0, not a.is_source) for a in choice.alternatives))
         for choice in requirements.choices
-    )
-    values = []
+    ]
+    values: list[Value] = []
     uniform: dict[tuple[int, int], tuple[tuple[int | None, ...], ...]] = {}
+    settled: list[_Held] = []
     for h in held:
-        known = formats[h.tensor]
-        if len(known) == 1:
-            continue
-        charge = charges[h.tensor]
-        table = prices[h.tensor]
-        if table or not all(a.is_whole for f in known for a in f):
-            conversion = tuple(
-                tuple(_conversion(scale, h.tensor, table, f, g, charge) for g in known) for f in known
-            )
+        number = {f: i for i, f in enumerate(h.formats)}
+        arrivals = None
+        if len(h.places) > 1:
+            giver, *takers = [_stated(requirements, touch, number) for touch in h.touches]
+            change, carry = partial(_change, prices, scale, h), partial(_carry, prices, scale, h)
+            arrivals = Arrivals(h.tensor.root.name or "", len(number), giver, tuple(takers), change, carry)
+            values += arrivals.values(len(choices))
+            choices += arrivals.choices()
+        elif len(h.formats) > 1:
+            conversion = _conversions(prices, scale, h, uniform)
+            producer, *readers = [_use(requirements, touch, number) for touch in h.touches]
+            values.append(Value(h.tensor.root.name or "", producer, tuple(readers), conversion))
+        settled.append(replace(h, arrivals=arrivals) if arrivals is not None else h)
+    return Formulation(Problem(tuple(choices), tuple(values)), requirements, scale, prices, tuple(settled))
+
+
+def _stated(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Stated:
+    alternatives = requirements.choices[touch.choice].alternatives
+    return touch.choice, tuple([(a.place, number[a.formats[touch.port]]) for a in alternatives])
+
+
+def _use(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Use:
+    alternatives = requirements.choices[touch.choice].alternatives
+    return Use(touch.choice, tuple([number[a.formats[touch.port]] for a in alternatives]))
+
+
+def _change(prices: Prices, scale: Scale, held: _Held, place: str, source: int, target: int) -> int | None:
+    cost = prices.conversion(held.tensor, place, held.formats[source], held.formats[target])
+    return None if cost is None else scale.price(cost, int(source != target))
+
+
+def _carry(prices: Prices, scale: Scale, held: _Held, source: str, target: str, format_: int) -> int:
+    return scale.price(prices.crossing(held.tensor, held.formats[format_], source, target))
+
+
+_Table = tuple[tuple[int | None, ...], ...]
+
+
+def _conversions(prices: Prices, scale: Scale, held: _Held, uniform: dict[tuple[int, int], _Table]) -> _Table:
+    """The prices for a tensor that stays at one place. Equal tables are one object: networks repeat their blocks."""
+    known = held.formats
+    (place,) = held.places
+    numbers = range(len(known))
+    if not prices.is_uniform(known, place):
+        return tuple(tuple(_change(prices, scale, held, place, f, g) for g in numbers) for f in numbers)
+    charge = prices.traffic(held.tensor, known[0], known[0])
+    key = (len(known), charge)
+    if key not in uniform:
+        price = scale.price(charge, 1)
+        uniform[key] = tuple(tuple(0 if f == g else price for g in numbers) for f in numbers)
+    return uniform[key]
+
+
+def _scale(requirements: Requirements, prices: Prices, held: Sequence[_Held], objective: str) -> Scale:
+    """The scale for all that may be charged, and at most how much of it can add up."""
+    charges = {a.cost for c in requirements.choices for a in c.alternatives}
+    most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
+    most_conversions = 0
+    for h in held:
+        known, places = h.formats, h.places
+        own = [prices.traffic(h.tensor, known[0], known[0])]
+        if not all(prices.is_uniform(known, place) for place in places):
+            pairs = [(p, f, g) for p in places for f, g in permutations(known, 2)]
+            own += [c for p, f, g in pairs if (c := prices.conversion(h.tensor, p, f, g)) is not None]
+        crossings = [prices.crossing(h.tensor, f, p, q) for f in known for p in places for q in places if p != q]
+        copies = min(len(known) - 1, len(h.readers)) * len(places) + len(places) - 1
+        charges.update(own, crossings)
+        most_bytes += copies * max(own) + (len(places) - 1) * len(known) * max(crossings, default=0)
+        most_conversions += copies
+    return Scale.of(objective, charges, (most_bytes, most_conversions, len(requirements.choices)))
+
+
+def _settle(requirements: Requirements, places: Sequence[str], hosts: Sequence[str]) -> None:
+    """Let the graph's inputs and outputs be at any of the hosts. To run a node where it was told to before, or else at
+    the first place that takes it, is to leave it as it is."""
+    for choice in requirements.choices:
+        if choice.node is None:
+            spread = [(a, said, p) for p in hosts for a, said in zip(choice.alternatives, choice.layouts, strict=True)]
+            choice.alternatives = [replace(a, place=p) for a, _, p in spread]
+            choice.layouts = [said for _, said, _ in spread]
+            usual = hosts[0]
         else:
-            key = (len(known), charge)
-            if key not in uniform:
-                price = scale.price(charge, 1)
-                uniform[key] = tuple(
-                    tuple(0 if i == j else price for j in range(len(known))) for i in range(len(known))
-                )
-            conversion = uniform[key]
-        number = {f: i for i, f in enumerate(known)}
-        uses = [_use(requirements, touch, number) for touch in (h.producer, *h.readers)]
-        values.append(Value(h.tensor.root.name or "", uses[0], tuple(uses[1:]), conversion))
-    return Formulation(Problem(choices, tuple(values)), requirements, scale, charges, held)
+            known = {a.place for a in choice.alternatives}
+            told = choice.node.metadata_props.get(PLACE_KEY)
+            usual = told if told in known else next(p for p in places if p in known)
+        choice.alternatives = [replace(a, is_source=a.is_source and a.place == usual) for a in choice.alternatives]
 
 
-def _hold(requirements: Requirements) -> tuple[_Held, ...]:
+def _hold(requirements: Requirements, *, apart: bool) -> tuple[_Held, ...]:
     producers: dict[Tensor, Touch] = {}
     readers: dict[Tensor, list[Touch]] = {}
     for c, choice in enumerate(requirements.choices):
@@ -153,53 +328,23 @@ def _hold(requirements: Requirements) -> tuple[_Held, ...]:
     for tensor in readers:
         if tensor not in producers:
             raise InternalError(f"tensor '{tensor.root.name}' is read and nothing gives it")
-    return tuple(_Held(t, producers[t], tuple(readers[t])) for t in producers if t in readers)
-
-
-def _formats(requirements: Requirements, held: _Held) -> tuple[Order, ...]:
-    found: dict[Order, None] = {}
-    for touch in (held.producer, *held.readers):
-        for alternative in requirements.choices[touch.choice].alternatives:
-            found[alternative.formats[touch.port]] = None
+    found = []
+    for tensor, producer in producers.items():
+        if tensor in readers:
+            touches = (producer, *readers[tensor])
+            places = _places(requirements, touches) if apart else ("",)
+            found.append(_Held(tensor, producer, touches[1:], _formats(requirements, touches), places))
     return tuple(found)
 
 
-def _use(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Use:
-    alternatives = requirements.choices[touch.choice].alternatives
-    return Use(touch.choice, tuple(number[a.formats[touch.port]] for a in alternatives))
+def _places(requirements: Requirements, touches: Sequence[Touch]) -> tuple[str, ...]:
+    choices = dict.fromkeys(touch.choice for touch in touches)
+    return tuple(dict.fromkeys(a.place for c in choices for a in requirements.choices[c].alternatives))
 
 
-def _conversion(
-    scale: Scale, tensor: Tensor, table: Mapping[tuple[Order, Order], int], source: Order, target: Order, charge: int
-) -> int | None:
-    if source == target:
-        return 0
-    # A Reshape to the atoms can leave one extent open; with two unknown ones it cannot be written.
-    unknown = sum(not isinstance(atom_extent(a, tensor.extents), int) for a in source)
-    if unknown > 1 and not all(a.is_whole for a in (*source, *target)):
-        return None
-    return scale.price(table.get((source, target), charge), 1)
-
-
-def _prices(
-    requirements: Requirements,
-    backend: Backend,
-    held: _Held,
-    formats: tuple[Order, ...],
-) -> dict[tuple[Order, Order], int]:
-    """The conversions that the backend prices itself."""
-    found: dict[tuple[Order, Order], int] = {}
-    producer = requirements.choices[held.producer.choice].ports[held.producer.port].operand
-    rank = len(held.tensor.extents)
-    dtype = held.tensor.root.dtype
-    size = max(1, dtype.bitwidth // 8) if dtype is not None and dtype.bitwidth else 4
-    letters = {f: requirements.names.in_order(producer, f) for f in formats}
-    for f in formats:
-        shape = tuple(held.tensor.extents[a.axis] for a in f)
-        for g in formats:
-            source = Layout.from_names(letters[f] or "") if letters[f] else Layout.any(len(f))
-            target = Layout.from_names(letters[g] or "") if letters[g] else Layout.any(len(g))
-            price = backend.conversion_cost(TensorType(size, shape), source, target) if f != g and rank else None
-            if price is not None:
-                found[f, g] = price
-    return found
+def _formats(requirements: Requirements, touches: Sequence[Touch]) -> tuple[Order, ...]:
+    found: dict[Order, None] = {}
+    for touch in touches:
+        for alternative in requirements.choices[touch.choice].alternatives:
+            found[alternative.formats[touch.port]] = None
+    return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -15,18 +15,18 @@ import onnx_ir as ir
 from relayout.backend import Backend, load_backend
 from relayout.cost import OBJECTIVES
 from relayout.errors import InfeasibleError, OutOfTimeError, UsageError
-from relayout.explain import conversions_of
-from relayout.formulation import Formulation, formulate
+from relayout.explain import conversions_of, crossings_of
+from relayout.formulation import PLACE_KEY, Formulation, formulate
 from relayout.layout_functions import drop_unused
 from relayout.model_io import Source, collector_paused, read_model, to_json, to_proto, warnings_of
 from relayout.pricing import price_dims, tensor_bytes
-from relayout.report import Conversion, Report, SolverFacts, Totals
+from relayout.report import Conversion, Crossing, Placement, Report, SolverFacts, Totals
 from relayout.requirements import collect_requirements
 from relayout.rewrite import rewrite
 from relayout.rules import Relabel
 from relayout.solve import Solution, solve
 from relayout.totals import totals
-from relayout.views import Tensors, collect_tensors
+from relayout.views import Tensors, collect_tensors, graphs_of
 
 __all__ = ["Options", "Outcome", "inline_functions", "legalize", "legalize_model", "output_path"]
 
@@ -128,8 +128,8 @@ def legalize_model(
     elements = price_dims(model, dims)
     run = _Run(model, backend, options, elements, progress or (lambda stage: None))
     run.legalize(model.graph, {**_declared(model), **(options.input_layouts or {})}, options.output_layouts or {})
-    for graph in list(model.graph.subgraphs()):
-        run.legalize(graph, {}, {})
+    for graph, holder in list(_inner_graphs(model.graph)):
+        run.legalize(graph, {}, {}, holder)
     if run.changed:
         drop_unused(model)
     after = totals(model, dims) if run.changed else before
@@ -151,14 +151,21 @@ class _Run:
         self.changed = False
         self.solved: list[tuple[Solution, int, int]] = []
         self.conversions: list[Conversion] = []
+        self.crossings: list[Crossing] = []
+        self.places: dict[str, list[str]] = {place: [] for place in backend.places()}
         self.warnings: dict[str, None] = dict.fromkeys(warnings_of(model))
         self.seconds: dict[str, float] = {}
         self.deadline = None if options.time_limit is None else perf_counter() + options.time_limit
 
     def legalize(
-        self, graph: ir.Graph, input_layouts: Mapping[str, str], output_layouts: Mapping[str, str]
+        self,
+        graph: ir.Graph,
+        input_layouts: Mapping[str, str],
+        output_layouts: Mapping[str, str],
+        holder: ir.Node | None = None,
     ) -> None:
-        """One graph. If the best assignment spends what the source spends and changes no node, it stays as it is."""
+        """One graph, that of the model or one inside the node `holder`. If the best assignment spends what the source
+        spends and changes no node, it stays as it is."""
         options = self.options
         clock = perf_counter()
         self.tell("requirements")
@@ -171,7 +178,8 @@ class _Run:
             output_layouts=output_layouts,
             elements=self.elements,
         )
-        formulation = formulate(requirements, self.elements, self.backend, options.objective)
+        host = self.backend.host() if holder is None else holder.metadata_props.get(PLACE_KEY)
+        formulation = formulate(requirements, self.elements, self.backend, options.objective, host=host)
         clock = self._stage("build", clock)
         self.tell("solve")
         natural = formulation.source_assignment()
@@ -179,7 +187,7 @@ class _Run:
             formulation.problem,
             engine=options.engine,
             time_limit=None if self.deadline is None else max(self.deadline - perf_counter(), 0.001),
-            hint=natural,
+            hint=None if natural is None else formulation.completed(natural),
             max_conversions=self._conversions_left(),
         )
         for stage, seconds in solution.seconds.items():
@@ -190,8 +198,11 @@ class _Run:
         made = list(formulation.conversions(assignment))
         self.solved.append((solution, *_in_units(solution, formulation, assignment, options.objective)))
         self.conversions += conversions_of(formulation, assignment)
+        self.crossings += crossings_of(formulation, assignment)
+        self._note_places(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
-        if assignment != natural or (len(made), sum(m.bytes for m in made)) != self._spent(tensors):
+        # Where there are several places, each node says its own.
+        if self.places or assignment != natural or (len(made), sum(m.bytes for m in made)) != self._spent(tensors):
             rewrite(self.model, graph, self.backend, formulation, assignment)
             self.changed = True
         self._stage("rewrite", clock)
@@ -208,6 +219,11 @@ class _Run:
             before=before,
             after=after,
             conversions=tuple(self.conversions),
+            crossings=tuple(self.crossings),
+            places=tuple(
+                Placement(place=place, backend=self.backend.at(place).name, nodes=tuple(nodes))
+                for place, nodes in self.places.items()
+            ),
             solver=SolverFacts(
                 choices=sum(solution.choices for solution, _, _ in self.solved),
                 kernel_choices=sum(solution.kernel_choices for solution, _, _ in self.solved),
@@ -216,6 +232,12 @@ class _Run:
             ),
             warnings=tuple(self.warnings),
         )
+
+    def _note_places(self, formulation: Formulation, assignment: Sequence[int]) -> None:
+        for choice, picked in zip(formulation.requirements.choices, assignment, strict=True):
+            place, node = choice.alternatives[picked].place, choice.node
+            if node is not None and place in self.places:
+                self.places[place].append(node.name or node.outputs[0].name or "")
 
     def _spent(self, tensors: Tensors) -> tuple[int, int]:
         """How many Transposes of data the graph has that a view stands for, and the bytes that they move.
@@ -243,7 +265,7 @@ class _Run:
 
 def _assignment(solution: Solution, formulation: Formulation) -> tuple[int, ...]:
     if solution.status == "infeasible":
-        names = [formulation.requirements.choices[c].label for c in solution.conflict]
+        names = [formulation.problem.choices[c].name for c in solution.conflict]
         raise InfeasibleError("the requirements contradict each other", conflict=names)
     if solution.assignment is None:
         raise OutOfTimeError(
@@ -251,7 +273,7 @@ def _assignment(solution: Solution, formulation: Formulation) -> tuple[int, ...]
             found=f"bound {solution.bound}",
             hint="give it more time with --time-limit",
         )
-    return solution.assignment
+    return formulation.of_nodes(solution.assignment)
 
 
 def _in_units(
@@ -259,16 +281,25 @@ def _in_units(
 ) -> tuple[int, int]:
     """Cost and bound in the objective's own unit: bytes, or transposes."""
     made = list(formulation.conversions(assignment))
+    carried = sum(crossed.cost for crossed in formulation.crossings(assignment))
     own = sum(
         choice.alternatives[a].cost
         for choice, a in zip(formulation.requirements.choices, assignment, strict=True)
     )
-    cost = sum(m.bytes for m in made) + own if objective == "bytes" else len(made)
+    cost = sum(m.cost for m in made) + carried + own if objective == "bytes" else len(made)
     if solution.status == "optimal":
         return cost, cost
     scale = formulation.scale
     weight, unit = (scale.byte_weight, scale.unit) if objective == "bytes" else (scale.count_weight, 1)
     return cost, min(cost, (solution.bound or 0) // weight * unit)
+
+
+def _inner_graphs(graph: ir.Graph) -> Iterator[tuple[ir.Graph, ir.Node]]:
+    """The graphs inside a graph, each after the one around it, with the node that holds it."""
+    for node in graph:
+        for inner in graphs_of(node):
+            yield inner, node
+            yield from _inner_graphs(inner)
 
 
 def _declared(model: ir.Model) -> dict[str, str]:

@@ -6,11 +6,13 @@ has it) is taken for a batch and counts 1, any other counts 64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["BATCH", "DYNAMIC", "price_dims", "tensor_bytes"]
+from relayout.memory_format import Extent, Order
+
+__all__ = ["BATCH", "DYNAMIC", "padded_elements", "price_dims", "tensor_bytes"]
 
 BATCH = 1
 DYNAMIC = 64
@@ -60,6 +62,25 @@ def tensor_bytes(elements: int, dtype: ir.DataType | None) -> int:
     if dtype is None or dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         return 4 * elements
     return (elements * dtype.bitwidth + 7) // 8
+
+
+def padded_elements(elements: int, format_: Order, extents: Sequence[Extent]) -> int:
+    """How many elements a tensor of `elements` has in a format that pads some of its axes with zeros.
+
+    >>> from relayout.memory_format import Atom
+    >>> padded_elements(2 * 24, (Atom(0), Atom(1, 1, 32)), (2, 24))
+    64
+    """
+    reached: dict[int, int] = {}
+    for atom in format_:
+        extent = extents[atom.axis]
+        if isinstance(extent, int) and atom.outer > extent:
+            reached[atom.axis] = max(atom.outer, reached.get(atom.axis, 0))
+    for axis, reach in reached.items():
+        extent = extents[axis]
+        assert isinstance(extent, int)
+        elements = elements // extent * reach if extent else 0
+    return elements
 
 
 def _expression(dim: ir.SymbolicDim, sizes: Mapping[str | None, int]) -> int:

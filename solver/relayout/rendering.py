@@ -36,6 +36,10 @@ def render_text(report: Report, *, color: bool = False, width: int = 120) -> str
     console.print(_summary(report))
     if report.conversions:
         console.print(_conversions(report))
+    if report.places:
+        console.print(_places(report))
+    if report.crossings:
+        console.print(_crossings(report))
     if report.verification is not None:
         _print_verification(report, console.print)
     for warning in report.warnings:
@@ -145,6 +149,37 @@ def _conversions(report: Report) -> Table:
     folded = len(report.conversions) - len(running)
     if folded:
         table.caption = f"and {folded} folded into constants"
+    return table
+
+
+def _places(report: Report) -> Table:
+    from rich.box import ASCII
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=ASCII, title="places", title_justify="left")
+    for heading in ("place", "backend"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("nodes", justify="right")
+    for each in report.places:
+        table.add_row(Text(each.place), Text(each.backend), str(len(each.nodes)))
+    return table
+
+
+def _crossings(report: Report) -> Table:
+    from rich.box import ASCII
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=ASCII, title="crossings", title_justify="left")
+    for heading in ("value", "from", "to", "layout"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("MB", justify="right")
+    table.add_column("required by", overflow="fold")
+    for each in report.crossings:
+        readers = ", ".join(f"{by.node}:{by.operand}" for by in each.required_by)
+        cells = (each.value, each.from_, each.to, each.layout, _megabytes(each.bytes), readers)
+        table.add_row(*(Text(cell) for cell in cells))
     return table
 
 

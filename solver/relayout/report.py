@@ -13,10 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 __all__ = [
     "BoundaryValue",
     "Conversion",
+    "Crossing",
     "Explanation",
     "Finding",
     "Numeric",
     "OutputDifference",
+    "Placement",
     "Reason",
     "Report",
     "RequiredBy",
@@ -141,6 +143,28 @@ class BoundaryValue(_Record):
     tied_to: tuple[str, ...] = ()
 
 
+class Crossing(_Record):
+    """One value that is brought from one place to another, once for all who read it there: its layout, its bytes, what
+    that is priced at, and who reads it."""
+
+    value: str
+    from_: str = Field(alias="from")
+    to: str
+    layout: str
+    bytes: int = Field(ge=0)
+    cost: int = Field(ge=0)
+    producer: str | None = None
+    required_by: tuple[RequiredBy, ...] = ()
+
+
+class Placement(_Record):
+    """One place with its backend, and the source's nodes that run there, by name or by their first result's."""
+
+    place: str
+    backend: str
+    nodes: tuple[str, ...] = ()
+
+
 class SolverFacts(_Record):
     """The size of the problem, the choices that exact reduction left over, who solved it, and seconds by stage."""
 
@@ -216,6 +240,8 @@ class Report(_Record):
     after: Totals
     boundary: tuple[BoundaryValue, ...] = ()
     conversions: tuple[Conversion, ...] = ()
+    crossings: tuple[Crossing, ...] = ()
+    places: tuple[Placement, ...] = ()
     explanation: Explanation | None = None
     solver: SolverFacts | None = None
     verification: Verification | None = None

@@ -66,6 +66,8 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "after",
         "boundary",
         "conversions",
+        "crossings",
+        "places",
         "explanation",
         "solver",
         "verification",

@@ -1,0 +1,97 @@
+"""What it costs to make one format of a tensor from another, and to bring it from one device to another: in bytes.
+
+A conversion reads the tensor as it is and writes it as it shall be, zeros included where a format pads. A backend may
+price its own conversions otherwise. Which device a conversion runs on, if there are several, is said by its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from relayout.backend import Backend, TensorType
+from relayout.layout import Layout
+from relayout.memory_format import Order, atom_extent, with_units
+from relayout.pricing import padded_elements, tensor_bytes
+from relayout.requirements import Requirements
+from relayout.views import Tensor
+
+__all__ = ["Prices"]
+
+
+class Prices:
+    """The prices of one graph. `elements` counts the elements of a shape, symbolic dims priced."""
+
+    def __init__(
+        self, requirements: Requirements, backend: Backend, elements: Callable[[ir.Shape | None], int]
+    ) -> None:
+        self._names = requirements.names
+        self._operands = requirements.tensors.operands
+        self._backend = backend
+        self._elements = elements
+        self._at = {place: backend.at(place) for place in backend.places() or ("",)}
+        self._counts: dict[Tensor, int] = {}
+        self._asked: dict[tuple[Tensor, str, Order, Order], int | None] = {}
+
+    def is_uniform(self, formats: tuple[Order, ...], place: str) -> bool:
+        """Whether each of these formats is made from each other at one price."""
+        return not _prices_itself(self._at[place]) and all(a.is_whole for f in formats for a in f)
+
+    def bytes_of(self, tensor: Tensor, format_: Order) -> int:
+        """What the tensor takes in this format."""
+        count = self._counts.get(tensor)
+        if count is None:
+            count = self._counts[tensor] = self._elements(tensor.root.shape)
+        return tensor_bytes(padded_elements(count, format_, tensor.extents), tensor.root.dtype)
+
+    def traffic(self, tensor: Tensor, source: Order, target: Order) -> int:
+        """What a conversion reads and writes."""
+        return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
+
+    def conversion(self, tensor: Tensor, place: str, source: Order, target: Order) -> int | None:
+        """What making `target` from `source` costs at a place; None: it cannot be made."""
+        if source == target:
+            return 0
+        if not _can_be_written(tensor, source, target):
+            return None
+        backend = self._at[place]
+        if not _prices_itself(backend):
+            return self.traffic(tensor, source, target)
+        question = (tensor, place, source, target)
+        if question not in self._asked:
+            self._asked[question] = self._ask(backend, tensor, source, target)
+        cost = self._asked[question]
+        return self.traffic(tensor, source, target) if cost is None else cost
+
+    def crossing(self, tensor: Tensor, format_: Order, source: str, target: str) -> int:
+        """What bringing the tensor in this format from one place to another costs."""
+        return self._backend.crossing_cost(self.bytes_of(tensor, format_), source, target)
+
+    def _ask(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> int | None:
+        operand = self._operands[tensor.root]
+        if operand is None or not tensor.extents:
+            return None
+        dtype = tensor.root.dtype
+        size = max(1, dtype.bitwidth // 8) if dtype is not None and dtype.bitwidth else 4
+        whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
+        lies = TensorType(size, tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
+        named = [self._names.layout(operand, order) for order in whole]
+        given, wanted = [n or Layout.any(len(order)) for n, order in zip(named, whole, strict=True)]
+        # Without a layout's name there is no telling the backend's operator what to make.
+        own = backend.conversion(lies, given, wanted) if all(named) else None
+        if own is not None and own.cost is not None:
+            return own.cost
+        return backend.conversion_cost(lies, given, wanted)
+
+
+def _prices_itself(backend: Backend) -> bool:
+    kind = type(backend)
+    return kind.conversion_cost is not Backend.conversion_cost or kind.conversion is not Backend.conversion
+
+
+def _can_be_written(tensor: Tensor, source: Order, target: Order) -> bool:
+    """A Reshape to the atoms can leave one extent open; with two unknown ones it cannot be written."""
+    if all(a.is_whole for a in (*source, *target)):
+        return True
+    return sum(not isinstance(atom_extent(a, tensor.extents), int) for a in source) <= 1
