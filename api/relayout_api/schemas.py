@@ -133,13 +133,13 @@ class BackendList(_Strict):
 
 
 class LayoutText(_Strict):
-    """A layout in Glow's language."""
+    """A layout in Glow's language, TVM's or XLA's."""
 
-    layout: Annotated[str, Field(max_length=4096, examples=["N[a=32]HWC", "NCHWc[tile:16]"])]
+    layout: Annotated[str, Field(max_length=4096, examples=["N[a=32]HWC", "NCHW16c", "{1,0}"])]
 
 
 class DimInfo(_Strict):
-    """One dimension, outermost first: its letter or `*`, its extensions as written, its alignment in bytes."""
+    """A dimension, outermost first: its name or axis number, its extensions as written, its alignment in bytes."""
 
     name: str
     extensions: list[str]

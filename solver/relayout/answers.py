@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.errors import BackendError, InputError, LayoutSyntaxError
 from relayout.layout import Layout
+from relayout.roles import DATA, OTHER, input_role, is_transposed, own_layout, result_role, spatial_letters
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -108,10 +109,20 @@ class _Question:
         if not isinstance(given, Layout):
             raise self.nonsense("a Layout or its string", _shown(given), n)
         if axis_count(given) == rank or value.shape is None:
-            return given
+            return self.named(given, n) if given.is_numbered else given
         if str(given) == "*":
             return Layout.any(rank)
         raise self.nonsense(f"a layout of rank {rank}, as the tensor", f"{str(given)!r}, of rank {given.rank}", n)
+
+    def named(self, given: Layout, n: int) -> Layout:
+        """The layout in the letters of the operator, where it names its axes; where not, as it is."""
+        role = input_role(self.node, n) if self.kind == "input" else result_role(self.node, n)
+        spatial = spatial_letters(given.rank)
+        if role == OTHER or spatial is None:
+            return given
+        own = own_layout(self.node, role, given.rank, is_result=self.kind == "result")
+        native = "NC" if role == DATA else "IO" if is_transposed(self.node) else "OI"
+        return given.with_names(native + spatial if own.is_any else own.names)
 
     def cost(self, given: object) -> int:
         try:

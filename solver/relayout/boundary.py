@@ -300,6 +300,8 @@ def _label(ends: Sequence[_End]) -> str:
 def _axes(operand: Operand, letters: str | None, wanted: str, where: str) -> Axes:
     """The operand's axes in the order that the layout says, by these letters."""
     layout = Layout.parse(wanted)
+    if layout.is_numbered and layout.rank == len(operand.view.axes):
+        return tuple(int(axis) for axis in layout.names)
     if letters is None or sorted(layout.names) != sorted(letters):
         raise UsageError(
             "the layout does not fit the tensor",

@@ -2,6 +2,9 @@
 
 A lower-case letter beside its upper-case one is the inner part of that dimension and carries its size in the namespace
 `tile`: `NCHWc[tile:16]` is TVM's `NCHW16c`. A lower-case letter without its upper-case one is a dimension of its own.
+
+A layout may be of numbers in place of names: XLA's `{1,3,2,0}`, minor to major, where a number is the place of an axis
+in the tensor as the source graph has it. Such a one needs no operator that names axes.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from relayout.errors import InputError
+from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout_syntax import dims_fault, extension_fault, name_fault, namespace_fault, number, read, read_tvm
 
 __all__ = ["CANONICAL", "COMMON", "Dim", "Layout", "default_layout"]
@@ -97,8 +100,9 @@ class Layout:
         fault = dims_fault([(dim.name, dim.extensions) for dim in self.dims])
         if fault is not None:
             raise fault.error("".join(parts), sum(map(len, parts[: fault.place])))
-        object.__setattr__(self, "names", "".join([dim.name for dim in self.dims]))
-        object.__setattr__(self, "_text", "".join(parts))
+        names = "".join([dim.name for dim in self.dims])
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "_text", f"{{{','.join(reversed(names))}}}" if names.isdecimal() else "".join(parts))
         object.__setattr__(self, "_hash", hash(self.dims))
 
     def __str__(self) -> str:
@@ -126,7 +130,10 @@ class Layout:
 
     @classmethod
     def from_names(cls, names: str) -> Layout:
-        """The layout with these names and no extensions; unlike in `parse`, a bracket or blank is an error."""
+        """The layout with these names and no extensions; unlike in `parse`, a bracket or blank is an error. Numbers of
+        axes are names too: `20` is `{0,2}` outermost first."""
+        if names.isdecimal():
+            return cls(tuple([Dim(name) for name in names]))
         for place, name in enumerate(names):
             fault = name_fault(name)
             if fault is not None:
@@ -159,6 +166,58 @@ class Layout:
         if not words:
             raise self._not_tvm("", "the layout of a scalar, whose word TVM reads as 'undefined'")
         return "".join(words)
+
+    @classmethod
+    def from_minor_to_major(cls, text: str, axes: str | None = None) -> Layout:
+        """The layout that XLA writes as `text`, innermost axis first; in names where `axes` has one for each axis.
+
+        >>> Layout.from_minor_to_major("{0,1}"), Layout.from_minor_to_major("{1,3,2,0}", "NCHW")
+        (Layout.parse('{0,1}'), Layout.parse('NHWC'))
+        """
+        layout = cls.parse(text)
+        if not layout.is_numbered and text.strip(" \t")[:1] != "{":
+            raise LayoutSyntaxError(
+                text, 1, expected="'{', as in XLA's {1,0}", found=repr(text[:1]) if text else "none"
+            )
+        return layout if axes is None else layout.with_names(axes)
+
+    def to_minor_to_major(self, axes: str | None = None) -> str:
+        """This layout as XLA writes it, innermost axis first; `axes` are the names of the tensor's axes as the source
+        graph has them. Raises InputError where XLA has no word: `*`, extensions, inner parts, other names.
+
+        >>> Layout.parse("NHWC").to_minor_to_major("NCHW")
+        '{1,3,2,0}'
+        """
+        if self.is_numbered or not self.dims:
+            return self._text or "{}"
+        if axes is None or sorted(axes) != sorted(self.names) or self._text != self.names or "*" in self.names:
+            raise InputError(
+                "XLA has no word for this layout",
+                where=f"layout '{self}'",
+                expected="the names of the tensor's axes" if axes is None else f"the names {axes}, each once",
+                found="none" if axes is None else f"'{self}'",
+            )
+        return f"{{{','.join([str(axes.index(name)) for name in reversed(self.names)])}}}"
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether dimensions go by the numbers of axes, as in `{1,0}`."""
+        return self.names.isdecimal()
+
+    def with_names(self, axes: str) -> Layout:
+        """This layout with the names of the axes for their numbers; one of names already is as it is.
+
+        >>> Layout.parse("{1,3,2,0}").with_names("NCHW")
+        Layout.parse('NHWC')
+        """
+        if not self.is_numbered:
+            return self
+        if len(axes) != self.rank:
+            expected, found = f"names for {self.rank} axes", f"'{axes}'"
+            raise InputError(
+                "the names do not fit the layout", where=f"layout '{self}'", expected=expected, found=found
+            )
+        return Layout.from_names("".join([axes[int(number)] for number in self.names]))
 
     def _not_tvm(self, where: str, found: str) -> InputError:
         expected = "upper-case letters, and their inner parts with a tile size and no other extension"

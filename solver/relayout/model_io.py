@@ -28,6 +28,7 @@ from relayout.graph_json import GraphJson, load_json, validate
 from relayout.known_values import infer_with_values
 from relayout.layout import Layout
 from relayout.layout_functions import with_bodies
+from relayout.layout_transform import deduce_permutations
 from relayout.normal_form import normalize
 from relayout.onnx_file import LARGEST_FILE, replace_file, write_onnx
 from relayout.shape_inference import infer_shapes
@@ -153,7 +154,7 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
         proto, weights = detach(source, folder)
     else:
         raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
-    plain = normalize(proto, in_order, notes)
+    plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
     attach(model, weights, folder)
@@ -214,10 +215,11 @@ def _check_boundary(graph: ir.Graph) -> None:
             error.where = f"value '{value.name}', {error.where}"
             raise
         rank = None if value.shape is None else len(value.shape)
-        if layout.rank != rank:
+        axes = sum(1 for i in range(layout.rank) if layout.tile(i) is None)
+        if axes != rank:
             raise InputError(
                 "a layout does not fit the value's rank",
                 where=f"value '{value.name}', layout '{text}'",
                 expected="a shape" if rank is None else f"{rank} dimensions",
-                found=f"{layout.rank} dimensions",
+                found=f"{axes} dimensions",
             )

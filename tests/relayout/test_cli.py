@@ -754,6 +754,15 @@ def test_layout_reads_and_writes_tvms_words(run: Run) -> None:
     assert "layout  NCHWc[tile:16]" in run("layout", "--tvm", "NCHW16c").out
 
 
+def test_layout_reads_tvms_and_xlas_words_as_they_stand(run: Run) -> None:
+    assert "layout  NCHWc[tile:16]" in run("layout", "NCHW16c").out
+    assert "XLA     {1,3,2,0} of NCHW" in run("layout", "NHWC").out
+    said = run("layout", "{1,0}").out
+    assert "layout  {1,0}" in said
+    assert "XLA     {1,0}" in said
+    assert "depends on the tensor's axes" in run("layout", "XY").out
+
+
 @pytest.mark.parametrize(("text", "column"), [("N[a=3HWC", 6), ("NN", 2), ("N!", 2), ("-N", None)])
 def test_a_wrong_layout_is_2_with_a_caret_under_the_fault(text: str, column: int | None, run: Run) -> None:
     said = run("layout", text)

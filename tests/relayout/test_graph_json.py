@@ -165,6 +165,13 @@ def test_a_boundary_layout_is_kept() -> None:
     assert to_json(through_json(model))["inputs"][0]["layout"] == "N[a=32]C"
 
 
+@pytest.mark.parametrize("layout", ["{0,1}", "NC4c", "NCc[tile:4]"])
+def test_a_boundary_layout_may_be_in_xlas_or_tvms_words(layout: str) -> None:
+    source = graph()
+    source["inputs"][0]["layout"] = layout
+    assert to_json(read_model(source))["inputs"][0]["layout"] == layout
+
+
 def test_the_layout_of_a_scalar_is_empty_and_kept() -> None:
     source = graph(inputs=[{"name": "x", "dtype": "float", "shape": [], "layout": ""}])
     assert to_json(read_model(source))["inputs"][0]["layout"] == ""

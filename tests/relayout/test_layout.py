@@ -333,7 +333,7 @@ def test_a_dimension_is_one_that_can_be_read_back_or_none_at_all(name: str, exte
     except LayoutSyntaxError as error:
         assert_points_into(error, error.text)
     else:
-        assert Layout.parse(str(dim)).dims == (dim,)
+        assert dim.name.isdecimal() or Layout.parse(str(dim)).dims == (dim,)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,8 @@ def test_a_dimension_is_one_that_can_be_read_back_or_none_at_all(name: str, exte
     [
         ("", (), 1),
         ("NC", (), 1),
-        ("1", (), 1),
+        ("10", (), 1),
+        ("8", (), 1),
         ("é", (), 1),
         ("N", ("x:a]b",), 6),
         ("N", ("a=32", "a=64"), 9),
@@ -461,6 +462,18 @@ def test_tvms_blocked_strings_survive_the_way_there_and_back(outer: list[str], c
     assert Layout.from_tvm(text).to_tvm() == text
 
 
+@given(st.lists(st.sampled_from("NCHWDOI"), unique=True, min_size=1, max_size=4), st.data())
+def test_what_tvm_writes_is_a_layout_as_it_stands(outer: list[str], choice: st.DataObject) -> None:
+    inner = choice.draw(st.lists(st.sampled_from([name.lower() for name in outer]), unique=True))
+    words = outer + [f"{choice.draw(numbers)}{name}" for name in inner]
+    text = "".join(choice.draw(st.permutations(words)))
+    assert Layout.parse(text) == Layout.from_tvm(text)
+
+
+def test_tvms_sizes_and_glows_extensions_mix() -> None:
+    assert Layout.parse("N[a=64]CHW 16c[x:y]") == Layout.parse("N[a=64]CHWc[tile:16][x:y]")
+
+
 TVM_FAULTS = [
     ("NCHW0c", 5, "a number of elements from 1 to", "'0'"),
     ("NCHWc", 5, "a size before 'c', as in 16c", "'c' without one"),
@@ -544,12 +557,67 @@ def test_there_is_a_default_for_every_rank(rank: int) -> None:
     assert Layout.any(rank).is_any
 
 
+# XLA's notation
+
+
+@pytest.mark.parametrize(
+    ("xla", "axes", "text"),
+    [("{3,2,1,0}", "NCHW", "NCHW"), ("{1,3,2,0}", "NCHW", "NHWC"), ("{0,1}", "NC", "CN"), ("{0}", "C", "C")],
+)
+def test_minor_to_major_counts_axes_from_the_innermost(xla: str, axes: str, text: str) -> None:
+    assert Layout.from_minor_to_major(xla, axes) == Layout.parse(text)
+    assert Layout.parse(text).to_minor_to_major(axes) == xla
+    assert Layout.parse(xla).to_minor_to_major() == str(Layout.parse(xla)) == xla
+
+
+@given(st.integers(0, MAX_RANK).flatmap(lambda rank: st.permutations(range(rank))))
+def test_minor_to_major_survives_the_way_there_and_back(axes: list[int]) -> None:
+    text = f"{{{','.join(map(str, axes))}}}"
+    layout = Layout.parse(f" {{ {' , '.join(map(str, axes))} }} ")
+    assert layout.to_minor_to_major() == text
+    assert layout == Layout.from_minor_to_major(text) == Layout.from_names("".join(map(str, reversed(axes))))
+    names = "ABCDEFGH"[: len(axes)]
+    assert layout.with_names(names).to_minor_to_major(names) == text
+    assert pickle.loads(pickle.dumps(layout)) == layout
+
+
+def test_a_layout_of_numbers_asks_for_an_order_and_nothing_else() -> None:
+    layout = Layout.parse("{0,2,1}")
+    assert (layout.is_numbered, layout.is_any, layout.rank, layout.names) == (True, False, 3, "120")
+    assert [layout.alignment(i) for i in range(3)] == [1, 1, 1]
+    assert [layout.boxes(i) for i in range(3)] == [(), (), ()]
+    assert not Layout.parse("NCW").is_numbered
+
+
+@pytest.mark.parametrize(
+    ("text", "axes"), [("NHWC", None), ("NHWC", "NCDW"), ("N[a=4]C", "NC"), ("N*", "N*"), ("NCHW4c", "NCHW")]
+)
+def test_what_xla_has_no_word_for_is_an_error_and_not_dropped(text: str, axes: str | None) -> None:
+    with pytest.raises(InputError, match="XLA has no word for this layout"):
+        Layout.parse(text).to_minor_to_major(axes)
+
+
+def test_numbers_become_names_of_as_many_axes_only() -> None:
+    with pytest.raises(InputError, match="names for 2 axes"):
+        Layout.parse("{1,0}").with_names("NCHW")
+    with pytest.raises(LayoutSyntaxError, match="as in XLA's"):
+        Layout.from_minor_to_major("NCHW")
+
+
+@pytest.mark.parametrize("dims", [[Dim("0", ("x:y",))], [Dim("0"), Dim("N")], [Dim("*"), Dim("0")], [Dim("1")]])
+def test_numbers_stand_alone(dims: list[Dim]) -> None:
+    with pytest.raises(LayoutSyntaxError):
+        Layout(tuple(dims))
+
+
 # Texts that are no layouts
 
 FAULTS = [
     # A character that is none of the language's.
     ("N1", 2, "a letter, '*'", "'1'"),
-    ("NCHW16c", 5, "a letter, '*'", "'1'"),
+    ("16NCHW", 1, "a letter, '*'", "'1'"),
+    ("NCHW16", 5, "a letter, '*'", "'1'"),
+    ("NC{0}", 3, "a letter, '*'", "'{'"),
     ("NH-W", 3, "a letter, '*'", "'-'"),
     ("]", 1, "a letter, '*'", "']'"),
     ("N[a=32]]", 8, "a letter, '*'", "']'"),
@@ -621,6 +689,23 @@ FAULTS = [
     ("NCHWc[tile:4x4]", 13, "']' after the number", "'x'"),
     ("NCHW[tile:-1]", 11, "a number of elements", "'-'"),
     ("NCHWc[tile:4][tile:8]", 15, "one tile size a dimension", "a second one, 'tile:8'"),
+    ("NCHW4c[tile:8]", 8, "one tile size a dimension", "a second one, 'tile:8'"),
+    ("NCHW0c", 5, "a number of elements from 1 to", "'0'"),
+    ("NCHW4c4c", 8, "another letter", "'c', which names dimension 4"),
+    ("N4c[x:C]", 3, "'C' too, since 'c' is the inner part of it", "none"),
+    # Minor to major.
+    ("{", 2, "the number of an axis, 0 to 7", "the end of the layout"),
+    ("{1,", 4, "the number of an axis, 0 to 7", "the end of the layout"),
+    ("{1,}", 4, "the number of an axis, 0 to 7", "'}'"),
+    ("{N,C}", 2, "the number of an axis, 0 to 7", "'N'"),
+    ("{10}", 2, "the number of an axis, 0 to 7", "'10'"),
+    ("{٣}", 2, "the number of an axis, 0 to 7", "'٣'"),
+    ("{1", 3, "',' or '}' after the number of an axis", "the end of the layout"),
+    ("{1 0}", 4, "',' or '}' after the number of an axis", "'0'"),
+    ("{1,0:T(8,128)}", 5, "',' or '}' after the number of an axis", "':'"),
+    ("{1,0} C", 7, "nothing after '}'", "'C'"),
+    ("{0,0}", 4, "each axis once", "'0' twice"),
+    ("{2,0}", 2, "the axes of 2 dimensions, 0 to 1", "'2'"),
 ]
 
 
@@ -645,7 +730,8 @@ def test_the_message_has_a_caret_under_the_fault() -> None:
 
 def test_a_bracket_left_open_and_tvms_way_of_writing_get_a_hint() -> None:
     assert refusal("NH[x:y").hint == "the bracket in column 3 is open"
-    assert refusal("NCHW16c").hint == "TVM's NCHW16c is written NCHWc[tile:16] here"
+    assert refusal("NCHW16").hint == "a size stands before the letter of an inner part, as in NCHW16c"
+    assert refusal("{1,0:T(8,128)}").hint == "XLA's tiles and memory spaces have no word here"
     assert refusal("N[x:[y]]").hint == "an extension ends at its first ']'"
 
 

@@ -181,6 +181,13 @@ def test_a_layout_is_taken_apart(client: httpx.Client) -> None:
     assert answer["dims"][4] == {"name": "c", "extensions": ["tile:16"], "alignment": 1}
 
 
+def test_tvms_and_xlas_layouts_are_taken_apart_too(client: httpx.Client) -> None:
+    answer = client.post("/v1/layouts/parse", json={"layout": "NCHW16c"}).json()
+    assert (answer["layout"], answer["tvm"]) == ("NCHWc[tile:16]", "NCHW16c")
+    answer = client.post("/v1/layouts/parse", json={"layout": "{0,1}"}).json()
+    assert (answer["layout"], answer["names"], answer["tvm"]) == ("{0,1}", "10", None)
+
+
 def test_a_layout_that_tvm_has_no_word_for_has_none(client: httpx.Client) -> None:
     answer = client.post("/v1/layouts/parse", json={"layout": "N[a=32]HWC"}).json()
     assert (answer["tvm"], answer["dims"][0]["alignment"]) == (None, 32)

@@ -12,7 +12,7 @@ from relayout.errors import LayoutSyntaxError, UsageError
 __all__ = ["check_known", "dim_sizes", "layouts_by_operator", "named_layouts"]
 
 _Value = TypeVar("_Value")
-_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])(?![^{]*})")
 
 
 def named_layouts(option: str, pairs: Sequence[str]) -> dict[str, str]:

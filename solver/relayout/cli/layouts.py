@@ -9,6 +9,8 @@ from relayout.layout import Layout
 
 __all__ = ["show_layout"]
 
+_NATIVE = ("NCW", "NCHW", "NCDHW", "OIW", "OIHW", "OIDHW")
+
 
 def show_layout(text: str, *, tvm: bool) -> int:
     """Print the dimensions that `text` writes, and the layout in TVM's words. Raises LayoutSyntaxError."""
@@ -20,8 +22,20 @@ def show_layout(text: str, *, tvm: bool) -> int:
         rows.append((str(index), dim.name, str(layout.alignment(index)), "" if tile is None else str(tile), boxes))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    print_result("\n".join([f"layout  {layout}", f"rank    {layout.rank}", f"TVM     {_in_tvm(layout)}", "", *lines]))
+    words = [f"layout  {layout}", f"rank    {layout.rank}", f"TVM     {_in_tvm(layout)}", f"XLA     {_in_xla(layout)}"]
+    print_result("\n".join([*words, "", *lines]))
     return DONE
+
+
+def _in_xla(layout: Layout) -> str:
+    """Minor to major, by the numbers that axes have in ONNX's own order of these names."""
+    axes = next((own for own in _NATIVE if sorted(own) == sorted(layout.names)), None)
+    if axes is None and not layout.is_numbered and layout.dims:
+        return "depends on the tensor's axes"
+    try:
+        return layout.to_minor_to_major(axes) + (f" of {axes}" if axes else "")
+    except InputError as error:
+        return f"has no word for it: {error.found}"
 
 
 def _in_tvm(layout: Layout) -> str:
