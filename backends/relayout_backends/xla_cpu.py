@@ -1,0 +1,198 @@
+"""`xla-cpu`: a constant that dots alone read is column-major, and operands of custom calls lie as the calls say.
+
+After XLA's CPU backend, which makes a constant column-major when all of its users are dots, and its GPU backend, which
+constrains the operands of a custom call. ONNX's MatMul has no word for a column-major right operand: it is written as
+Gemm with `transB` or, where its left operand has more than two dimensions, as Einsum.
+
+    calls = {"com.acme::Convolve": {"operands": ["{1,3,2,0}", "{0,1,3,2}"], "result": "{1,3,2,0}"}}
+    load_backend("xla-cpu", options={"custom_calls": calls})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relayout.backend import Backend, Implementation, rank_of
+from relayout.errors import LayoutSyntaxError, UsageError
+from relayout.layout import Layout
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from relayout.writing import Writing
+
+__all__ = ["CustomCall", "XlaCpu"]
+
+COLUMN_MAJOR = Layout.parse("{0,1}")
+CONSTRAINTS = "operand_layout_constraints"
+GEMM_NEEDS_NO_SUMMAND_SINCE = 11
+EINSUM_SINCE = 12
+_ONNX = ("", "ai.onnx")
+_ROWS = "abcdefgh"
+
+
+class XlaCpu(Backend):
+    """Constants that dots alone read are column-major; everything else is as ONNX has it.
+
+    `custom_calls` has operators (`domain::Name`, of one result, without a body in the model) whose operands must lie as
+    said: the layouts of the `operands` and of the `result`, minor to major. Such a call is written with the attribute
+    `operand_layout_constraints`, and reads its operands as they lie.
+    """
+
+    name = "xla-cpu"
+
+    def __init__(
+        self,
+        context: Backend | None = None,
+        *,
+        custom_calls: Mapping[str, Mapping[str, str | Sequence[str]]] | None = None,
+    ) -> None:
+        super().__init__(context)
+        self._calls = {name: CustomCall.read(name, layouts) for name, layouts in (custom_calls or {}).items()}
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        call = self._calls.get(f"{node.domain}::{node.op_type}")
+        if call is not None and CONSTRAINTS not in node.attributes:
+            return (call.implementation(node),)
+        if not _reads_column_major(node):
+            return super().implementations(node)
+        others, results = _any(node.inputs[1:]), _any(node.outputs)
+        if node.op_type == "MatMul":
+            return (Implementation((*_any(node.inputs[:1]), *others), results, rewrite=_write_matmul),)
+        # The left operand may lie as it likes: Gemm has a word for both.
+        return (
+            Implementation((*_any(node.inputs[:1]), *others), results, rewrite=_write_gemm),
+            Implementation((COLUMN_MAJOR, *others), results, rewrite=_write_gemm_of_transposed),
+        )
+
+
+def _reads_column_major(node: ir.Node) -> bool:
+    """Whether `node` is a dot with a constant on its right that such dots alone read."""
+    constant = node.inputs[1] if len(node.inputs) > 1 else None
+    if constant is None or constant.const_value is None or rank_of(constant) != 2:
+        return False
+    if constant.is_graph_input() or constant.is_graph_output():
+        return False
+    return all(n == 1 and user.inputs[0] is not constant and _is_dot(user) for user, n in constant.uses())
+
+
+def _is_dot(node: ir.Node) -> bool:
+    """Whether `node` contracts its right operand's first axis, and can be written with the operand transposed."""
+    if node.domain not in _ONNX or node.op_type not in ("MatMul", "Gemm") or node.attributes.get_int("transB", 0) == 1:
+        return False
+    opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
+    return 1 <= rank_of(node.inputs[0]) <= (2 if opset < EINSUM_SINCE else len(_ROWS))
+
+
+def _write_matmul(writing: Writing) -> None:
+    *rows, _ = left = writing.shape_of(0)
+    *_, columns = result = writing.shape_of(0, is_result=True)
+    constant = _transposed(writing)
+    if len(left) > 2:
+        letters = _ROWS[: len(rows)]
+        equation = {"equation": f"{letters}y,zy->{letters}z"}
+        writing.give(0, writing.emit("Einsum", [writing.read(0), constant], equation, shape=result))
+        return
+    row = rows[0] if rows else 1
+    operands = [writing.read(0, (row, left[-1])), constant]
+    if writing.opset < GEMM_NEEDS_NO_SUMMAND_SINCE:
+        operands.append(writing.constant("zero", np.zeros((1, 1), _number(constant))))
+    writing.give(0, writing.emit("Gemm", operands, {"transB": 1}, shape=(row, columns)))
+
+
+def _write_gemm(writing: Writing, *, turned: bool = False) -> None:
+    node = writing.node
+    summand = [writing.read(2)] if len(node.inputs) > 2 and node.inputs[2] is not None else []
+    attributes = {**node.attributes, "transB": 1}
+    if turned:
+        attributes["transA"] = 1 - node.attributes.get_int("transA", 0)
+    shape = writing.shape_of(0, is_result=True)
+    writing.give(0, writing.emit("Gemm", [writing.read(0), _transposed(writing), *summand], attributes, shape=shape))
+
+
+def _write_gemm_of_transposed(writing: Writing) -> None:
+    _write_gemm(writing, turned=True)
+
+
+def _transposed(writing: Writing) -> ir.Value:
+    return writing.laid(1, [{"op": "transpose", "perm": [1, 0]}])
+
+
+def _number(value: ir.Value) -> np.dtype[Any]:
+    assert value.dtype is not None
+    return value.dtype.numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCall:
+    """How the operands and the result of one custom operator lie; a result of None as in the source."""
+
+    operands: tuple[Layout, ...]
+    result: Layout | None
+
+    @classmethod
+    def read(cls, name: str, layouts: Mapping[str, str | Sequence[str]]) -> CustomCall:
+        """The constraints that an option states. Raises UsageError."""
+        where = f"custom call {name}"
+        unknown = sorted({*layouts} - {"operands", "result"})
+        if unknown:
+            raise UsageError("an unknown key", where=where, expected="operands or result", found=unknown[0])
+        operands, result = layouts.get("operands", ()), layouts.get("result")
+        if isinstance(operands, str) or not isinstance(result, str | None):
+            expected, found = "a list of operands' layouts, and the result's", f"{operands!r} and {result!r}"
+            raise UsageError("not the layouts of a call", where=where, expected=expected, found=found)
+        return cls(tuple(_read(text, where) for text in operands), None if result is None else _read(result, where))
+
+    def implementation(self, node: ir.Node) -> Implementation:
+        """`node` with its operands as they must lie."""
+        given = zip_longest(self.operands[: len(node.inputs)], _any(node.inputs))
+        results = _any(node.outputs) if self.result is None else (self.result,)
+        return Implementation(tuple(wished or usual for wished, usual in given), results, rewrite=self._write)
+
+    def _write(self, writing: Writing) -> None:
+        node = writing.node
+        operands = [self._operand(writing, n) for n in range(len(node.inputs))]
+        attributes = {**node.attributes, CONSTRAINTS: [str(layout) for layout in self.operands]}
+        if self.result is not None:
+            attributes["result_layout"] = str(self.result)
+        version = node.graph.opset_imports.get(node.domain, 1) if node.graph is not None else 1
+        made = writing.emit(
+            node.op_type,
+            operands,
+            attributes,
+            shape=writing.shape_of(0, is_result=True),
+            domain=node.domain,
+            version=version,
+            like=node.outputs[0],
+        )
+        writing.give(0, made)
+
+    def _operand(self, writing: Writing, n: int) -> ir.Value | None:
+        source = writing.node.inputs[n]
+        if source is None:
+            return None
+        if source.const_value is None or source.is_graph_input() or n >= len(self.operands):
+            return writing.read(n)
+        return writing.laid(n, [{"op": "transpose", "perm": [int(axis) for axis in self.operands[n].names]}])
+
+
+def _read(text: str, where: str) -> Layout:
+    """A layout of numbers. Raises UsageError."""
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError as error:
+        found = f"{error.found} in {text!r}, column {error.column}"
+        raise UsageError("not a layout", where=where, expected=error.expected, found=found) from error
+    if not layout.is_numbered:
+        expected = "numbers of axes, minor to major, as in {1,3,2,0}"
+        raise UsageError("a custom operator's axes have no names", where=where, expected=expected, found=text)
+    return layout
+
+
+def _any(values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
+    return tuple(Layout.any(rank_of(value)) for value in values)
