@@ -125,11 +125,23 @@ def test_groups_of_whole_blocks_are_blocked_and_others_are_not() -> None:
     assert not parted.written()
 
 
-def test_a_convolution_whose_weights_are_computed_stays_plain() -> None:
+def test_a_convolution_whose_kernel_is_not_known_before_stays_plain() -> None:
     one = One("Conv", draw(1, 32, 7, 7), draw(16, 32, 3, 3))
     one.node.inputs[1].const_value = None  # type: ignore[union-attr]
-    one.node.inputs[1].name = "computed"  # type: ignore[union-attr]
     assert not one.written()
+
+
+@pytest.mark.parametrize("outputs", [32, 20])
+@pytest.mark.parametrize("opset", [9, 17])
+def test_a_bias_may_be_given_when_the_model_runs(outputs: int, opset: int) -> None:
+    bias = draw(outputs)
+    one = One("Conv", draw(1, 32, 7, 7), draw(outputs, 32, 3, 3), bias, opset=opset)
+    value = one.node.inputs[2]
+    assert value is not None
+    value.const_value = None
+    (way,) = one.written()
+    found = OneNode(one.node, way, opset=opset).run({0: one.x, 2: bias})[0]
+    np.testing.assert_allclose(found, one.expected, rtol=2e-4, atol=2e-4)
 
 
 POOLS = [
@@ -173,6 +185,19 @@ def test_a_batch_normalization_is_a_depthwise_convolution(channels: int) -> None
     assert_blocked_equals_plain(
         One("BatchNormalization", draw(2, channels, 5, 7), scale, shift, mean, variance, epsilon=1e-3)
     )
+
+
+@pytest.mark.parametrize("channels", [32, 10])
+def test_the_parameters_of_a_batch_normalization_may_be_given_when_the_model_runs(channels: int) -> None:
+    scale, shift, mean = (draw(channels, seed=seed) for seed in range(3))
+    variance = np.abs(draw(channels, seed=3)) + np.float32(0.1)
+    one = One("BatchNormalization", draw(2, channels, 5, 7), scale, shift, mean, variance)
+    for value in one.node.inputs[2:4]:
+        assert value is not None
+        value.const_value = None
+    (way,) = one.written()
+    found = OneNode(one.node, way).run({0: one.x, 2: shift, 3: mean})[0]
+    np.testing.assert_allclose(found, one.expected, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from relayout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe
 from relayout_backends.x86_nchwc.convolution import convolutions
 from relayout_backends.x86_nchwc.fusion import fuse
-from relayout_backends.x86_nchwc.pooling import global_pool, normalization, plain_penalty, pool, upsampling
+from relayout_backends.x86_nchwc.joining import concatenation
+from relayout_backends.x86_nchwc.normalization import normalization
+from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
 from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
 from relayout_backends.x86_nchwc.reordering import reordering
 
@@ -28,6 +30,7 @@ __all__ = ["X86Nchwc"]
 _BLOCKED: dict[str, Callable[[ir.Node, Blocks], Implementation | None]] = {
     "AveragePool": pool,
     "BatchNormalization": normalization,
+    "Concat": concatenation,
     "GlobalAveragePool": global_pool,
     "GlobalMaxPool": global_pool,
     "MaxPool": pool,

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from relayout.backend import Implementation, rank_of
 from relayout.errors import BackendError
 from relayout.layout import Layout
-from relayout.writing import Extents, Writing
+from relayout.writing import Extents, Rewrite, Writing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["BLOCK_KEY", "CHANNELS_KEY", "DOMAIN", "SIZES", "Blocks", "probe"]
+__all__ = ["BLOCK_KEY", "CHANNELS_KEY", "DOMAIN", "SIZES", "Blocks", "blocked_way", "probe"]
 
 DOMAIN = "com.microsoft.nchwc"
 BLOCK_KEY = "relayout.block"
@@ -50,9 +51,17 @@ class Blocks:
         """
         return -(-channels // self.size) * self.size
 
+    @staticmethod
+    def hidden(extents: Extents) -> tuple[int | str | None, ...]:
+        """[N, C/block, H, W, block] as the operators see it: [N, C, H, W]."""
+        batch, blocks, height, width, block = extents
+        assert isinstance(blocks, int)
+        assert isinstance(block, int)
+        return batch, blocks * block, height, width
+
     def read(self, writing: Writing, index: int = 0) -> ir.Value:
         """Input `index`, which is blocked, with the shape [N, C, H, W] that the operators see."""
-        return writing.read(index, shape=_hidden(writing.shape_of(index)))
+        return writing.read(index, shape=self.hidden(writing.shape_of(index)))
 
     def write(
         self,
@@ -63,7 +72,7 @@ class Blocks:
         channels: int,
     ) -> None:
         """Give the blocked result 0, made by `operator`; the node notes the block's size and the `channels` in use."""
-        shape = _hidden(writing.shape_of(0, is_result=True))
+        shape = self.hidden(writing.shape_of(0, is_result=True))
         result = writing.emit(operator, inputs, attributes, shape=shape, domain=DOMAIN)
         self.note(result, channels)
         writing.give(0, result)
@@ -75,12 +84,14 @@ class Blocks:
         node.metadata_props.update({BLOCK_KEY: str(self.size), CHANNELS_KEY: str(channels)})
 
 
-def _hidden(extents: Extents) -> tuple[int | str | None, ...]:
-    """[N, C/block, H, W, block] as [N, C, H, W]."""
-    batch, blocks, height, width, block = extents
-    assert isinstance(blocks, int)
-    assert isinstance(block, int)
-    return batch, blocks * block, height, width
+def blocked_way(node: ir.Node, blocks: Blocks, rewrite: Rewrite) -> Implementation:
+    """The way of running `node` with its first input and its first result in blocks, and everything else as it is."""
+    return Implementation(
+        (blocks.layout, *[Layout.any(rank_of(value)) for value in node.inputs[1:]]),
+        (blocks.layout, *[Layout.any(rank_of(value)) for value in node.outputs[1:]]),
+        rewrite=rewrite,
+        pads=True,
+    )
 
 
 @cache

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend import Implementation
+from relayout.backend import Implementation, rank_of
 from relayout.layout import Layout
 from relayout.writing import Writing
 from relayout_backends.x86_nchwc.blocks import Blocks
 from relayout_backends.x86_nchwc.costs import multiplying, multiplying_depthwise
-from relayout_backends.x86_nchwc.shapes import attributes, channels_of, constant, extents, is_float_image, volume
+from relayout_backends.x86_nchwc.normalization import zeros_after
+from relayout_backends.x86_nchwc.shapes import attributes, channels_of, extents, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -78,13 +79,13 @@ def convolutions(node: ir.Node, plain: Implementation, blocks: Blocks) -> Iterat
 
 def _shape_of(node: ir.Node) -> _Shape | None:
     """Its shape, or None where it cannot be blocked: not float, not 2-D, or its weights are no constants."""
-    data, kernel = node.inputs[0], constant(node.inputs[1])
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if not is_float_image(data) or not is_float_image(node.outputs[0]) or kernel is None or len(kernel.shape) != 4:
+    data, kernel = node.inputs[0], node.inputs[1]
+    if not is_float_image(data) or not is_float_image(node.outputs[0]) or kernel is None or not is_known(kernel):
         return None
-    if bias is not None and constant(bias) is None:
+    known = extents(kernel)
+    if known is None or len(known) != 4:
         return None
-    outputs, inputs, height, width = extents(kernel)
+    outputs, inputs, height, width = known
     shape = _Shape(outputs, inputs, height, width, node.attributes.get_int("group", 1))
     return shape if shape.outputs and shape.inputs * shape.groups == channels_of(data) else None
 
@@ -102,22 +103,25 @@ def _readings(shape: _Shape, blocks: Blocks) -> tuple[bool, ...]:
 def _way(node: ir.Node, shape: _Shape, blocks: Blocks, reads_blocks: bool) -> Implementation:
     groups = blocks.padded(shape.groups) if shape.is_depthwise else shape.groups
     steps = shape.kernel_steps(blocks, pads_inputs=reads_blocks and not shape.is_depthwise)
-    extra = blocks.padded(shape.outputs) - shape.outputs
 
     def rewrite(writing: Writing) -> None:
         data = blocks.read(writing) if reads_blocks else writing.read(0)
         operands: list[ir.Value | None] = [data, writing.laid(1, steps)]
         if len(node.inputs) > 2 and node.inputs[2] is not None:
-            operands.append(writing.laid(2, [{"op": "pad", "pads": [0, extra]}] if extra else []))
+            operands.append(_bias(writing, shape.outputs, blocks.padded(shape.outputs)))
         blocks.write(writing, "Conv", operands, {**attributes(node, *ATTRIBUTES), "group": groups}, shape.outputs)
 
     data = blocks.layout if reads_blocks else Layout.parse("NCHW")
-    others = [Layout.any(_rank(operand)) for operand in node.inputs[1:]]
+    others = [Layout.any(rank_of(operand)) for operand in node.inputs[1:]]
     return Implementation((data, *others), (blocks.layout,), rewrite=rewrite, pads=True)
 
 
-def _rank(value: ir.Value | None) -> int:
-    return len(value.shape) if value is not None and value.shape is not None else 0
+def _bias(writing: Writing, outputs: int, padded: int) -> ir.Value:
+    """The bias with zeros after it, so that it is `padded` long; the model's caller may give it."""
+    extra = padded - outputs
+    if is_known(writing.node.inputs[2]):
+        return writing.laid(2, [{"op": "pad", "pads": [0, extra]}] if extra else [])
+    return zeros_after(writing, writing.read(2), outputs, padded) if extra else writing.read(2)
 
 
 def _plain_cost(shape: _Shape, places: int) -> int:

@@ -1,21 +1,19 @@
-"""Pools, batch normalization and upsampling on blocked values."""
+"""Pools and upsampling on blocked values."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend import Implementation
-from relayout.layout import Layout
 from relayout.writing import Writing
-from relayout_backends.x86_nchwc.blocks import Blocks
+from relayout_backends.x86_nchwc.blocks import Blocks, blocked_way
 from relayout_backends.x86_nchwc.costs import POOL
 from relayout_backends.x86_nchwc.shapes import attributes, channels_of, is_float_image, numbers, volume
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
-__all__ = ["global_pool", "normalization", "plain_penalty", "pool", "upsampling"]
+__all__ = ["global_pool", "plain_penalty", "pool", "upsampling"]
 
 _ATTRIBUTES = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides")
 
@@ -39,25 +37,6 @@ def pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
 def global_pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
     """GlobalAveragePool and GlobalMaxPool."""
     return _one_for_one(node, blocks, node.op_type, {}) if is_float_image(node.inputs[0]) else None
-
-
-def normalization(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """BatchNormalization as onnxruntime itself blocks it: a depthwise convolution of one place, with a bias."""
-    parameters = [numbers(value) for value in node.inputs[1:5]]
-    if not is_float_image(node.inputs[0]) or len(parameters) < 4 or node.attributes.get_int("training_mode", 0) != 0:
-        return None
-    if any(vector is None or vector.dtype.name != "float32" for vector in parameters):
-        return None
-    channels = channels_of(node.inputs[0])
-    padded = blocks.padded(channels)
-
-    def rewrite(writing: Writing) -> None:
-        factor, offset = _affine(node, padded - channels)
-        kernel = writing.constant(f"{node.outputs[0].name}_factor", factor.reshape(padded, 1, 1, 1))
-        bias = writing.constant(f"{node.outputs[0].name}_offset", offset)
-        blocks.write(writing, "Conv", [blocks.read(writing), kernel, bias], {"group": padded}, channels)
-
-    return _implementation(node, blocks, rewrite)
 
 
 def plain_penalty(node: ir.Node) -> int:
@@ -84,28 +63,7 @@ def _one_for_one(node: ir.Node, blocks: Blocks, operator: str, chosen: dict[str,
     def rewrite(writing: Writing) -> None:
         blocks.write(writing, operator, [blocks.read(writing)], chosen, channels)
 
-    return _implementation(node, blocks, rewrite)
-
-
-def _implementation(node: ir.Node, blocks: Blocks, rewrite: Any) -> Implementation:
-    others = [Layout.any(len(v.shape) if v is not None and v.shape is not None else 0) for v in node.inputs[1:]]
-    absent = [Layout.any(len(v.shape) if v.shape is not None else 0) for v in node.outputs[1:]]
-    return Implementation((blocks.layout, *others), (blocks.layout, *absent), rewrite=rewrite, pads=True)
-
-
-def _affine(node: ir.Node, extra: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The factor and the offset of each channel, zero in the padding."""
-    import numpy as np
-
-    scale, shift, mean, variance = (numbers(value) for value in node.inputs[1:5])
-    assert scale is not None
-    assert shift is not None
-    assert mean is not None
-    assert variance is not None
-    epsilon = node.attributes.get_float("epsilon", 1e-5)
-    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
-    offset = shift.astype(np.float64) - mean.astype(np.float64) * factor
-    return tuple(np.pad(vector, (0, extra)).astype(np.float32) for vector in (factor, offset))  # type: ignore[return-value]
+    return blocked_way(node, blocks, rewrite)
 
 
 def _whole_scales(node: ir.Node) -> list[int] | None:

@@ -13,7 +13,22 @@ from relayout.tensors import AbsentTensor
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["attributes", "channels_of", "constant", "extents", "is_float_image", "numbers", "volume"]
+__all__ = ["attributes", "channels_of", "constant", "extents", "is_float_image", "is_known", "numbers", "volume"]
+
+# Random in each run, subgraphs, and the operator that onnxruntime fuses with its neighbours into quantized ones.
+_NEVER_KNOWN = frozenset(
+    {
+        "Bernoulli",
+        "DequantizeLinear",
+        "If",
+        "Loop",
+        "Multinomial",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "Scan",
+        "SequenceMap",
+    }
+)
 
 # What a dim that is not known before run time counts, but for a batch, which counts 1.
 UNKNOWN = 64
@@ -53,9 +68,23 @@ def numbers(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     return None if tensor is None or isinstance(tensor, AbsentTensor) else tensor.numpy()
 
 
-def extents(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """A constant's shape."""
-    return tuple(int(extent) for extent in tensor.shape.numpy())
+def is_known(value: ir.Value | None) -> bool:
+    """Whether `value` is a constant, or computed from constants alone; but not what is stored quantized.
+
+    Those are for operators that take them as they are.
+    """
+    if constant(value) is not None:
+        return True
+    producer = value.producer() if value is not None else None
+    if producer is None or producer.op_type in _NEVER_KNOWN:
+        return False
+    return bool(producer.inputs) and all(operand is None or is_known(operand) for operand in producer.inputs)
+
+
+def extents(value: ir.Value) -> tuple[int, ...] | None:
+    """A value's shape, where all of it is known."""
+    shape = value.shape
+    return tuple(int(extent) for extent in shape) if shape is not None and shape.is_static() else None  # type: ignore[arg-type]
 
 
 def volume(value: ir.Value, axes: Iterable[int]) -> int:
