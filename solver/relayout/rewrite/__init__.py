@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from relayout.backend import Backend
 from relayout.formulation import Formulation
+from relayout.rewrite.placing import place_nodes
 from relayout.rewrite.rewriter import Rewriter
 
 __all__ = ["rewrite"]
@@ -30,3 +31,5 @@ def rewrite(
         rewriter.write(node)
     rewriter.leave_outputs()
     rewriter.clean_up()
+    if backend.places():
+        place_nodes(rewriter)

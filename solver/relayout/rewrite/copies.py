@@ -26,6 +26,9 @@ class Copies:
         """`physical` is the tensor in this format, from here on."""
         self._known[tensor, format_] = [physical]
 
+    def has(self, tensor: Tensor, format_: Order) -> bool:
+        return (tensor, format_) in self._known
+
     def first(self, tensor: Tensor, format_: Order) -> Physical:
         return self._of(tensor, format_)[0]
 

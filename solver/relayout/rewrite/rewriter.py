@@ -26,7 +26,7 @@ from relayout.rules import Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rules.spatial import native_letters
 from relayout.views import Operand, Tensor, captured_values, graphs_of
 
-__all__ = ["Rewriter"]
+__all__ = ["Rewriter", "replace_inside"]
 
 ORDER_KEY = "relayout.order"
 LAYOUT_KEY = "relayout.layout"
@@ -355,7 +355,7 @@ class Rewriter:
             dims = root_dims(port.operand, in_source(len(port.operand.view.axes)))
             found = self.copies.read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
             if found.value is not value:
-                _replace_inside(node, value, found.value)
+                replace_inside(node, value, found.value)
 
     def _give(self, choice: NodeChoice, node: ir.Node) -> None:
         alternative = self.chosen[id(choice)]
@@ -441,7 +441,8 @@ class Rewriter:
 
     def _made_by_backend(self, made: Made, stem: str) -> bool:
         """Write the conversion with the backend's own operator, where it has one."""
-        if type(self.backend).conversion is Backend.conversion:
+        backend = self.backend.at(made.place)
+        if type(backend).conversion is Backend.conversion:
             return False
         root = self.tensors.operands[made.tensor.root]
         assert root is not None
@@ -452,7 +453,7 @@ class Rewriter:
         tensor = TensorType(
             element_size(made.tensor.root), tuple(dims_shape(_singly(self._in_full(made)[0]), made.tensor.extents))
         )
-        reordering = self.backend.conversion(tensor, source, target)
+        reordering = backend.conversion(tensor, source, target)
         if reordering is None or reordering.rewrite is None:
             return False
         way = ConversionWay(self, made, *(_singly(order) for order in self._in_full(made)), stem=stem)
@@ -596,7 +597,8 @@ def _standard(node: ir.Node) -> None:
         node.attributes.pop(name, None)
 
 
-def _replace_inside(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
+def replace_inside(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
+    """Let the graphs inside a node read `new` where they read `old`."""
     for outer in graphs_of(node):
         for graph in (outer, *outer.subgraphs()):
             for inner in graph:

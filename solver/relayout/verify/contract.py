@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from relayout.answers import ask
 from relayout.backend import Backend, Implementation, TensorType
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout import Layout
 from relayout.report import Finding
-from relayout.verify.derivation import BOUNDARY, LAYOUT, ORDER, Derivation, declared_layout, walk
+from relayout.verify.derivation import BOUNDARY, LAYOUT, ORDER, PLACE, Derivation, declared_layout, walk
 from relayout.verify.operators import AxisNames, named, own_names
+from relayout.verify.placement import ways_of
 
 __all__ = ["check_annotations", "check_requirements", "order_of"]
 
@@ -25,10 +25,13 @@ def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation
     """
     boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
     for node in walk(model.graph):
-        ways = ask(backend, node)
-        missed = min((list(_missed(node, way, backend, derivation, boxes)) for way in ways), key=len)
+        ways = ways_of(node, backend)
+        told = node.metadata_props.get(PLACE, "")
+        at = [backend.at(way.place or told) for way in ways]
+        faults = [list(_missed(node, way, own, derivation, boxes)) for way, own in zip(ways, at, strict=True)]
+        missed = min(faults, key=len, default=[])
         yield from missed
-        if not missed:
+        if ways and not missed:
             _note_boxes(node, ways[0], boxes)
 
 

@@ -14,11 +14,12 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.verify.operators import AxisNames, axis_sources, own_names
 
-__all__ = ["BOUNDARY", "LAYOUT", "ORDER", "Derivation", "derive", "walk"]
+__all__ = ["BOUNDARY", "LAYOUT", "ORDER", "PLACE", "Derivation", "derive", "walk"]
 
 ORDER = "relayout.order"
 LAYOUT = "relayout.layout"
 BOUNDARY = "relayout.boundary_layout"
+PLACE = "relayout.place"
 
 # Readings of one value that are told apart; more than a few only occur in graphs that turn their axes on purpose.
 _MOST_READINGS = 8

@@ -21,6 +21,7 @@ from relayout.verify.comparison import check_against
 from relayout.verify.contract import check_annotations, check_requirements
 from relayout.verify.derivation import derive
 from relayout.verify.functions import check_functions
+from relayout.verify.placement import check_crossings, check_placement
 from relayout.verify.soundness import check_channels, check_onnx, check_shapes
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def verify(
         findings += check_against(subject, original)
     if report is not None:
         findings += check_report(report, subject, original, dims)
+        findings += check_crossings(subject, report.crossings, dims)
     numeric: Numeric | None = None
     if original is not None and run:
         found, numeric = _numeric(subject, original, findings, samples, seed, dims)
@@ -93,6 +95,7 @@ def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     yield from check_functions(model)
     yield from check_annotations(model, derivation)
     yield from check_requirements(model, backend, derivation)
+    yield from check_placement(model, backend)
     yield from check_blocked(model, backend)
 
 

@@ -1,0 +1,127 @@
+"""Where each node of the legal model runs, where there are several places: in the node's metadata.
+
+A node of the source runs where the solver put it. What was added to lay a tensor out runs where the conversion was
+priced; what only regroups dimensions runs where it is read. What has to be at several places stands once for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from relayout.formulation import PLACE_KEY
+from relayout.rewrite.rewriter import Rewriter, replace_inside
+from relayout.views import captured_values
+
+__all__ = ["place_nodes"]
+
+Readers = dict[ir.Value, dict[str, list[ir.Node]]]
+
+
+def place_nodes(rewriter: Rewriter) -> None:
+    """Give every node that computes from data its place, and every input and output of the graph. Constants are at hand
+    everywhere."""
+    own = {node: rewriter.chosen[id(choice)].place for node, choice in rewriter.by_node.items()}
+    fixed = _fixed_places(rewriter)
+    last = _output_places(rewriter)
+    for value, place in last.items():
+        value.metadata_props[PLACE_KEY] = place
+    constant = rewriter.tensors.constant_nodes
+    readers: Readers = {}
+    for node in reversed(list(rewriter.graph)):
+        if node in own:
+            _note(node, own[node], readers)
+        elif node not in constant:
+            read = {place: None for value in node.outputs for place in readers.get(value, ())}
+            given = [last[value] for value in node.outputs if value in last]
+            places = next((fixed[value] for value in node.outputs if value in fixed), (*given, *read))
+            if given or read:
+                _spread(rewriter, node, tuple(dict.fromkeys(places)), given, readers)
+
+
+def _fixed_places(rewriter: Rewriter) -> dict[ir.Value, tuple[str, ...]]:
+    """The places of the values that give a tensor in a format: where its producer runs, which is the first, or where
+    the conversions were chosen to run."""
+    made: dict[ir.Value, tuple[str, ...]] = {}
+    inputs = set(rewriter.graph.inputs)
+    for choice in rewriter.requirements.choices:
+        alternative = rewriter.chosen[id(choice)]
+        for port, format_ in zip(choice.ports, alternative.formats, strict=True):
+            if not port.is_result:
+                continue
+            if port.operand.value in inputs:
+                port.operand.value.metadata_props[PLACE_KEY] = alternative.place
+            tensor = port.operand.tensor
+            targets = {format_: (alternative.place,)}
+            for conversion in rewriter.made.get(tensor, ()):
+                at = (*targets.get(conversion.target, ()), conversion.place)
+                targets[conversion.target] = tuple(sorted(at, key=lambda place: place != alternative.place))
+            for target, places in targets.items():
+                if rewriter.copies.has(tensor, target):
+                    made[rewriter.copies.first(tensor, target).value] = places
+    return made
+
+
+def _output_places(rewriter: Rewriter) -> dict[ir.Value, str]:
+    """The places of the graph's outputs."""
+    found: dict[ir.Value, str] = {}
+    for choice in rewriter.requirements.choices:
+        if choice.node is None:
+            for port in choice.ports:
+                if not port.is_result:
+                    found[rewriter.graph.outputs[port.index]] = rewriter.chosen[id(choice)].place
+    return found
+
+
+def _note(node: ir.Node, place: str, readers: Readers) -> None:
+    node.metadata_props[PLACE_KEY] = place
+    for value in dict.fromkeys((*node.inputs, *captured_values(node))):
+        if value is not None:
+            readers.setdefault(value, {}).setdefault(place, []).append(node)
+
+
+def _spread(
+    rewriter: Rewriter, node: ir.Node, places: Sequence[str], given: Sequence[str], readers: Readers
+) -> None:
+    """Let an added node run at these places, each reader reading what is at its own, or else at the first. What the
+    graph gives is the node itself."""
+    home = next((place for place in given if place in places), places[0])
+    _note(node, home, readers)
+    at = {place: node if place == home else _twin(rewriter, node) for place in places}
+    for place, twin in at.items():
+        if twin is not node:
+            _note(twin, place, readers)
+    for index, value in enumerate(node.outputs):
+        for place, those in list(readers.get(value, {}).items()):
+            nearest = at.get(place, at[places[0]])
+            if nearest is not node:
+                _reread(those, value, nearest.outputs[index])
+                readers.setdefault(nearest.outputs[index], {}).setdefault(place, []).extend(those)
+                del readers[value][place]
+
+
+def _twin(rewriter: Rewriter, node: ir.Node) -> ir.Node:
+    """The same node once more, right after the first."""
+    fresh = rewriter.emitter.fresh
+    results = []
+    for value in node.outputs:
+        result = ir.Value(name=fresh(f"{value.name}_too"), shape=value.shape, type=value.type)
+        result.metadata_props.update(value.metadata_props)
+        results.append(result)
+    attributes = list(node.attributes.values())
+    name = fresh(f"{node.name}_too")
+    twin = ir.Node(
+        node.domain, node.op_type, node.inputs, attributes, outputs=results, name=name, overload=node.overload
+    )
+    rewriter.graph.insert_after(node, [twin])
+    return twin
+
+
+def _reread(nodes: Sequence[ir.Node], old: ir.Value, new: ir.Value) -> None:
+    swap: Mapping[ir.Value, ir.Value] = {old: new}
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in swap:
+                node.replace_input_with(index, new)
+        replace_inside(node, old, new)
