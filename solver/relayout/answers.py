@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.errors import BackendError, InputError, LayoutSyntaxError
 from relayout.layout import Layout
-from relayout.roles import DATA, OTHER, input_role, is_transposed, own_layout, result_role, spatial_letters
+from relayout.roles import DATA, OTHER, input_role, is_transposed, result_role, spatial_letters
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -120,9 +120,9 @@ class _Question:
         spatial = spatial_letters(given.rank)
         if role == OTHER or spatial is None:
             return given
-        own = own_layout(self.node, role, given.rank, is_result=self.kind == "result")
+        # As ONNX has the operator, whatever layout this node is written in: a legal model is asked the same again.
         native = "NC" if role == DATA else "IO" if is_transposed(self.node) else "OI"
-        return given.with_names(native + spatial if own.is_any else own.names)
+        return given.with_names(native + spatial)
 
     def cost(self, given: object) -> int:
         try:

@@ -16,7 +16,12 @@ from math import gcd
 from relayout.layout import Layout
 from relayout.memory_format import Atom, Extent, Order, atom_extent
 
-__all__ = ["bind", "fill", "is_tiled", "layout_of"]
+__all__ = ["bind", "fill", "is_tiled", "layout_of", "names_for"]
+
+
+def names_for(layout: Layout, letters: str | None, rank: int) -> str | None:
+    """The names of an operand's axes to read `layout` by: their numbers where it is of numbers, else their letters."""
+    return "".join(map(str, range(rank))) if layout.is_numbered and layout.rank == rank else letters
 
 
 def is_tiled(layout: Layout) -> bool:
@@ -126,6 +131,8 @@ def layout_of(order: Order, letters: str) -> Layout | None:
     >>> str(layout_of((Atom(0), Atom(1, 16), Atom(2), Atom(1, 1, 16)), "NCW"))
     'NCWc[tile:16]'
     """
+    if letters.isdecimal():
+        return Layout.from_names("".join(letters[a.axis] for a in order)) if all(a.is_whole for a in order) else None
     names: list[str] = []
     for atom in order:
         letter = letters[atom.axis]

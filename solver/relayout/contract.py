@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from relayout.answers import ask
 from relayout.backend import Backend, Implementation, TensorType
-from relayout.binding import layout_of
+from relayout.binding import layout_of, names_for
 from relayout.choices import NodeChoice, Port, in_source
 from relayout.errors import InfeasibleError
 from relayout.layout import Layout
@@ -115,6 +115,7 @@ class Contract:
         """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
         what the requirement's letters mean."""
         extents = port.operand.view.extents
+        letters = names_for(required, letters, len(extents))
         natural = in_source(len(extents))
         laid = natural if dims is None else dims
         if required.rank != len(laid) or (letters is None and laid != natural):

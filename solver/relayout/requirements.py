@@ -15,7 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation
-from relayout.binding import bind
+from relayout.binding import bind, names_for
 from relayout.boundary import Boundary, set_boundary
 from relayout.candidates import FORMATS_PER_TENSOR, Geometry, Space, Spaces, placements
 from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, label_of, ports_of
@@ -192,7 +192,7 @@ class _Nodes:
                 continue
             letters = _rule_letters(rule, port) or self._contract.letters(port)
             extents = port.operand.view.extents
-            letters = letters or conventional(len(extents))
+            letters = names_for(layout, letters or conventional(len(extents)), len(extents))
             size = element_size(port.operand.tensor.root)
             order = bind(layout, letters, extents, size, pads=implementation.pads) if letters else None
             if order is None:
@@ -233,10 +233,10 @@ class _Nodes:
         for place, (port, axes, layout) in enumerate(laid):
             if layout is None or "*" in layout.names:
                 continue
-            letters = _own_letters(rule, axes) or self._contract.letters(port)
+            extents, size = port.operand.view.extents, element_size(port.operand.tensor.root)
+            letters = names_for(layout, _own_letters(rule, axes) or self._contract.letters(port), len(extents))
             if letters is None:
                 continue
-            extents, size = port.operand.view.extents, element_size(port.operand.tensor.root)
             own = bind(layout, letters, extents, size, pads=wish.implementation.pads)
             if own is None:
                 continue
@@ -271,10 +271,11 @@ class _Nodes:
         or, where no backend asks, where the rule knows other operators for it.
         """
         rank = len(rule.extents)
+        scrambled = any(len(group) > 1 and group[0].axis in rule.scrambles for group in dims)
         for wish in wishes:
             if wish.is_empty:
                 form = next((f for p in placements(dims, rank) if rule.allows((f := FreeForm(p)).axes)), None)
-                if form is not None:
+                if form is not None and not scrambled:
                     return wish, form, 0
                 if rule.write is not None:
                     form = next(
@@ -285,7 +286,7 @@ class _Nodes:
                 continue
             letters = [_own_letters(rule, axes) for axes in axes_of]
             for place in placements(dims, rank):
-                form = FreeForm(place, asked=True)
+                form = FreeForm(place, asked=True, rewritten=scrambled)
                 if not rule.allows(form.axes) and not rule.letters:
                     continue
                 own = [_operand_dims(axes, place) for axes in axes_of]

@@ -16,6 +16,8 @@ from relayout.verify.placement import ways_of
 
 __all__ = ["check_annotations", "check_requirements", "order_of"]
 
+MAX_RANK = 8
+
 
 def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation) -> Iterator[Finding]:
     """Yield a finding for each operand that is not as `backend` asks.
@@ -63,6 +65,11 @@ def _unsatisfied(
     own = own_names(node, side, n)
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else derivation.candidates(value) or [None]
+    if required.is_numbered:
+        # Numbers count the source's axes: only a noted order knows which these are.
+        order = order_of(value)
+        noted = order is not None and sorted(order) == list(range(len(value.shape or ())))
+        namings = [tuple(map(str, order)) if order is not None and noted else None]
     tensor = TensorType(_element_size(value), _extents(value))
     carried = boxes.get(value)
     if side == "result":
@@ -125,6 +132,8 @@ def _current(naming: AxisNames | None, carried: Layout | None, rank: int) -> Lay
     if naming is None:
         return carried
     names = [name or "*" for name in naming]
+    if names and all(name.isdecimal() for name in names):
+        return Layout.from_names("".join(names)) if len(names) <= MAX_RANK else None
     if carried is not None and carried.rank == len(names):
         dims = [name + "".join(f"[{space}:{data}]" for space, data in carried.boxes(i)) for i, name in enumerate(names)]
         return Layout.parse("".join(dims))
