@@ -16,13 +16,12 @@ from relayout.report import Finding
 from relayout.verify.blocked_types import (
     BLOCK_KEY,
     BLOCKED_DOMAIN,
-    PLAIN,
     POINTWISE,
     STANDARD,
     Type,
     extent,
-    made,
     noted,
+    types_of,
 )
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import walk
@@ -44,23 +43,17 @@ def check_blocked(model: ir.Model, backend: Backend) -> Iterator[Finding]:
 
     The sizes of blocks, which nodes note in their metadata, must agree among themselves and with what `backend` makes.
     """
-    nodes = list(walk(model.graph))
-    if not any(node.domain == BLOCKED_DOMAIN for node in nodes):
+    types = types_of(model)
+    if not types:
         return
+    nodes = list(walk(model.graph))
     yield from _check_sizes(nodes, backend)
-    types: dict[ir.Value, Type] = {
-        value: PLAIN for value in model.graph.inputs if value.shape is not None and len(value.shape) == 4
-    }
     for node in nodes:
         operands = [types.get(value) if value is not None else None for value in node.inputs]
         if node.domain == BLOCKED_DOMAIN:
             yield from _check_blocked_operator(node, operands)
         elif any(kind is not None and kind.is_blocked for kind in operands):
             yield from _check_other_operator(node, operands)
-        for result in node.outputs:
-            kind = made(node, operands, result)
-            if kind is not None:
-                types[result] = kind
     for value in model.graph.outputs:
         kind = types.get(value)
         producer = value.producer()

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from relayout.verify.derivation import walk
 from relayout.verify.operators import is_elementwise, named
 
-__all__ = ["BLOCKED_DOMAIN", "BLOCK_KEY", "PLAIN", "POINTWISE", "STANDARD", "Type", "extent", "made", "noted"]
+__all__ = ["BLOCKED_DOMAIN", "BLOCK_KEY", "PLAIN", "POINTWISE", "STANDARD", "Type", "extent", "noted", "types_of"]
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 BLOCK_KEY = "relayout.block"
@@ -38,8 +39,22 @@ class Type:
 PLAIN = Type(is_blocked=False)
 
 
-def made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
-    """What `result` of `node` is, where its operands are `operands`; None where that is not known."""
+def types_of(model: ir.Model) -> dict[ir.Value, Type]:
+    """The type of each value of which it is known; empty for a model without blocked operators."""
+    nodes = list(walk(model.graph))
+    if not any(node.domain == BLOCKED_DOMAIN for node in nodes):
+        return {}
+    types = {value: PLAIN for value in model.graph.inputs if value.shape is not None and len(value.shape) == 4}
+    for node in nodes:
+        operands = [types.get(value) if value is not None else None for value in node.inputs]
+        for result in node.outputs:
+            kind = _made(node, operands, result)
+            if kind is not None:
+                types[result] = kind
+    return types
+
+
+def _made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
     known = [kind for kind in operands if kind is not None]
     blocked = next((kind for kind in known if kind.is_blocked), None)
     if node.domain == BLOCKED_DOMAIN:

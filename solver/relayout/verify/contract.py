@@ -202,7 +202,8 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         yield _annotation(value, error.expected, f"{error.found} in {text!r}", f"{key} is not a layout")
         return
     rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
-    if value.shape is not None and len(value.shape) != rank:
+    # What is tiled has a dimension for each of its parts, or, for operators that hide them, for each axis.
+    if value.shape is not None and len(value.shape) not in (rank, layout.rank):
         yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
         return
     # The declared layout of an input is what derivation starts from; readers may still take it for something else.

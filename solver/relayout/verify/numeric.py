@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from relayout.report import Finding, Numeric, OutputDifference
 from relayout.totals import constant_values
+from relayout.verify.blocked_types import types_of
 from relayout.verify.comparison import fed
 from relayout.verify.contract import order_of
 from relayout.verify.distance import Arrays, arrays, difference, permuted
@@ -107,18 +108,21 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
 
     A value that lies as in the source has no annotation, one that does not has its order in it: so either can be put to
     the test, and a saturated output hides nothing. Integers without an annotation are left out: they may be a shape, or
-    axes and places in one, and change with the layout of what they speak of.
+    axes and places in one, and change with the layout of what they speak of. What is blocked has no axes of its own.
     """
     sources: dict[object, ir.Value] = {}
     for node in original.graph:
         for m, value in enumerate(node.outputs):
             sources[node.name, node.op_type, m] = sources[value.name] = value
     constants = constant_values(model.graph) | constant_values(original.graph)
+    blocked = {value for value, kind in types_of(model).items() if kind.is_blocked}
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
         for m, value in enumerate(node.outputs):
             source = sources.get(value.name) or sources.get((node.name, node.op_type, m))
-            if source is None or value in constants or source in constants or not _is_comparable(value, source):
+            if source is None or value in constants or source in constants or value in blocked:
+                continue
+            if not _is_comparable(value, source):
                 continue
             size = 4 * math.prod(extent if isinstance(extent, int) else 64 for extent in value.shape or ())
             inner.append((order_of(value) is None, size, str(value.name), str(source.name)))
