@@ -51,7 +51,7 @@ class Geometry:
             if operand.view.extents[place] not in (1, extents[axis]) or extents[axis] is None
         }
         self._apart = frozenset(rule.splits) - uneven
-        self._mixed = frozenset(rule.mixes) - uneven - self._apart
+        self._mixed = (frozenset(rule.mixes) | frozenset(rule.scrambles)) - uneven - self._apart
         self._padded = frozenset(rule.zeros) - uneven
         self._beside = rule.beside
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
@@ -166,7 +166,7 @@ class Spaces:
     def geometry(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Geometry:
         """The geometry of a space of `rule`, shared by all spaces of the same."""
         views = tuple([(o.view.axes, o.view.extents, o.view.root_extents, axes) for o, axes in operands])
-        key = (rule.extents, rule.splits, rule.mixes, rule.zeros, tuple(rule.beside.items()), views)
+        key = (rule.extents, rule.splits, rule.mixes, rule.scrambles, rule.zeros, tuple(rule.beside.items()), views)
         found = self._geometries.get(key)
         if found is None:
             found = self._geometries[key] = Geometry(rule, operands)

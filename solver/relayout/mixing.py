@@ -59,8 +59,11 @@ class Mixing:
 
     def _scrambled(self, port: Port, own: Order, form: LaidForm) -> LaidForm | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
-        laid = (form.outputs if port.is_result else form.inputs)[port.index]
-        if laid is None or any(len({a.axis for a in group}) != 1 for group in laid):
+        side = form.outputs if port.is_result else form.inputs
+        laid = side[port.index] if port.index < len(side) else None
+        if laid is None:
+            laid = _natural(self._choice, (port.is_result, port.index, 0))
+        if any(len({a.axis for a in group}) != 1 for group in laid):
             return None
         rest = list(own)
         changes: dict[int, Order] = {}
@@ -83,11 +86,9 @@ class Mixing:
             if members is None:
                 return None
             for member in members:
-                side = outputs if member[0] else inputs
-                dims = side[member[1]]
-                if dims is None:
-                    dims = _natural(self._choice, member)
-                side[member[1]] = _replaced(dims, member[2], factors)
+                laid_side = outputs if member[0] else inputs
+                dims = laid_side[member[1]] or _natural(self._choice, member)
+                laid_side[member[1]] = _replaced(dims, member[2], factors)
         return LaidForm(tuple(inputs), tuple(outputs), form.pick)
 
     def _enter(self, wish: Wish, form: LaidForm) -> None:

@@ -83,8 +83,10 @@ class Names:
                     self._name(value, axis, self._give(letter))
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
+        # An axis and the one beside it go by one name: what is split is still what it was.
+        alike = {axis: min(axis, partner) for axis, partner in rule.beside.items()}
         members = [
-            (value, axes)
+            (value, tuple(alike.get(axis, axis) for axis in axes))
             for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
             if value is not None and axes is not None and self._follows(value)
         ]

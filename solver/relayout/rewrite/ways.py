@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -199,6 +200,9 @@ class SpaceWay(_Way):
         value.shape = ir.Shape(dims_shape(physical.dims, extents))
         own = port_dims(self._choice, port, self._form, self._rule)
         self.given[index] = self._rewriter.emitter.convert(physical, own, extents, f"{self._stem}_view")
+
+    def count(self, axes: Collection[int]) -> int:
+        return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
 
     def places(self, axis: int) -> np.ndarray[Any, Any]:
         extent = self._rule.extents[axis]

@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from relayout.memory_format import Extent
+from relayout.rules.decompositions import normalise
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, position
+from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, position
 
 REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
 )
 
 
-def _along(node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...]) -> Free:
-    """All these operands lie alike, and the attribute `axis` follows."""
+def _along(
+    node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...], *, symmetric: bool = False
+) -> Free:
+    """All these operands lie alike, and the attribute `axis` follows. `symmetric`: the operator does not mind in which
+    order the elements along the axis come."""
     extents = node.extents(inputs[0])
     axes = tuple(range(len(extents)))
     return Free(
@@ -23,12 +27,19 @@ def _along(node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int
         tuple(axes if i in inputs and node.has(i) else None for i in range(len(node.node.inputs))),
         tuple(axes if i in results else None for i in range(len(node.node.outputs))),
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
+        splits=tuple(a for a in axes if a != axis and len({node.extents(i)[a] for i in inputs}) == 1),
+        mixes=(axis,) if symmetric else (),
     )
+
+
+def _without(axes: Axes, *working: int) -> Axes:
+    return tuple(a for a in axes if a not in working)
 
 
 @row("free", "Softmax", "LogSoftmax", "Hardmax", since=13)
 def softmax(node: Reading) -> Free:
-    return _along(node, node.axis(-1, node.rank()), (0,), (0,))
+    # Hardmax takes the first of several equal ones.
+    return _along(node, node.axis(-1, node.rank()), (0,), (0,), symmetric=node.node.op_type != "Hardmax")
 
 
 @row("free", "Softmax", "LogSoftmax", "Hardmax")
@@ -72,18 +83,56 @@ def concat(node: Reading) -> Free:
         tuple(axes for _ in node.node.inputs),
         (axes,),
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
+        splits=_without(axes, axis),
     )
 
 
 @row("free", "Split")
 def split(node: Reading) -> Free:
-    axis = node.axis(0, node.rank())
-    return _along(node, axis, (0,), tuple(range(len(node.node.outputs))))
+    """The axis that is split is another one in the results. Where its factors have changed places, each part is
+    gathered by its indices: that reads and writes what Split does."""
+    extents = node.extents(0)
+    rank = len(extents)
+    axis, part = node.axis(0, rank), rank
+    axes = tuple(range(rank))
+    result = tuple(part if a == axis else a for a in axes)
+    sizes = [node.result_extents(i)[axis] for i in range(len(node.node.outputs))]
+    beside = {part: axis, axis: part}
+
+    def adjacent(order: Axes) -> bool:
+        return order.index(part) == order.index(axis) + 1
+
+    def write(writing: SpaceWriting) -> None:
+        places = [place for place, a in enumerate(writing.axes) if a != part]
+        at = [writing.axes[place] for place in places].index(axis)
+        data = writing.read(0, [(place,) for place in places])
+        parts = [(place,) for place, a in enumerate(writing.axes) if a != axis]
+        index, start = writing.places(axis), 0
+        for n, size in enumerate(sizes):
+            assert isinstance(size, int)
+            wanted = writing.constant("part", index[start : start + size])
+            start += size
+            if writing.node.outputs[n].uses() or writing.node.outputs[n].is_graph_output():
+                writing.give(n, writing.emit_dims("Gather", [data, wanted], {"axis": at}, parts), parts)
+
+    known = all(isinstance(size, int) for size in sizes)
+    return Free(
+        (*extents, sizes[0]),
+        tuple(axes if i == 0 else None for i in range(len(node.node.inputs))),
+        tuple(result for _ in sizes),
+        allows=adjacent,
+        edit=lambda order: Edit({"axis": position(order, axes, axis)}),
+        splits=_without(axes, axis),
+        scrambles=(axis,) if known else (),
+        beside=beside,
+        writes=adjacent,
+        write=write,
+    )
 
 
 @row("free", "LpNormalization")
 def lp_normalization(node: Reading) -> Free:
-    return _along(node, node.axis(-1, node.rank()), (0,), (0,))
+    return _along(node, node.axis(-1, node.rank()), (0,), (0,), symmetric=True)
 
 
 @row("free", "TopK")
@@ -119,7 +168,7 @@ def cumulative(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit(constants={1: np.full(given.shape, position(order, axes, axis), given.dtype)})
 
-    return Free(extents, (axes, None), (axes,), edit=edit)
+    return Free(extents, (axes, None), (axes,), edit=edit, splits=_without(axes, axis))
 
 
 @row("free", "ArgMax", "ArgMin")
@@ -150,7 +199,7 @@ def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: s
     result = axes if keeps else tuple(a for a in axes if a not in reduced)
 
     def edit(order: Axes) -> Edit:
-        places = tuple(sorted(position(order, axes, axis) for axis in reduced))
+        places = tuple(place for place, a in enumerate(order) if a in reduced)
         if as_input:
             return Edit(constants={1: np.array(places, np.int64)})
         if name == "axis":
@@ -158,7 +207,9 @@ def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: s
         return Edit({name: places} if name else {})
 
     inputs: tuple[Axes | None, ...] = (axes, *(None for _ in node.node.inputs[1:]))
-    return Free(extents, inputs, (result,), edit=edit)
+    # Which element is the largest depends on where it lies; what they sum up to does not.
+    splits = _without(axes, *reduced) if name == "axis" else axes
+    return Free(extents, inputs, (result,), edit=edit, splits=splits)
 
 
 def _padding_axes(node: Reading, rank: int) -> tuple[int, ...]:
@@ -190,11 +241,12 @@ def pad(node: Reading) -> Free:
             return Edit({"pads": laid})
         constants = {1: np.array(laid, np.int64)}
         if named:
-            constants[3] = np.arange(rank, dtype=np.int64)
+            constants[3] = np.arange(len(order), dtype=np.int64)
         return Edit(constants=constants)
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
-    return Free(extents, inputs, (axes,), edit=edit)
+    still = tuple(a for a in axes if begins.get(a, 0) == ends.get(a, 0) == 0)
+    return Free(extents, inputs, (axes,), edit=edit, splits=still)
 
 
 @row("free", "Slice")
@@ -218,7 +270,8 @@ def slice_(node: Reading) -> Free:
         places = tuple(position(order, axes, a) for a in sliced)
         return Edit(constants={3: np.array(places, np.int64)}) if as_input else Edit({"axes": places})
 
-    return Free(extents, (axes, *(None for _ in node.node.inputs[1:])), (axes,), edit=edit)
+    inputs = (axes, *(None for _ in node.node.inputs[1:]))
+    return Free(extents, inputs, (axes,), edit=edit, splits=_without(axes, *sliced))
 
 
 @row("free", "Tile")
@@ -229,7 +282,8 @@ def tile(node: Reading) -> Free:
     if len(repeats) != len(axes):
         raise NoRuleError
     edit = lambda order: Edit(constants={1: np.array([repeats[a] for a in order], np.int64)})  # noqa: E731
-    return Free(extents, (axes, None), (axes,), edit=edit)
+    still = tuple(a for a in axes if repeats[a] == 1)
+    return Free(extents, (axes, None), (axes,), edit=edit, splits=still)
 
 
 @row("free", "Expand", since=8)
@@ -243,7 +297,8 @@ def expand(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit(constants={1: np.array([full[a] for a in order], np.int64)})
 
-    return Free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes)
+    kept = tuple(a for a in axes if full[a] == 1)
+    return Free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes, splits=kept)
 
 
 @row("free", "Gather")
@@ -264,18 +319,24 @@ def gather(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit({"axis": position(order, outer, axis)})
 
-    return Free(extents, (outer, None), (result,), allows=allows, edit=edit)
+    splits = _without(outer, axis)
+    return Free(extents, (outer, None), (result,), allows=allows, edit=edit, splits=splits)
 
 
 @row("free", "LayerNormalization", since=17)
 @row("free", "RMSNormalization", since=23)
 def layer_normalization(node: Reading) -> Free:
-    """The normalised axes are the innermost ones; scale and bias have just these, in the same order."""
+    """The normalised axes are the innermost ones; scale and bias have just these, in the same order.
+
+    In another order the mean, the variance and what follows are computed one by one: reads and writes of the whole
+    tensor are 1 + 2 + 1 + 2 + 2 (+ 2 with a bias) in place of 2.
+    """
     extents = node.extents(0)
     rank = len(extents)
     first = node.axis(-1, rank)
     axes = tuple(range(rank))
     inner = set(range(first, rank))
+    results = [i for i, value in enumerate(node.node.outputs) if i == 0 or node.used(i)]
 
     def parameter(index: int) -> Axes | None:
         if not node.has(index):
@@ -283,11 +344,28 @@ def layer_normalization(node: Reading) -> Free:
         own = node.rank(index)
         return axes[rank - own :]
 
+    def innermost(order: Axes) -> int:
+        """Where the normalised axes begin if nothing else follows them."""
+        return next((place for place, a in enumerate(order) if a in inner), rank)
+
     def allows(order: Axes) -> bool:
-        return set(order[first:]) == inner
+        return all(a in inner for a in order[innermost(order) :])
 
     inputs = (axes, *(parameter(i) for i in range(1, len(node.node.inputs))))
-    return Free(extents, inputs, tuple(axes for _ in node.node.outputs), allows=allows)
+    known = all(isinstance(extents[a], int) for a in inner)
+    decomposes = node.node.op_type == "LayerNormalization" and node.is_float() and results == [0] and known
+    return Free(
+        extents,
+        inputs,
+        tuple(axes for _ in node.node.outputs),
+        allows=allows,
+        edit=lambda order: Edit({"axis": innermost(order)}),
+        splits=axes,
+        broadcasts=axes,
+        writes=(lambda _order: True) if decomposes else (lambda _order: False),
+        write=(lambda writing: normalise(writing, inner)) if decomposes else None,
+        extra=lambda _order: ((axes, 8 if node.has(2) else 6),),
+    )
 
 
 @row("free", "MeanVarianceNormalization", since=9)
@@ -297,9 +375,9 @@ def mean_variance_normalization(node: Reading) -> Free:
     normalised = tuple(normal_axis(a, len(axes)) for a in node.ints("axes") or (0, 2, 3))
 
     def edit(order: Axes) -> Edit:
-        return Edit({"axes": tuple(sorted(position(order, axes, a) for a in normalised))})
+        return Edit({"axes": tuple(place for place, a in enumerate(order) if a in normalised)})
 
-    return Free(extents, (axes,), (axes,), edit=edit)
+    return Free(extents, (axes,), (axes,), edit=edit, splits=axes)
 
 
 @row("free", "ReverseSequence", since=10)
@@ -345,4 +423,4 @@ def one_hot(node: Reading) -> Free:
     axes = tuple(range(rank))
     indices = tuple(a for a in axes if a != axis)
     edit = lambda order: Edit({"axis": position(order, axes, axis)})  # noqa: E731
-    return Free(extents, (indices, None, None), (axes,), edit=edit)
+    return Free(extents, (indices, None, None), (axes,), edit=edit, splits=indices)

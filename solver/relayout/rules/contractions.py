@@ -7,7 +7,7 @@ from itertools import product
 from relayout.memory_format import Extent
 from relayout.rules.reading import NoRuleError, Reading
 from relayout.rules.registry import row
-from relayout.rules.rule import NO_EDIT, Axes, Edit, Free, Listed
+from relayout.rules.rule import NO_EDIT, Axes, Edit, Free, Listed, Shared, SpaceWriting, Traffic
 
 
 @row("contract", "MatMul")
@@ -42,15 +42,50 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     first = (*range(rows - len(a) + 1, rows), contracted)
     second = (*range(rows - len(b) + 1, rows - 1), contracted, column)
 
+    batched = len(b) > 2
+
     def allows(order: Axes) -> bool:
         if order[-2:] != (contracted, column):
             return False
-        return len(b) == 2 or order[-3] == rows - 1
+        return not batched or order[-3] == rows - 1
+
+    def turned(order: Axes) -> bool:
+        """The columns before the contracted axis, and the rows innermost: the product of the transposes."""
+        at = order.index(contracted)
+        inner, before = order[at + 1 :], order[:at]
+        if not before or before[-1] != column or column in inner or not inner or left != 0 or right != 1:
+            return False
+        return set(inner) == {rows - 1} if batched else True
+
+    def write(writing: SpaceWriting) -> None:
+        at = writing.axes.index(contracted)
+        batch = [(place,) for place in range(at - 1)]
+        inner = (tuple(range(at + 1, len(writing.axes))),)
+        data = writing.read(left, [*batch, (at,), *inner])
+        other = writing.read(right, [*(batch if batched else []), (at - 1,), (at,)])
+        dims = [*batch, (at - 1,), *inner]
+        writing.give(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
+
+    def extra(order: Axes) -> Traffic:
+        """A matrix that serves the whole batch is read anew for each of its parts."""
+        batch = () if batched else order[: order.index(contracted) - 1]
+        return (((*batch, contracted, column), 1), ((contracted, column), -1)) if batch else ()
 
     inputs: list[Axes | None] = [None] * len(node.node.inputs)
     inputs[left], inputs[right] = first, second
     batch = tuple(range(rows - 1))
-    return Free(extents, tuple(inputs), ((*range(rows), column),), allows=allows, broadcasts=batch)
+    return Free(
+        extents,
+        tuple(inputs),
+        ((*range(rows), column),),
+        allows=allows,
+        broadcasts=batch,
+        splits=batch if batched else tuple(range(rows)),
+        mixes=(contracted, column),
+        writes=turned if node.node.op_type == "MatMul" else (lambda _order: False),
+        write=write if node.node.op_type == "MatMul" else None,
+        extra=extra,
+    )
 
 
 @row("contract", "Gemm")
@@ -63,7 +98,14 @@ def gemm(node: Reading) -> Listed:
         edit = Edit({"transA": flips[0] ^ flip_a, "transB": flips[1] ^ flip_b}) if flip_a or flip_b else NO_EDIT
         rest = (None,) * (len(node.node.inputs) - 2)
         alternatives.append(((*orders, *rest), (None,), edit))
-    return Listed(tuple(alternatives))
+    contracted = ((False, 0, 0 if flips[0] else 1), (False, 1, 1 if flips[1] else 0))
+    columns: Shared = ((False, 1, 0 if flips[1] else 1), (True, 0, 1))
+    if not node.has(2):
+        return Listed(tuple(alternatives), (contracted, columns))
+    bias = node.extents(2)
+    if not bias or bias[-1] == 1:
+        return Listed(tuple(alternatives), (contracted, columns))
+    return Listed(tuple(alternatives), (contracted, (*columns, (False, 2, len(bias) - 1))))
 
 
 @row("contract", "Einsum", since=12)

@@ -64,6 +64,10 @@ class Reading:
     def result_rank(self, index: int = 0) -> int:
         return len(self.result_extents(index))
 
+    def is_float(self) -> bool:
+        """Whether the first result is of 32-bit floats: the type in which what a node computes can be written out."""
+        return self.node.outputs[0].dtype == ir.DataType.FLOAT
+
     def used(self, index: int) -> bool:
         """Whether the node has this result and somebody reads it."""
         if index >= len(self.node.outputs) or not self.node.outputs[index].name:

@@ -12,7 +12,7 @@ Each rule is built from one node; what depends on attributes or constant inputs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -109,6 +109,9 @@ class SpaceWriting(Protocol):
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         """`value` is result `index`, with these dimensions."""
 
+    def count(self, axes: Collection[int]) -> int:
+        """How many elements these axes of the space have together; their extents are known."""
+
     def places(self, axis: int) -> np.ndarray:
         """Where each index of a mixed axis of the source lies along its dimension: source index -> place."""
 
@@ -142,6 +145,7 @@ class Free:
     broadcasts: Axes = ()
     splits: Axes = ()
     mixes: Axes = ()
+    scrambles: Axes = ()
     zeros: Axes = ()
     beside: Mapping[int, int] = field(default_factory=dict)
     writes: Callable[[Axes], bool] = _never

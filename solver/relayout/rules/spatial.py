@@ -5,9 +5,13 @@ A source node of domain `relayout` names its axes by `data_layout` and `kernel_l
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from relayout.rules.decompositions import channelwise, instance_normalise, is_channelwise, reduce_spatial
 from relayout.rules.reading import NoRuleError, Reading
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Fixed, Free, position
+from relayout.rules.rule import Axes, Edit, Fixed, Free, Shared, SpaceWriting, position
 
 SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
 
@@ -27,11 +31,20 @@ def _letters(node: Reading, rank: int, attribute: str = "data_layout", native: s
     return given or native
 
 
-def _named(node: Reading, alike: tuple[int, ...], allows_native: str, *, results: int = 1) -> Free:
+def _named(
+    node: Reading,
+    alike: tuple[int, ...],
+    allows_native: str,
+    *,
+    results: int = 1,
+    write: Callable[[SpaceWriting, int, Axes], None] | None = None,
+    passes: int = 0,
+) -> Free:
     """Data operands that lie alike; `allows_native` says which orders ONNX's own operator takes.
 
     "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
-    spatial axes in any order.
+    spatial axes in any order. `write` writes the operator in any order, given the channel axis and the spatial ones, and
+    reads and writes the data `passes` times more than the operator does.
     """
     extents = node.extents(0)
     rank = len(extents)
@@ -39,6 +52,7 @@ def _named(node: Reading, alike: tuple[int, ...], allows_native: str, *, results
     letters = _letters(node, rank)
     native = tuple(letters.index(letter) for letter in native_letters(rank))
     channel = letters.index("C")
+    spatial = tuple(a for a in axes if letters[a] not in "NC")
 
     def allows(order: Axes) -> bool:
         if allows_native == "channel":
@@ -56,24 +70,47 @@ def _named(node: Reading, alike: tuple[int, ...], allows_native: str, *, results
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
         letters=letters,
+        writes=(lambda order: len(order) == rank) if write is not None else (lambda _order: False),
+        write=(lambda writing: write(writing, channel, spatial)) if write is not None else None,
+        extra=lambda _order: ((axes, passes),) if passes else (),
     )
 
 
 @row("fixed", "BatchNormalization")
 def batch_normalization(node: Reading) -> Free:
+    """With known parameters a multiplication and an addition: one more pass over the data, read and written."""
     if node.rank() < 2:
         raise NoRuleError
-    return _named(node, (0,), "channel")
+    known = is_channelwise(node.node) and node.is_float() and not any(node.used(i) for i in range(1, 5))
+    write = (lambda writing, channel, _spatial: channelwise(writing, channel)) if known else None
+    return _named(node, (0,), "channel", write=write, passes=2)
 
 
 @row("fixed", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def global_pool(node: Reading) -> Free:
-    return _named(node, (0,), "leading")
+    """A reduction over the spatial axes reads and writes just as much."""
+    operator = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.node.op_type)
+    if operator is None or not node.is_float():
+        return _named(node, (0,), "leading")
+    return _named(
+        node, (0,), "leading", write=lambda writing, _channel, spatial: reduce_spatial(writing, operator, spatial)
+    )
 
 
 @row("fixed", "InstanceNormalization", "GroupNormalization")
 def instance_normalization(node: Reading) -> Free:
-    return _named(node, (0,), "exact")
+    """Written out, it reads and writes the data 10 times in place of 2."""
+    known = all(isinstance(extent, int) for extent in node.extents(0)[2:])
+    plain = node.node.op_type == "InstanceNormalization" and node.node.domain == "" and known and node.is_float()
+    if not plain or not all(_is_vector(node, index) for index in (1, 2)):
+        return _named(node, (0,), "exact")
+    rule = _named(node, (0,), "exact", write=instance_normalise, passes=8)
+    channel = rule.letters.index("C")
+    return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
+
+
+def _is_vector(node: Reading, index: int) -> bool:
+    return node.has(index) and node.rank(index) == 1
 
 
 @row("fixed", "LRN", "AveragePool", "LpPool", "DepthToSpace", "SpaceToDepth")
@@ -182,7 +219,27 @@ def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kerne
         tuple(names(i, native, native_weight) for i in count),
         (native,),
         kernel=kernel,
+        mixes=_mixed_channels(node, kernel, letters, weight, result),
     )
+
+
+def _mixed_channels(node: Reading, kernel: int, letters: str, weight: str, result: str) -> tuple[Shared, ...]:
+    """The channels that may come in any order, if the kernel and the bias have them in the same one."""
+    if node.node.op_type not in ("Conv", "ConvTranspose"):
+        return ()
+    inward, outward = (False, 0, letters.index("C")), (True, 0, result.index("C"))
+    bias: Shared = ((False, 2, 0),) if node.has(2) else ()
+    if node.integer("group", 1) == 1:
+        return (
+            (inward, (False, kernel, weight.index("I"))),
+            (outward, (False, kernel, weight.index("O")), *bias),
+        )
+    # One kernel for each channel: all of them go together.
+    own = (False, kernel, weight.index("I" if node.node.op_type == "ConvTranspose" else "O"))
+    kernels = node.extents(kernel)
+    deep = kernels[weight.index("O" if node.node.op_type == "ConvTranspose" else "I")]
+    is_depthwise = deep == 1 and node.integer("group", 1) == kernels[own[2]]
+    return ((inward, own, outward, *bias),) if is_depthwise else ()
 
 
 @row("fixed", "Conv")
