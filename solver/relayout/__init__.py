@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RelayoutError,
         UsageError,
     )
+    from relayout.explaining import explain
     from relayout.layout import Layout
     from relayout.legalize import legalize
     from relayout.model_io import read_model, write_model
@@ -47,6 +48,7 @@ __all__ = [
     "TensorType",
     "UsageError",
     "Verification",
+    "explain",
     "legalize",
     "load_backend",
     "read_model",
@@ -85,10 +87,18 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Two functions are named as the modules that they live in, and importing such a module binds its name here.
+    """Three functions are named as modules are, and importing such a module binds its name here.
 
     As properties, which the import system cannot overwrite, the names are the functions whatever was imported first.
     """
+
+    @property
+    def explain(self) -> Any:
+        return import_module("relayout.explaining").explain
+
+    @explain.setter
+    def explain(self, module: ModuleType) -> None:
+        pass
 
     @property
     def legalize(self) -> Any:

@@ -1,15 +1,22 @@
-"""Why each conversion of a solution is there: who gives the value, who wants it otherwise, and what it costs."""
+"""A solution in the report's words: each conversion, with who gives the value and who wants it otherwise, and the
+boundary."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
+import onnx_ir as ir
+
+from relayout.choices import NodeChoice
 from relayout.formulation import Formulation, Touch
-from relayout.memory_format import Atom, Order
-from relayout.report import Conversion, Crossing, RequiredBy
+from relayout.memory_format import Atom, Order, source_order
+from relayout.names import Names
+from relayout.report import BoundaryValue, Conversion, Crossing, RequiredBy
+from relayout.rules import extents_of
 from relayout.views import Operand
 
-__all__ = ["conversions_of", "crossings_of"]
+__all__ = ["boundary_of", "conversions_of", "crossings_of", "required_layout", "who"]
 
 
 def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Conversion, ...]:
@@ -25,7 +32,7 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
                 to=_shown(formulation, operand, made.target),
                 kind="transpose",
                 bytes=made.bytes,
-                producer=giver.label,
+                producer=who(giver, made.producer.port),
                 required_by=tuple(_required_by(formulation, assignment, touch) for touch in made.wanted_by),
             )
         )
@@ -52,13 +59,66 @@ def crossings_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[C
     return tuple(found)
 
 
-def _required_by(formulation: Formulation, assignment: Sequence[int], touch: Touch) -> RequiredBy:
+def boundary_of(graph: ir.Graph, formulation: Formulation, assignment: Sequence[int]) -> tuple[BoundaryValue, ...]:
+    """How each input is to be fed and each output comes. To be asked before the graph is rewritten."""
+    requirements = formulation.requirements
+    laid: dict[tuple[str, int], Order] = {}
+    for choice, picked in zip(requirements.choices, assignment, strict=True):
+        form = choice.alternatives[picked].form
+        if choice.node is None and isinstance(form, tuple):
+            laid.update({("input" if p.is_result else "output", p.index): form for p in choice.ports})
+    orders = {value: laid["input", i] for i, value in enumerate(graph.inputs) if ("input", i) in laid}
+    found = []
+    sides: tuple[tuple[Literal["input", "output"], Sequence[ir.Value]], ...]
+    sides = (("input", graph.inputs), ("output", graph.outputs))
+    for side, values in sides:
+        for index, value in enumerate(values):
+            # An output that is an input lies as that does.
+            order = laid.get((side, index), orders.get(value))
+            key = side, value.name or ""
+            found.append(
+                BoundaryValue(
+                    name=value.name or "",
+                    side=side,
+                    wanted=requirements.boundary.wishes.get(key),
+                    tied_to=requirements.boundary.ties.get(key, ()),
+                    **_laid(value, requirements.tensors.operands.get(value), order, requirements.names),
+                )
+            )
+    return tuple(found)
+
+
+def _laid(value: ir.Value, operand: Operand | None, order: Order | None, names: Names) -> dict[str, Any]:
+    extents = extents_of(value)
+    if operand is None or order is None or order == source_order(len(order)):
+        return {"shape": extents, "layout": names.of(operand) if operand is not None else None}
+    axes = tuple(atom.axis for atom in order)
+    shape = tuple(extents[axis] for axis in axes) if extents is not None else None
+    return {"shape": shape, "order": axes, "layout": names.in_order(operand, order)}
+
+
+def who(choice: NodeChoice, port: int) -> str:
+    """The choice as messages name it where this port is meant: of a tie, the one input or output."""
+    if choice.node is None and len(choice.ports) > 1:
+        own = choice.ports[port]
+        return f"{'input' if own.is_result else 'output'} {own.operand.value.name}"
+    return choice.label
+
+
+def required_layout(formulation: Formulation, assignment: Sequence[int], touch: Touch) -> str:
+    """What is asked for here: as the backend or the caller says it, else the format that was chosen."""
     choice = formulation.requirements.choices[touch.choice]
-    port = choice.ports[touch.port]
     picked = assignment[touch.choice]
     stated = choice.layouts[picked][touch.port] if picked < len(choice.layouts) else ""
-    layout = stated or _shown(formulation, port.operand, choice.alternatives[picked].formats[touch.port])
-    return RequiredBy(node=choice.label, operand=max(port.index, 0), layout=layout)
+    return stated or _shown(
+        formulation, choice.ports[touch.port].operand, choice.alternatives[picked].formats[touch.port]
+    )
+
+
+def _required_by(formulation: Formulation, assignment: Sequence[int], touch: Touch) -> RequiredBy:
+    choice = formulation.requirements.choices[touch.choice]
+    layout = required_layout(formulation, assignment, touch)
+    return RequiredBy(node=who(choice, touch.port), operand=max(choice.ports[touch.port].index, 0), layout=layout)
 
 
 def _shown(formulation: Formulation, operand: Operand, format_: Order) -> str:

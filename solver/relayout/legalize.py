@@ -13,14 +13,16 @@ import onnx
 import onnx_ir as ir
 
 from relayout.backend import Backend, load_backend
+from relayout.boundary import tied_names
 from relayout.cost import OBJECTIVES
 from relayout.errors import InfeasibleError, OutOfTimeError, UsageError
-from relayout.explain import conversions_of, crossings_of
+from relayout.explain import boundary_of, conversions_of, crossings_of
 from relayout.formulation import PLACE_KEY, Formulation, formulate
 from relayout.layout_functions import drop_unused
 from relayout.model_io import Source, collector_paused, read_model, to_json, to_proto, warnings_of
 from relayout.pricing import price_dims, tensor_bytes
-from relayout.report import Conversion, Crossing, Placement, Report, SolverFacts, Totals
+from relayout.reasons import explained, together
+from relayout.report import BoundaryValue, Conversion, Crossing, Explanation, Placement, Report, SolverFacts, Totals
 from relayout.requirements import collect_requirements
 from relayout.rewrite import rewrite
 from relayout.rules import Relabel
@@ -36,7 +38,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a caller may choose beside the backend. `dims` gives sizes to symbolic dims, for pricing only."""
+    """What a caller may choose beside the backend.
+
+    `dims` gives sizes to symbolic dims, for pricing only. `explain` asks what would be saved without each requirement
+    that holds a conversion in place, and says how many problems may be solved for it.
+    """
 
     objective: str = "bytes"
     input_layouts: Mapping[str, str] | None = None
@@ -45,6 +51,7 @@ class Options:
     time_limit: float | None = None
     engine: str = "auto"
     max_transposes: int | None = None
+    explain: int | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -53,6 +60,8 @@ class Options:
             )
         if self.time_limit is not None and not self.time_limit > 0:
             raise UsageError("the time limit must be positive", where="time_limit", found=str(self.time_limit))
+        if self.explain is not None and self.explain < 0:
+            raise UsageError("a limit cannot be negative", where="limit", found=str(self.explain))
         for name, size in (self.dims or {}).items():
             if size < 1:
                 raise UsageError(
@@ -127,7 +136,7 @@ def legalize_model(
     before = totals(model, dims)
     elements = price_dims(model, dims)
     run = _Run(model, backend, options, elements, progress or (lambda stage: None))
-    run.legalize(model.graph, {**_declared(model), **(options.input_layouts or {})}, options.output_layouts or {})
+    run.legalize(model.graph, _input_layouts(model, options), options.output_layouts or {})
     for graph, holder in list(_inner_graphs(model.graph)):
         run.legalize(graph, {}, {}, holder)
     if run.changed:
@@ -153,6 +162,8 @@ class _Run:
         self.conversions: list[Conversion] = []
         self.crossings: list[Crossing] = []
         self.places: dict[str, list[str]] = {place: [] for place in backend.places()}
+        self.boundary: tuple[BoundaryValue, ...] = ()
+        self.explanations: list[Explanation] = []
         self.warnings: dict[str, None] = dict.fromkeys(warnings_of(model))
         self.seconds: dict[str, float] = {}
         self.deadline = None if options.time_limit is None else perf_counter() + options.time_limit
@@ -197,7 +208,22 @@ class _Run:
         assignment = _assignment(solution, formulation)
         made = list(formulation.conversions(assignment))
         self.solved.append((solution, *_in_units(solution, formulation, assignment, options.objective)))
-        self.conversions += conversions_of(formulation, assignment)
+        conversions = conversions_of(formulation, assignment)
+        if options.explain is not None:
+            conversions, explanation = explained(
+                formulation,
+                assignment,
+                conversions,
+                objective=options.objective,
+                proved=solution.status == "optimal",
+                limit=max(options.explain - sum(each.solved for each in self.explanations), 0),
+                deadline=self.deadline,
+            )
+            self.explanations.append(explanation)
+            clock = self._stage("explain", clock)
+        self.conversions += conversions
+        if graph is self.model.graph:
+            self.boundary = boundary_of(graph, formulation, assignment)
         self.crossings += crossings_of(formulation, assignment)
         self._note_places(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
@@ -218,12 +244,14 @@ class _Run:
             backend=self.backend.name,
             before=before,
             after=after,
+            boundary=self.boundary,
             conversions=tuple(self.conversions),
             crossings=tuple(self.crossings),
             places=tuple(
                 Placement(place=place, backend=self.backend.at(place).name, nodes=tuple(nodes))
                 for place, nodes in self.places.items()
             ),
+            explanation=together(self.explanations),
             solver=SolverFacts(
                 choices=sum(solution.choices for solution, _, _ in self.solved),
                 kernel_choices=sum(solution.kernel_choices for solution, _, _ in self.solved),
@@ -302,13 +330,19 @@ def _inner_graphs(graph: ir.Graph) -> Iterator[tuple[ir.Graph, ir.Node]]:
             yield from _inner_graphs(inner)
 
 
-def _declared(model: ir.Model) -> dict[str, str]:
-    """The layouts that the model's own inputs declare (graph JSON's `layout`)."""
-    return {
+def _input_layouts(model: ir.Model, options: Options) -> dict[str, str]:
+    """The layouts of the inputs: the caller's, and of what no option names those that the model's own inputs declare
+    (graph JSON's `layout`)."""
+    asked = dict(options.input_layouts or {})
+    known = [value.name or "" for value in (*model.graph.inputs, *model.graph.outputs)]
+    named = {name for key in (*asked, *(options.output_layouts or {})) for name in tied_names(key, known)}
+    declared = {
         value.name: layout
         for value in model.graph.inputs
-        if value.name and (layout := value.metadata_props.get("relayout.boundary_layout"))
+        if value.name and value.name not in named
+        if (layout := value.metadata_props.get("relayout.boundary_layout"))
     }
+    return {**declared, **asked}
 
 
 def inline_functions(model: ir.Model) -> None:

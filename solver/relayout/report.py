@@ -18,6 +18,7 @@ __all__ = [
     "Finding",
     "Numeric",
     "OutputDifference",
+    "Part",
     "Placement",
     "Reason",
     "Report",

@@ -155,10 +155,12 @@ def test_the_public_names_are_these() -> None:
         "LayoutSyntaxError",
         "OutOfTimeError",
         "RelayoutError",
+        "Reordering",
         "Report",
         "TensorType",
         "UsageError",
         "Verification",
+        "explain",
         "legalize",
         "load_backend",
         "read_model",
@@ -474,7 +476,7 @@ def test_any_lets_the_solver_choose_the_boundary(model: Path, tmp_path: Path, ru
     layouts = ("--input-layout", "image=any", "--output-layout", "features=any")
     said = run("legalize", model, "-o", tmp_path / "legal.onnx", *layouts)
     assert input_shape(tmp_path / "legal.onnx") == [1, 4, 8, 8]
-    assert "input image: NCHW, shape [1,4,8,8]" in said.err
+    assert "input image: NCHW, shape [1,4,8,8], the source's axes in the order 0,3,1,2\n" in said.err
     assert transposes(tmp_path / "legal.onnx") == 0
 
 
@@ -687,8 +689,39 @@ def test_explain_says_who_gives_and_who_wants_each_value_and_its_bytes(model: Pa
     assert first[0].startswith("1. image: ")
     assert first[0].endswith("transpose, 2048 bytes")
     assert first[1].split()[:3] == ["given", "by", "input"]
-    assert all(line.split()[:2] == ["wanted", "by"] for line in first[2:])
+    assert [" ".join(line.split()[:2]) for line in first[2:5]] == ["wanted by", "wanted by", "held by"]
+    assert any("input image" in line and "saves 1 transpose, 2048 bytes" in line for line in first[2:])
     assert said.out.endswith("2 conversions, 2560 bytes, for the backend onnx: optimal, no legal model has less\n")
+
+
+def test_explain_tells_what_is_alike_once_and_sums_it_up_by_kind(tmp_path: Path, run: Run) -> None:
+    blocks = "".join(
+        f"""
+        a{n} = Transpose <perm = [0, 3, 1, 2]> (image)
+        [conv{n}] b{n} = Conv (a{n}, weight)
+        [norm{n}] c{n} = Softmax <axis = 1> (b{n})
+        y{n} = Transpose <perm = [0, 2, 3, 1]> (c{n})
+        """
+        for n in range(3)
+    )
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    three (float[1,8,8,4] image) => (float[1,8,8,4] y0, float[1,8,8,4] y1, float[1,8,8,4] y2)
+    <float[4,4,1,1] weight = {{
+        1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 6, 5, 4, 3, 2, 1
+    }}> {{{blocks}}}
+    """
+    said = run("explain", saved(tmp_path / "three.onnx", text))
+    assert "   and 2 alike: 3. c1, 4. c2\n" in said.out
+    assert "   wanted by  output y0               NHWC\n" in said.out
+    [row] = [line.split() for line in said.out.splitlines() if line.startswith("Conv, result 0")]
+    assert row[3:] == ["NCHW", "3", "3", "saves", "3", "transposes,", "6144", "bytes"]
+
+
+def test_explain_stops_at_its_limit_and_says_so(model: Path, run: Run) -> None:
+    said = run("explain", model, "--limit", "1")
+    assert said.status == 0
+    assert "were not lifted, for --limit 1 was reached" in said.out
 
 
 def test_explain_has_the_report_too_and_writes_no_model(model: Path, run: Run) -> None:

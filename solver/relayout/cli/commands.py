@@ -159,8 +159,12 @@ def explain_command(
     time_limit: TimeLimit = None,
     desired_layout: DesiredLayouts = [],  # noqa: B006
     skip: Skip = [],  # noqa: B006
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Lift no more than N requirements and sets of them.")
+    ] = 1000,
 ) -> int:
-    """Say why each conversion of the legal model is there: who gives the value, who wants it otherwise, the bytes."""
+    """Say why each conversion of the legal model is there: who gives the value, who wants it otherwise, which
+    requirements are behind that, and what is saved where each is lifted (solved again, exactly)."""
     from relayout.cli.explaining import run_explain
     from relayout.cli.legalizing import wanted_of
 
@@ -173,6 +177,7 @@ def explain_command(
         time_limit=time_limit,
         desired_layouts=desired_layout,
         skip=skip,
+        explain=limit,
     )
     return run_explain(model, wanted, report)
 

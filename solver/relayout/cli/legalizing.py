@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relayout.cli.arguments import dim_sizes, layouts_by_operator, named_layouts
+from relayout.cli.explaining import boundary_lines
 from relayout.cli.failures import DONE, FINDINGS
 from relayout.cli.files import STDOUT, check_files, check_output, put
 from relayout.cli.findings import finding_lines
@@ -17,7 +18,6 @@ from relayout.cli.terminal import print_data, tell, terminal_width
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
 
 if TYPE_CHECKING:
-    from relayout.legalize import Options, Outcome
     from relayout.report import Report
 
 __all__ = ["print_report", "run_legalize", "wanted_of"]
@@ -39,6 +39,7 @@ def wanted_of(
     check: bool = False,
     inline: bool = False,
     max_transposes: int | None = None,
+    explain: int | None = None,
     strict: bool = True,
 ) -> Wanted:
     """What the options of the command line ask for. Raises UsageError."""
@@ -48,7 +49,7 @@ def wanted_of(
     chosen = backend_of(backend, desired, skip)
     from relayout.legalize import Options
 
-    options = Options(objective, *named, sizes, time_limit, engine, max_transposes)
+    options = Options(objective, *named, sizes, time_limit, engine, max_transposes, explain)
     return Wanted(chosen, options, skip, check, inline, strict)
 
 
@@ -79,7 +80,7 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
         put(report_file, "--report", render_json(report))
     if not quiet:
         print_report(report)
-        for line in _boundary(outcome, wanted.options):
+        for line in boundary_lines(report.boundary):
             tell(line)
     if not report.ok:
         if quiet:
@@ -103,17 +104,6 @@ def _unsolved(model: Path, wanted: Wanted, error: RelayoutError) -> Report:
         after=spent,
         warnings=(str(error),),
     )
-
-
-def _boundary(outcome: Outcome, options: Options) -> Iterator[str]:
-    """How the inputs and outputs whose layouts were set or freed lie in the legal model: what the caller feeds."""
-    graph = outcome.model.graph
-    sides = ("input", graph.inputs, options.input_layouts), ("output", graph.outputs, options.output_layouts)
-    for word, values, layouts in sides:
-        for value in values:
-            if value.name in (layouts or {}):
-                lies = [value.metadata_props.get(key) for key in ("relayout.layout", "relayout.order")]
-                yield f"{word} {value.name}: {next(filter(None, lies), 'as in the source')}, shape {value.shape}"
 
 
 def print_report(report: Report) -> None:

@@ -42,8 +42,9 @@ InputLayouts = Annotated[
     list[str],
     typer.Option(
         "--input-layout",
-        metavar="NAME=LAYOUT",
-        help="How a graph input arrives in the legal model; `any` lets the solver choose. May be repeated.",
+        metavar="NAME[,NAME]=LAYOUT",
+        help="How a graph input arrives in the legal model; `any` lets the solver choose. Several names with commas, "
+        "outputs among them, lie alike. May be repeated.",
         show_default=False,
     ),
 ]
@@ -51,7 +52,7 @@ OutputLayouts = Annotated[
     list[str],
     typer.Option(
         "--output-layout",
-        metavar="NAME=LAYOUT",
+        metavar="NAME[,NAME]=LAYOUT",
         help="The same of a graph output. May be repeated.",
         show_default=False,
     ),
