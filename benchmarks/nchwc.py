@@ -191,7 +191,9 @@ def legal_model(path: Path, target: Path) -> tuple[str, float]:
     from relayout_backends.x86_nchwc import X86Nchwc
 
     start = perf_counter()
-    model, report = relayout.legalize(str(path), X86Nchwc())
+    backend = X86Nchwc()
+    model, report = relayout.legalize(str(path), backend)
+    backend.finish(model)
     write_model(model, target)
     return report.status, perf_counter() - start
 
