@@ -29,6 +29,9 @@ from relayout.views import Operand, Tensor, captured_values, graphs_of
 __all__ = ["Rewriter", "replace_inside"]
 
 ORDER_KEY = "relayout.order"
+ATOMS_KEY = "relayout.atoms"
+"""The same where axes are cut: dimensions with commas between, each the atoms that make it up with `+` between, an atom
+as axis:inner:outer."""
 LAYOUT_KEY = "relayout.layout"
 
 
@@ -93,7 +96,7 @@ class Rewriter:
                 found = self.copies.read(port.operand.tensor, format_, dims, stem=self._stem(port.operand))
                 self._give_output(port.index, found, given)
                 self._place(None)
-                self._annotate(self.graph.outputs[port.index], port.operand, _flat(_present(own)))
+                self._annotate(self.graph.outputs[port.index], port.operand, _present(own))
 
     def _give_output(self, place: int, found: Physical, given: set[ir.Value]) -> None:
         old = self.graph.outputs[place]
@@ -174,7 +177,7 @@ class Rewriter:
             self.copies.enter(port.operand.tensor, format_, physical)
             own = _present(own_dims(choice, port, alternative.form, rule))
             if physical.shape is None and own != in_source(len(port.operand.view.axes)):
-                self._annotate(physical.value, port.operand, _flat(own))
+                self._annotate(physical.value, port.operand, own)
         self._place(node)
         self._copies_after(node, choice)
 
@@ -394,26 +397,27 @@ class Rewriter:
         self.copies.enter(operand.tensor, format_, Physical(value, dims))
         if own != in_source(len(operand.view.axes)):
             value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
-            self._annotate(value, operand, _flat(own))
+            self._annotate(value, operand, own)
         if node is None:
             self._make_copies(operand.tensor, stem=value.name or "")
             self._place(None, front=True)
 
-    def _annotate(self, value: ir.Value, operand: Operand, own: Order) -> None:
+    def _annotate(self, value: ir.Value, operand: Operand, own: Dims) -> None:
         """Say how the value lies. A source that was legal once says of its own values how they lay before: the two
         orders are one after the other."""
         rank = len(operand.view.axes)
         earlier = self.earlier.get(operand.value, tuple(range(rank)))
-        order = tuple(earlier[a.axis] for a in own if a.is_whole)
-        value.metadata_props.pop(ORDER_KEY, None)
-        value.metadata_props.pop(LAYOUT_KEY, None)
-        whole = len(order) == len(own) == rank
-        if order == tuple(range(rank)):
+        for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY):
+            value.metadata_props.pop(key, None)
+        laid = tuple(tuple(Atom(earlier[a.axis], a.inner, a.outer) for a in group) for group in own)
+        if laid == in_source(rank):
             return
-        if whole:
-            value.metadata_props[ORDER_KEY] = ",".join(map(str, order))
-        layout = self.requirements.names.layout(operand, own)
-        if layout is not None and (whole or layout.rank == len(own)):
+        if all(len(group) == 1 and group[0].is_whole for group in laid):
+            value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in laid)
+        else:
+            value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_atom_text, group)) for group in laid)
+        layout = self.requirements.names.layout(operand, _flat(own))
+        if layout is not None and layout.rank == len(own):
             value.metadata_props[LAYOUT_KEY] = str(layout)
 
     def _copies_after(self, node: ir.Node, choice: NodeChoice) -> None:
@@ -434,7 +438,7 @@ class Rewriter:
             if axes is not None:
                 root = self.tensors.operands[tensor.root]
                 assert root is not None
-                self._annotate(copy.value, root, tuple(Atom(axis) for axis in axes))
+                self._annotate(copy.value, root, tuple((Atom(axis),) for axis in axes))
 
     def _plainest(self, made: Made) -> Physical:
         return self.copies.first(made.tensor, made.source)
@@ -547,6 +551,10 @@ def _present(own: Sequence[Order | None]) -> Dims:
 
 def _flat(dims: Dims) -> Order:
     return tuple(chain.from_iterable(dims))
+
+
+def _atom_text(atom: Atom) -> str:
+    return str(atom.axis) if atom.is_whole else f"{atom.axis}:{atom.inner}:{atom.outer}"
 
 
 def _singly(order: Order) -> Dims:
