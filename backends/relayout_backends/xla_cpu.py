@@ -99,7 +99,7 @@ def _write_matmul(writing: Writing) -> None:
         writing.give(0, writing.emit("Einsum", [writing.read(0), constant], equation, shape=result))
         return
     row = rows[0] if rows else 1
-    operands = [writing.read(0, (row, left[-1])), constant]
+    operands = [writing.read(0) if rows else writing.read(0, (1, *left)), constant]
     if writing.opset < GEMM_NEEDS_NO_SUMMAND_SINCE:
         operands.append(writing.constant("zero", np.zeros((1, 1), _number(constant))))
     writing.give(0, writing.emit("Gemm", operands, {"transB": 1}, shape=(row, columns)))
