@@ -81,18 +81,20 @@ def collect_tensors(graph: ir.Graph, opsets: Mapping[str, int]) -> Tensors:
             found.add(value, constant=True)
     for node in graph:
         _collect_node(node, found, dict(opsets))
-    found.dead = _dead_nodes(graph)
+    found.dead = _dead_nodes(graph, found.rules)
     return found
 
 
-def _dead_nodes(graph: ir.Graph) -> set[ir.Node]:
+def _dead_nodes(graph: ir.Graph, rules: Mapping[ir.Node, Rule | None]) -> set[ir.Node]:
+    """Those that no output hangs on. A view is written anew: what the source reckoned its shape from is not read."""
     live = set(graph.outputs)
     dead: set[ir.Node] = set()
     for node in reversed(graph):
         if live.isdisjoint(node.outputs):
             dead.add(node)
             continue
-        live.update(value for value in node.inputs if value is not None)
+        read = node.inputs[:1] if isinstance(rules.get(node), Relabel) else node.inputs
+        live.update(value for value in read if value is not None)
         live.update(captured_values(node))
     return dead
 

@@ -108,11 +108,12 @@ def _crossing(graph: ir.Graph, home: str, constants: set[ir.Value]) -> Iterator[
 
 
 def _made_at(value: ir.Value, graph: ir.Graph, home: str) -> str:
-    """Where a value of this very graph is made; nothing where that is not said, or it is another graph's."""
+    """Where a value is, as this graph finds it; nothing where that is not said. What comes from around the graph is
+    where the node runs that holds it."""
+    if value.graph is not graph:
+        return home
     producer = value.producer()
-    if producer is not None:
-        return producer.metadata_props.get(PLACE, "") if producer.graph is graph else ""
-    return value.metadata_props.get(PLACE, home) if value.graph is graph else ""
+    return value.metadata_props.get(PLACE, home) if producer is None else producer.metadata_props.get(PLACE, "")
 
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:
