@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 class Geometry:
     """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
 
-    __slots__ = ("_apart", "_beside", "_extended", "_formats", "_mixed", "_operands", "_padded", "extents")
+    __slots__ = ("_apart", "_beside", "_extended", "_formats", "_mixed", "_named", "_operands", "_padded", "extents")
 
     def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
         # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
@@ -53,6 +53,8 @@ class Geometry:
         self._apart = frozenset(rule.splits) - uneven
         self._mixed = (frozenset(rule.mixes) | frozenset(rule.scrambles)) - uneven - self._apart
         self._padded = frozenset(rule.zeros) - uneven
+        # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for.
+        self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven
         self._beside = rule.beside
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
         self._extended: dict[tuple[int, Order], Order | None] = {}
@@ -91,6 +93,8 @@ class Geometry:
         return tuple(groups)
 
     def _takes(self, atom: Atom) -> bool:
+        if atom.axis in self._named:
+            return True
         extent = self.extents[atom.axis]
         if isinstance(extent, int) and atom.outer > extent and atom.axis not in self._padded:
             return False

@@ -272,8 +272,11 @@ class _Nodes:
         """
         rank = len(rule.extents)
         scrambled = any(len(group) > 1 and group[0].axis in rule.scrambles for group in dims)
+        cut = any(not a.is_whole for group in dims for a in group) and not (rule.splits or rule.mixes or rule.scrambles)
         for wish in wishes:
             if wish.is_empty:
+                if cut:
+                    continue  # pieces that only a backend can ask for
                 form = next((f for p in placements(dims, rank) if rule.allows((f := FreeForm(p)).axes)), None)
                 if form is not None and not scrambled:
                     return wish, form, 0

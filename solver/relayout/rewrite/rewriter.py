@@ -245,7 +245,8 @@ class Rewriter:
         ONNX's own, whose attributes speak of the axes as they lie."""
         if not rule.letters:
             return True
-        layout = _word(form.dims, rule.letters)
+        data = choice.ports[0].operand.view.extents
+        layout = _word(form.dims, rule.letters, data if len(data) == len(rule.letters) else None)
         native = native_letters(len(rule.letters))
         if rule.allows(form.axes) and (layout == native or not form.asked):
             if node.domain == DOMAIN:
@@ -273,8 +274,14 @@ class Rewriter:
         self, node: ir.Node, rule: Fixed, form: LaidForm, extents: dict[tuple[bool, int], tuple[Extent, ...]]
     ) -> None:
         """An operator with named axes: ONNX's own where it reads these layouts, else `relayout::`."""
-        laid = [_named(n, d) for n, d in zip(rule.inputs, form.inputs, strict=True)]
-        results = [_named(n, d) for n, d in zip(rule.outputs, form.outputs, strict=True)]
+
+        def words(letters: Sequence[str | None], laid: Sequence[Dims | None], is_result: bool) -> list[str | None]:
+            return [
+                _word(dims, names, extents.get((is_result, index))) if names is not None and dims is not None else None
+                for index, (names, dims) in enumerate(zip(letters, laid, strict=True))
+            ]
+
+        laid, results = words(rule.inputs, form.inputs, False), words(rule.outputs, form.outputs, True)
         if laid == list(rule.native_inputs) and results == list(rule.native_outputs):
             if node.domain == DOMAIN:
                 _standard(node)
@@ -561,15 +568,11 @@ def _singly(order: Order) -> Dims:
     return tuple((atom,) for atom in order)
 
 
-def _word(dims: Dims, letters: str) -> str | None:
+def _word(dims: Dims, letters: str, extents: tuple[Extent, ...] | None) -> str | None:
     """The layout of these dimensions. Factors that change places within one dimension are the axis itself."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
-    layout = layout_of(_flat(tuple(groups)), letters)
+    layout = layout_of(_flat(tuple(groups)), letters, extents)
     return str(layout) if layout is not None else None
-
-
-def _named(letters: str | None, dims: Dims | None) -> str | None:
-    return None if letters is None or dims is None else _word(dims, letters)
 
 
 def _extents(choice: NodeChoice) -> dict[tuple[bool, int], tuple[Extent, ...]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.shape_inference import without_weights
 from relayout.tensor_types import is_absent
@@ -64,7 +65,8 @@ def check_channels(model: ir.Model) -> Iterator[Finding]:
         if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
             continue
         data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
-        channels, inner = _extent(node.inputs[0], data, "C"), _extent(node.inputs[facts.kernel], kernel, "I")
+        channels = _channels(node, "data_layout", node.inputs[0], data, "C")
+        inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
         if channels is None or inner is None:
             continue
         groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
@@ -77,6 +79,19 @@ def check_channels(model: ir.Model) -> Iterator[Finding]:
                 found=f"{channels}",
                 message=f"the data of this {node.op_type} has another number of channels than its kernel",
             )
+
+
+def _channels(
+    node: ir.Node, attribute: str, value: ir.Value | None, names: tuple[str | None, ...] | None, letter: str
+) -> int | None:
+    """The extent of the axis: what its blocks hold together, less the zeros that it is padded with."""
+    outer, inner = _extent(value, names, letter), _extent(value, names, letter.lower())
+    text = node.attributes.get_string(attribute, "")
+    if outer is None or not text or "[" not in text:
+        return outer
+    layout = Layout.parse(text)
+    zeros = next((layout.attribute(i, "pad") for i in range(layout.rank) if layout.names[i] == letter), None)
+    return outer * (inner or 1) - int(zeros or 0)
 
 
 def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter: str) -> int | None:
