@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from relayout.layout import Layout
-from relayout.memory_format import Atom, Extent, Order, atom_extent
+from relayout.memory_format import Atom, Extent, Order, atom_extent, padded_extent
 
 __all__ = ["bind", "fill", "is_tiled", "layout_of", "names_for"]
 
@@ -125,8 +125,10 @@ def _extent(atom: Atom, extents: Sequence[Extent]) -> int | None:
     return extent if isinstance(extent, int) else None
 
 
-def layout_of(order: Order, letters: str) -> Layout | None:
+def layout_of(order: Order, letters: str, extents: Sequence[Extent] | None = None) -> Layout | None:
     """The layout string of an order of all axes: lower-case letters for inner factors; None where it has no word.
+
+    With `extents` an axis that is padded carries how many zeros it ends with, as `[pad:8]`.
 
     >>> str(layout_of((Atom(0), Atom(1, 16), Atom(2), Atom(1, 1, 16)), "NCW"))
     'NCWc[tile:16]'
@@ -136,8 +138,9 @@ def layout_of(order: Order, letters: str) -> Layout | None:
     names: list[str] = []
     for atom in order:
         letter = letters[atom.axis]
-        if atom.is_whole or (atom.inner == 1 and not _has_outer(order, atom)) or (atom.inner > 1 and not letter.islower()):
-            names.append(letter)
+        whole = atom.is_whole or (atom.inner == 1 and not _has_outer(order, atom))
+        if whole or (atom.inner > 1 and not letter.islower()):
+            names.append(letter + _pad_box(order, atom.axis, extents))
         elif not letter.islower():
             names.append(f"{letter.lower()}[tile:{atom.outer}]")
         else:
@@ -146,6 +149,13 @@ def layout_of(order: Order, letters: str) -> Layout | None:
     if len(set(plain)) != len(plain) or len(plain) > 8:
         return None
     return Layout.parse("".join(names))
+
+
+def _pad_box(order: Order, axis: int, extents: Sequence[Extent] | None) -> str:
+    if extents is None:
+        return ""
+    extent, padded = extents[axis], padded_extent(order, axis, extents)
+    return f"[pad:{padded - extent}]" if isinstance(extent, int) and isinstance(padded, int) and padded > extent else ""
 
 
 def _has_outer(order: Order, atom: Atom) -> bool:
