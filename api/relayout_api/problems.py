@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -98,6 +99,7 @@ class Problem(BaseModel):
     hint: str | None = Field(None, description="what to do")
     column: int | None = Field(None, description="where a layout's text is at fault, counted from 1")
     conflict: list[str] | None = Field(None, description="a smallest set of requirements that contradict each other")
+    relaxation: list[str] | None = Field(None, description="the fewest changes that would make for a solution")
 
 
 def problem_of(error: RelayoutError) -> Problem:
@@ -118,10 +120,13 @@ def problem_of(error: RelayoutError) -> Problem:
         found=_short(error.found) or None,
         hint=_short(error.hint) or None,
         column=error.column if isinstance(error, LayoutSyntaxError) else None,
-        conflict=[_short(name) for name in error.conflict[:100]] or None
-        if isinstance(error, InfeasibleError)
-        else None,
+        conflict=_shortened(error.conflict) if isinstance(error, InfeasibleError) else None,
+        relaxation=_shortened(error.relaxation) if isinstance(error, InfeasibleError) else None,
     )
+
+
+def _shortened(texts: Sequence[str]) -> list[str] | None:
+    return [_short(text) for text in texts[:100]] or None
 
 
 def _short(text: str) -> str:

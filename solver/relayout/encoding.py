@@ -21,37 +21,46 @@ from functools import cache, reduce
 from itertools import pairwise
 from operator import and_
 
+from .clock import UNLIMITED, Clock
 from .errors import InternalError
 from .network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
 from .problem import Choice, Problem, Use, Value
 
-__all__ = ["HUB_STATES", "check_range", "network_of"]
+__all__ = ["HUB_STATES", "check_range", "most_of", "network_of"]
 
 HUB_STATES = 128
 WIDE_CELLS = 128
 
 
-def network_of(problem: Problem, *, hub_states: int = HUB_STATES) -> Network:
+def network_of(problem: Problem, *, hub_states: int = HUB_STATES, clock: Clock = UNLIMITED) -> Network:
     """Build the network, without alternatives that another of the same formats undercuts.
 
     With `hub_states=0` there are no sets, only variables for single formats: the encoding that linear programs like.
+    Raises ExpiredError where the time is over.
     """
     check_range(problem)
     builder = _Builder(problem, hub_states)
     for value in problem.values:
+        clock.check()
         if value.consumers:
             builder.place(value)
-    builder.place_hubs()
+    builder.place_hubs(clock)
     return builder.network
 
 
 def check_range(problem: Problem) -> None:
     """Raise InternalError where costs could add up to 2**60 or more: beyond that int64 would not be exact."""
+    most = most_of(problem)
+    if most >= LARGEST:
+        raise InternalError("costs too large to be added exactly", expected="a sum below 2**60", found=str(most))
+
+
+def most_of(problem: Problem) -> int:
+    """A sum that no assignment can cost more than."""
     most = sum([max(choice.costs) for choice in problem.choices])
     for conversion, times in Counter([value.conversion for value in problem.values]).items():
         most += times * max([sum(filter(None, row)) for row in conversion])
-    if most >= LARGEST:
-        raise InternalError("costs too large to be added exactly", expected="a sum below 2**60", found=str(most))
+    return most
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +160,14 @@ class _Builder:
             step = self.trie.setdefault((step, c, renamed), len(self.trie))
         self.readings.setdefault(step, []).append(_Reading(conversion, producer, produces, tuple(order)))
 
-    def place_hubs(self) -> None:
+    def place_hubs(self, clock: Clock) -> None:
         """Add the hubs, each after those that it contains."""
         steps = list(self.trie)
         sets: list[frozenset[int]] = [frozenset((0,))]
         nearest: list[int] = [0]
         parts: dict[int, list[_Part]] = {0: []}
         for step, (before, _, masks) in enumerate(steps[1:], start=1):
+            clock.check()
             have = sets[before]
             if len(have) <= self.hub_states:
                 have = frozenset([old | mask for old in have for mask in masks])

@@ -93,11 +93,18 @@ class BackendError(UsageError):
 
 
 class InfeasibleError(RelayoutError):
-    """No assignment of memory formats meets all requirements; `conflict` holds a smallest set found to conflict."""
+    """No assignment of memory formats meets all requirements.
 
-    def __init__(self, problem: str, *, conflict: Sequence[str] = (), hint: str = "") -> None:
+    `conflict` holds a smallest set of them found to conflict, each by node, operand and layout. `relaxation` holds what
+    would have to change for a solution: fewest changes, and of as few the cheapest; empty where that is not known.
+    """
+
+    def __init__(
+        self, problem: str, *, conflict: Sequence[str] = (), relaxation: Sequence[str] = (), hint: str = ""
+    ) -> None:
         super().__init__(problem, found="; ".join(conflict), hint=hint)
         self.conflict = tuple(conflict)
+        self.relaxation = tuple(relaxation)
 
 
 class OutOfTimeError(RelayoutError):

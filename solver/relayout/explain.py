@@ -16,7 +16,7 @@ from relayout.report import BoundaryValue, Conversion, Crossing, RequiredBy
 from relayout.rules import extents_of
 from relayout.views import Operand
 
-__all__ = ["boundary_of", "conversions_of", "crossings_of", "required_layout", "who"]
+__all__ = ["boundary_of", "conversions_of", "crossings_of", "required_layout", "shown", "who"]
 
 
 def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Conversion, ...]:
@@ -28,8 +28,8 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
         found.append(
             Conversion(
                 value=made.tensor.root.name or "",
-                from_=_shown(formulation, operand, made.source),
-                to=_shown(formulation, operand, made.target),
+                from_=shown(formulation, operand, made.source),
+                to=shown(formulation, operand, made.target),
                 kind="transpose",
                 bytes=made.bytes,
                 producer=who(giver, made.producer.port),
@@ -49,7 +49,7 @@ def crossings_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[C
                 value=crossed.tensor.root.name or "",
                 from_=crossed.source,
                 to=crossed.target,
-                layout=_shown(formulation, giver.ports[crossed.producer.port].operand, crossed.format),
+                layout=shown(formulation, giver.ports[crossed.producer.port].operand, crossed.format),
                 bytes=crossed.bytes,
                 cost=crossed.cost,
                 producer=giver.label,
@@ -110,7 +110,7 @@ def required_layout(formulation: Formulation, assignment: Sequence[int], touch: 
     choice = formulation.requirements.choices[touch.choice]
     picked = assignment[touch.choice]
     stated = choice.layouts[picked][touch.port] if picked < len(choice.layouts) else ""
-    return stated or _shown(
+    return stated or shown(
         formulation, choice.ports[touch.port].operand, choice.alternatives[picked].formats[touch.port]
     )
 
@@ -121,7 +121,7 @@ def _required_by(formulation: Formulation, assignment: Sequence[int], touch: Tou
     return RequiredBy(node=who(choice, touch.port), operand=max(choice.ports[touch.port].index, 0), layout=layout)
 
 
-def _shown(formulation: Formulation, operand: Operand, format_: Order) -> str:
+def shown(formulation: Formulation, operand: Operand, format_: Order) -> str:
     """A format in letters where the axes have names, else in the numbers of the source's axes.
 
     Unit axes have no place in a format; they are shown where the source has them.

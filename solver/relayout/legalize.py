@@ -15,13 +15,14 @@ import onnx_ir as ir
 from relayout.backend import Backend, load_backend
 from relayout.boundary import tied_names
 from relayout.cost import OBJECTIVES
-from relayout.errors import InfeasibleError, OutOfTimeError, UsageError
+from relayout.errors import OutOfTimeError, UsageError
 from relayout.explain import boundary_of, conversions_of, crossings_of
 from relayout.formulation import PLACE_KEY, Formulation, formulate
 from relayout.layout_functions import drop_unused
 from relayout.model_io import Source, collector_paused, read_model, to_json, to_proto, warnings_of
 from relayout.pricing import price_dims, tensor_bytes
 from relayout.reasons import explained, together
+from relayout.refusal import Limit, refusal
 from relayout.report import BoundaryValue, Conversion, Crossing, Explanation, Placement, Report, SolverFacts, Totals
 from relayout.requirements import collect_requirements
 from relayout.rewrite import rewrite
@@ -205,7 +206,7 @@ class _Run:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         clock = perf_counter()
         self.tell("rewrite")
-        assignment = _assignment(solution, formulation)
+        assignment = _assignment(solution, formulation, self._limit())
         made = list(formulation.conversions(assignment))
         self.solved.append((solution, *_in_units(solution, formulation, assignment, options.objective)))
         conversions = conversions_of(formulation, assignment)
@@ -285,16 +286,22 @@ class _Run:
         most = self.options.max_transposes
         return None if most is None else max(most - len(self.conversions), 0)
 
+    def _limit(self) -> Limit | None:
+        most = self.options.max_transposes
+        if most is None:
+            return None
+        others = any(True for _ in self.model.graph.subgraphs())
+        return Limit(most, len(self.conversions), is_last=not others)
+
     def _stage(self, name: str, since: float) -> float:
         now = perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - since
         return now
 
 
-def _assignment(solution: Solution, formulation: Formulation) -> tuple[int, ...]:
+def _assignment(solution: Solution, formulation: Formulation, limit: Limit | None) -> tuple[int, ...]:
     if solution.status == "infeasible":
-        names = [formulation.problem.choices[c].name for c in solution.conflict]
-        raise InfeasibleError("the requirements contradict each other", conflict=names)
+        raise refusal(solution, formulation, limit)
     if solution.assignment is None:
         raise OutOfTimeError(
             "no solution was found in the time that was given",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .clock import UNLIMITED, Clock
 from .network import FORBIDDEN, Network, Scope, Table
 
 __all__ = ["Eliminated", "eliminate", "failure", "fix", "guess", "walk_back"]
@@ -27,12 +28,13 @@ class Eliminated(NamedTuple):
 
 
 def eliminate(
-    network: Network, alive: set[int], cells: int, start: Iterable[int] | None = None
+    network: Network, alive: set[int], cells: int, start: Iterable[int] | None = None, *, clock: Clock = UNLIMITED
 ) -> tuple[list[Eliminated], int]:
     """Eliminate variables of `alive` from the network, fewest neighbours first, while no table exceeds `cells`.
 
     Returns what left, in order, and the constant that it leaves behind; `alive` keeps the kernel. A constant of
     FORBIDDEN says that the problem is infeasible. `start`: the only variables that have changed since the last time.
+    Raises ExpiredError where the time is over; the network is then of no more use.
     """
     unary, neighbours = network.unary, network.neighbours
     heap = [(len(neighbours[x]), x) for x in (alive if start is None else start)]
@@ -40,6 +42,7 @@ def eliminate(
     gone: list[Eliminated] = []
     constant = 0
     while heap:
+        clock.check()
         degree, x = heappop(heap)
         if x not in alive or degree != len(neighbours[x]):
             continue
@@ -102,14 +105,16 @@ def failure(network: Network, gone: list[Eliminated]) -> Scope:
     return ()
 
 
-def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | None:
+def guess(
+    network: Network, alive: set[int], cells: int, *, clock: Clock = UNLIMITED
+) -> dict[int, int] | None:
     """Good states for a kernel, or None: eliminate what is small, fix the variable of most neighbours, and again.
 
     This is rule RN of PBQP. Uses the network up, but not `alive`.
     """
     alive = set(alive)
     fixed: dict[int, int] = {}
-    gone, constant = eliminate(network, alive, cells)
+    gone, constant = eliminate(network, alive, cells, clock=clock)
     # Choices before hubs: with all choices made, hubs follow, while not every guess at a hub can be met.
     choices = len(network.alternatives)
     heap = [(x >= choices, -len(network.neighbours[x]), x) for x in alive]
@@ -128,7 +133,7 @@ def guess(network: Network, alive: set[int], cells: int) -> dict[int, int] | Non
         touched = sorted(network.neighbours[x])
         fix(network, x, state)
         alive.discard(x)
-        left, constant = eliminate(network, alive, cells, touched)
+        left, constant = eliminate(network, alive, cells, touched, clock=clock)
         gone += left
     if constant >= FORBIDDEN:
         return None

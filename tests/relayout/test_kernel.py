@@ -4,20 +4,17 @@ import pytest
 from hypothesis import given, settings
 from random_problems import cheapest, problems, synthetic
 
+from relayout.clock import UNLIMITED, Clock, ExpiredError
 from relayout.encoding import network_of
-from relayout.kernel import Limits, minimise
+from relayout.kernel import minimise
 from relayout.problem import Problem, cost_of
 from relayout.solve import solve
-
-
-def unlimited() -> None:
-    return None
 
 
 @settings(max_examples=300, deadline=None)
 @given(problems(most=7))
 def test_a_kernel_is_minimised_exactly(problem: Problem) -> None:
-    outcome = minimise(problem, Limits(unlimited))
+    outcome = minimise(problem, UNLIMITED)
     best = cheapest(problem)
     assert outcome.status == ("infeasible" if best is None else "optimal")
     if outcome.states is not None:
@@ -30,7 +27,7 @@ def test_a_kernel_is_minimised_exactly(problem: Problem) -> None:
 def test_on_scattered_networks_both_engines_agree(seed: int) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(90, layouts=3, seed=seed))
-    outcome = minimise(problem, Limits(unlimited))
+    outcome = minimise(problem, UNLIMITED)
     assert outcome.status == "optimal"
     assert outcome.cost == solve(problem, engine="cp-sat").cost
 
@@ -38,18 +35,45 @@ def test_on_scattered_networks_both_engines_agree(seed: int) -> None:
 def test_what_relaxing_and_thinning_out_do_not_finish_is_left_to_cpsat(monkeypatch: pytest.MonkeyPatch) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(150, seed=3))
-    best = minimise(problem, Limits(unlimited)).cost
+    best = minimise(problem, UNLIMITED).cost
     monkeypatch.setattr("relayout.kernel.LARGE_CELLS", 4)
+    monkeypatch.setattr("relayout.kernel.ROUNDS", 1)
     monkeypatch.setattr("relayout.kernel._rounded", lambda *_: None)
-    outcome = minimise(problem, Limits(unlimited))
+    monkeypatch.setattr("relayout.kernel._dived", lambda *_: None)
+    outcome = minimise(problem, UNLIMITED)
     assert (outcome.status, outcome.cost, outcome.bound) == ("optimal", best, best)
 
 
-def test_out_of_time_there_is_a_solution_and_a_bound_below_it() -> None:
+class Few(Clock):
+    """So many looks at the clock, and the time is over: a limit that every machine meets at the same point."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def over(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def check(self) -> None:
+        if self.over():
+            raise ExpiredError
+
+
+@pytest.mark.parametrize("sets", [0, 16])
+def test_wherever_the_time_ends_what_is_known_is_told(sets: int) -> None:
     generators = synthetic()
-    problem = generators.problem_of(generators.scattered(300, seed=1))
-    outcome = minimise(problem, Limits(lambda: 0.0))
-    assert outcome.status == "feasible"
-    assert outcome.bound is not None
-    assert outcome.cost is not None
-    assert 0 < outcome.bound <= outcome.cost
+    problem = generators.problem_of(generators.scattered(60, layouts=3, seed=sets))
+    best = minimise(problem, UNLIMITED).cost
+    assert best is not None
+    statuses = set()
+    looks = 0
+    while "optimal" not in statuses:
+        outcome = minimise(problem, Few(looks))
+        statuses.add(outcome.status)
+        assert outcome.bound is not None
+        assert outcome.bound <= best
+        if outcome.cost is not None:
+            assert best <= outcome.cost
+        looks += 7
+    assert statuses == {"unknown", "feasible", "optimal"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relayout.cli.arguments import check_known
-from relayout.errors import InfeasibleError, InputError
+from relayout.errors import InputError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -67,14 +67,7 @@ def legalize_file(path: Path, wanted: Wanted, tell: Callable[[str], None]) -> Ou
     if wanted.strict:
         check_known("--skip", wanted.skip, _node_names(model), "node")
         check_known("--dim", options.dims or {}, dim_names(model), "symbolic dim")
-    try:
-        outcome = legalize_model(model, wanted.backend, options, progress=tell)
-    except InfeasibleError as error:
-        if options.max_transposes is None or error.conflict:
-            raise
-        raise InfeasibleError(
-            f"no legal model has {options.max_transposes} transposes or fewer", hint="raise --max-transposes"
-        ) from error
+    outcome = legalize_model(model, wanted.backend, options, progress=tell)
     report = outcome.report
     if wanted.check:
         from relayout.verify import verify
