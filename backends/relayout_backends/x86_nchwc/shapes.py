@@ -13,7 +13,17 @@ from relayout.tensors import AbsentTensor
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["attributes", "channels_of", "constant", "extents", "is_float_image", "is_known", "numbers", "volume"]
+__all__ = [
+    "attributes",
+    "channels_of",
+    "constant",
+    "extents",
+    "is_float",
+    "is_float_image",
+    "is_known",
+    "numbers",
+    "volume",
+]
 
 # Random in each run, subgraphs, and the operator that onnxruntime fuses with its neighbours into quantized ones.
 _NEVER_KNOWN = frozenset(
@@ -32,6 +42,11 @@ _NEVER_KNOWN = frozenset(
 
 # What a dim that is not known before run time counts, but for a batch, which counts 1.
 UNKNOWN = 64
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Whether `value` is float32, the only type that is ever blocked."""
+    return value is not None and value.dtype == ir.DataType.FLOAT
 
 
 def is_float_image(value: ir.Value | None) -> bool:
