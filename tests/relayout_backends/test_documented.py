@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relayout.backend import Backend
-from relayout.declarative_table import BackendTable, Condition, Range, Rule
+from relayout.declarative_table import AssignTable, BackendTable, Condition, PlaceTable, Range, Rule
 from relayout.discovery import find_backends
 
 MANUAL = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
@@ -30,7 +30,10 @@ def test_every_member_of_the_interface_has_a_row_in_the_manual(member: str) -> N
     assert member in ROWS
 
 
-@pytest.mark.parametrize("key", sorted({*BackendTable.model_fields, *Rule.model_fields, *Condition.model_fields}))
+TABLES = (BackendTable, Rule, Condition, PlaceTable, AssignTable)
+
+
+@pytest.mark.parametrize("key", sorted({key for table in TABLES for key in table.model_fields}))
 def test_every_key_of_a_table_has_a_row_in_the_manual(key: str) -> None:
     assert key in ROWS
 

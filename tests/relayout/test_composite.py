@@ -1,0 +1,295 @@
+"""Several backends in one graph: who runs what, what crosses, and that it all adds up."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from fuzzing import runs
+from graphs import Net, assert_same_numbers
+from random_graphs import Rejected
+from random_patterns import draw_graph
+
+from relayout.backend import Backend, load_backend
+from relayout.cli import main
+from relayout.composite import Assignment, Composite, Nodes, Place
+from relayout.errors import BackendError
+from relayout.layout import Layout
+from relayout.legalize import legalize
+from relayout.model_io import read_model
+from relayout.report import Report
+from relayout.verify import verify
+
+TABLE = """\
+name = "board"
+host = "cpu"
+
+[[place]]
+name = "npu"
+backend = "nhwc"
+op = ["Conv", "MaxPool", "Relu"]
+crossing = 2
+
+[[place]]
+name = "cpu"
+
+[[assign]]
+op = "Conv"
+nodes = "n0"
+places = { npu = 0, cpu = 1000000 }
+
+[[assign]]
+op = "Conv"
+places = "npu"
+"""
+
+
+def network() -> onnx.ModelProto:
+    """Two convolutions with a Softmax between them, which the accelerator does not have."""
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (1, 4, 8, 8)), 4, 4))
+    value = net.node("Softmax", value, axis=1)
+    net.output(net.node("Relu", net.conv(value, 4, 4)))
+    return net.model()
+
+
+def places_of(model: onnx.ModelProto) -> dict[str, str]:
+    """Where each node runs, by its name."""
+    return {
+        node.name: entry.value
+        for node in model.graph.node
+        for entry in node.metadata_props
+        if entry.key == "relayout.place"
+    }
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    return {**tomllib.loads(TABLE), **changes}
+
+
+def test_each_node_runs_where_it_is_told_in_the_layout_of_its_place() -> None:
+    model = network()
+    legal, report = legalize(model, table(), check=True)
+    assert report.verification is not None
+    assert report.verification.passed, report.verification.findings
+    convolutions = [node for node in legal.graph.node if node.op_type == "Conv"]
+    assert [node.domain for node in convolutions] == ["relayout", "relayout"]
+    assert {places_of(legal)[node.name] for node in convolutions} == {"npu"}
+    [softmax] = [node for node in legal.graph.node if node.op_type == "Softmax"]
+    assert places_of(legal)[softmax.name] == "cpu"
+    assert [(p.place, p.backend) for p in report.places] == [("npu", "nhwc"), ("cpu", "onnx")]
+    there, back = ("cpu", "npu"), ("npu", "cpu")
+    assert [(c.from_, c.to) for c in report.crossings] == [there, back, there, back]
+    assert {c.bytes for c in report.crossings} == {1024}
+    assert_same_numbers(model, legal)
+
+
+def test_a_crossing_is_no_transpose_and_is_priced() -> None:
+    net = Net()
+    net.output(net.node("Softmax", net.node("Relu", net.input("x", (2, 8)))))
+    places = [{"name": "npu", "op": "Relu", "crossing": 1.5, "crossing_fixed": 7}, {"name": "cpu", "crossing": 0}]
+    assigned = [{"op": "Relu", "places": {"npu": 11}}]
+    _, report = legalize(net.model(), {"name": "two", "host": "cpu", "place": places, "assign": assigned})
+    assert (report.after.transposes, report.conversions) == (0, ())
+    assert [c.cost for c in report.crossings] == [103, 103]
+    assert report.cost == report.bound == 11 + 2 * 103
+    spec = {"name": "two", "host": "cpu", "place": places, "assign": assigned}
+    _, again = legalize(net.model(), spec, max_transposes=0)
+    assert again.cost == report.cost
+
+
+def test_where_a_node_may_go_to_either_the_choice_is_made_together_with_the_layouts() -> None:
+    net = Net()
+    value = net.transpose(net.input("x", (1, 64, 64, 3)), 0, 3, 1, 2)
+    net.output(net.transpose(net.conv(value, 3, 3), 0, 2, 3, 1))
+    # Two transposes here, two crossings there, which cost less or more.
+    for crossing, place in ((0.4, "npu"), (2.5, "cpu")):
+        npu = {"name": "npu", "backend": "nhwc", "op": "Conv", "crossing": crossing}
+        places = [{"name": "cpu", "crossing": 0}, npu]
+        legal, report = legalize(net.model(), {"name": "two", "host": "cpu", "place": places}, check=True)
+        assert report.after.transposes == (0 if place == "npu" else 2)
+        [convolution] = [node for node in legal.graph.node if node.op_type == "Conv"]
+        assert places_of(legal)[convolution.name] == place
+        assert report.verification is not None
+        assert report.verification.passed
+
+
+def test_a_copy_that_two_places_need_is_made_once_where_crossing_is_cheap_and_twice_where_it_is_dear() -> None:
+    net = Net()
+    given = net.node("Relu", net.input("x", (1, 4, 8, 8)))
+    for kind in ("npu", "gpu"):
+        net.output(net.node("Softmax", net.transpose(given, 0, 2, 3, 1), axis=-1))
+        net.nodes[-1].name = f"{kind}/rows"
+        net.output(net.node("LogSoftmax", given, axis=-1))
+        net.nodes[-1].name = f"{kind}/plain"
+    model = net.model()
+    for crossing, transposes in ((0.1, 1), (3, 2)):
+        places = [{"name": kind, "nodes": f"{kind}/*", "crossing": crossing} for kind in ("npu", "gpu")]
+        places[0]["nodes"] = ["npu/*", "n0"]  # type: ignore[assignment]
+        spec = {"name": "two", "place": places}
+        legal, report = legalize(model, spec, check=True)
+        verification = verify(legal, spec, report=report, run=False)
+        assert report.verification is not None
+        assert report.verification.passed, report.verification.findings
+        assert verification.passed, verification.findings
+        assert report.after.transposes == transposes
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_graphs_over_random_places_add_up_and_compute_the_same(seed: int) -> None:
+    try:
+        graph = draw_graph(seed)
+    except Rejected:
+        return
+    if not runs(graph):
+        return
+    random = Random(seed)
+    operators = sorted({node.op_type for node in graph.model.graph.node})
+    names = ["npu", "gpu", "cpu"][: random.randint(2, 3)]
+    places: list[dict[str, Any]] = [
+        {"name": name, "backend": random.choice(["onnx", "nchw"]), "crossing": random.choice([0, 0.1, 1, 3])}
+        for name in names
+    ]
+    for place in places[:-1]:
+        place["op"] = random.sample(operators, max(1, len(operators) // 2))
+    spec = {"name": "board", "place": places, **({"host": names[0]} if seed % 2 else {})}
+    legal, report = legalize(graph.model, spec, check=True)
+    verification = verify(legal, spec, report=report, run=False)
+    assert report.verification is not None
+    faults = [f for f in (*report.verification.findings, *verification.findings) if f.severity == "error"]
+    assert faults == [], spec
+
+
+def test_a_body_runs_where_its_node_runs_or_pays_for_crossing() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (bool c, float[2, 8] x) => (float[2, 8] y) {
+            [choose] y = If (c) <
+                then_branch = a () => (float[2, 8] p) { [inner] p = Exp (x) },
+                else_branch = b () => (float[2, 8] q) { [other] q = Neg (x) }
+            >
+        }""")
+    places = [{"name": "npu", "op": ["If", "Neg"], "crossing": 1}, {"name": "cpu", "op": ["Exp"], "crossing": 1}]
+    spec = {"name": "two", "host": "npu", "place": places}
+    legal, report = legalize(model, spec)
+    assert [(c.value, c.from_, c.to) for c in report.crossings] == [("x", "npu", "cpu"), ("p", "cpu", "npu")]
+    verification = verify(legal, spec, model, report=report)
+    assert verification.passed, verification.findings
+
+
+def test_the_verifier_says_where_a_node_must_not_run() -> None:
+    legal, report = legalize(network(), table())
+    for node in legal.graph.node:
+        for entry in node.metadata_props:
+            if entry.key == "relayout.place" and node.op_type == "Softmax":
+                entry.value = "npu"
+    found = verify(legal, table(), report=report).findings
+    assert {f.rule for f in found if f.severity == "error"} == {"placement"}
+    legal.graph.node[0].metadata_props[0].value = "nowhere"
+    assert any("no such place" in f.message for f in verify(legal, table()).findings)
+
+
+def test_the_verifier_counts_what_crosses() -> None:
+    legal, report = legalize(network(), table())
+    fewer = report.model_copy(update={"crossings": report.crossings[1:]})
+    [error] = [f for f in verify(legal, table(), report=fewer).findings if f.severity == "error"]
+    assert error.rule == "cost-accounting"
+
+
+def test_legalizing_what_is_legal_leaves_every_node_where_it_is() -> None:
+    legal, report = legalize(network(), table())
+    twice, again = legalize(legal, table())
+    assert again.cost == report.cost
+    nodes = [[(node.op_type, places_of(each)[node.name]) for node in each.graph.node] for each in (legal, twice)]
+    assert nodes[0] == nodes[1]
+
+
+class Nosy(Backend):
+    """Says of its input what the outermost backend says of the input's producer."""
+
+    name = "nosy"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        value = node.inputs[n]
+        producer = value.producer() if value is not None else None
+        if producer is None:
+            return super().nth_input_layout_requirements(node, n)
+        return self.context.nth_result_layout_requirements(producer, 0)
+
+
+def test_what_a_place_looks_up_of_its_neighbours_comes_from_the_outermost_backend() -> None:
+    model = read_model(network())
+    convolution, relu = model.graph[0], model.graph[1]
+    composite = Composite([Place("npu", "nhwc", Nodes(("Conv",))), Place("cpu", Nosy)])
+    assert composite.at("cpu").context is composite
+    [only] = composite.implementations(relu)
+    assert (str(only.inputs[0]), only.place) == ("NHWC", "cpu")
+    assert [way.place for way in composite.implementations(convolution)] == ["npu", "cpu"]
+
+
+class Picky(Backend):
+    """Runs no Softmax."""
+
+    name = "picky"
+
+    def supports(self, node: ir.Node) -> bool:
+        return node.op_type != "Softmax"
+
+
+def test_a_node_that_no_place_takes_is_an_error_that_names_it() -> None:
+    with pytest.raises(BackendError, match="no place takes Softmax 'n2'"):
+        legalize(network(), Composite([Place("only", Picky)]))
+    legal, _ = legalize(network(), Composite([Place("first", Picky), Place("last")], host="first"))
+    assert sorted(places_of(legal).values()) == ["first"] * 4 + ["last"]
+
+
+def test_the_first_assignment_that_fits_decides() -> None:
+    everywhere = Nodes(operators=("Re?u",))
+    composite = Composite(
+        [Place("a"), Place("b")], [Assignment({"b": 3}, everywhere), Assignment({"a": 0}, everywhere)], name="two"
+    )
+    relu = ir.from_proto(network()).graph[1]
+    assert [(way.place, way.cost) for way in composite.implementations(relu)] == [("b", 3)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "expected"),
+    [
+        ({"host": "gpu"}, "inline backend", "npu or cpu"),
+        ({"assign": [{"places": ["cpu", "dsp"]}]}, "inline backend", "npu or cpu"),
+        ({"place": [{"name": "a"}, {"name": "a"}], "assign": [], "host": "a"}, "inline backend", "a name of its own"),
+        ({"extends": "nhwc"}, "inline backend", "places, or a backend"),
+        ({"place": [{"name": "npu", "backend": "none"}, {"name": "cpu"}]}, "place[0].backend", "one of"),
+        ({"place": [{"name": "npu", "crossing": -1}, {"name": "cpu"}]}, "place[0].crossing", "greater than or equal"),
+        ({"place": [{"name": "npu", "ops": "Conv"}, {"name": "cpu"}]}, "place[0].ops", "one of the keys backend, cro"),
+    ],
+)
+def test_a_table_of_places_that_is_not_right_is_an_error_that_says_where(
+    changes: dict[str, Any], where: str, expected: str
+) -> None:
+    with pytest.raises(BackendError) as caught:
+        load_backend(table(**changes))
+    assert where in caught.value.where
+    assert expected in caught.value.expected
+
+
+def test_a_place_is_one_device() -> None:
+    with pytest.raises(BackendError, match="a place is one device"):
+        Composite([Place("outer", Composite([Place("inner")]))])
+
+
+def test_the_command_takes_a_table_of_places(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "model.onnx")
+    (tmp_path / "board.toml").write_text(TABLE)
+    paths = [str(tmp_path / name) for name in ("model.onnx", "legal.onnx", "report.json", "board.toml")]
+    source, legal, report, backend = paths
+    assert main(["legalize", source, "-o", legal, "--backend", backend, "--report", report, "--check"]) == 0
+    written = Report.model_validate(json.loads(Path(report).read_text()))
+    assert len(written.crossings) == 4
+    assert main(["verify", legal, "--backend", backend, "--against", source]) == 0
