@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from relayout.report import Finding
-from relayout.verify.contract import node_label, order_of
+from relayout.verify.arrangement import Arrangement, Extent, arrangement_of, whole
+from relayout.verify.contract import node_label
 from relayout.verify.derivation import Derivation, derive, walk
 from relayout.verify.operators import AxisNames, constant_ints, named, own_names
 
@@ -40,7 +41,7 @@ def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Val
         if value.dtype != source.dtype:
             yield _boundary(kind, value, str(source.dtype), str(value.dtype), "another type of element")
         elif not _same_shape(value, source):
-            expected = _ordered(source, order_of(value))
+            expected = _arranged(source, arrangement_of(value))
             yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")
 
 
@@ -50,8 +51,8 @@ def _boundary(kind: str, value: ir.Value, expected: str, found: str, message: st
 
 
 def _same_shape(value: ir.Value, source: ir.Value) -> bool:
-    """Whether `value` has the extents of `source` in its annotated order, as far as both are known."""
-    expected = _ordered(source, order_of(value))
+    """Whether `value` has the extents of `source` as it is annotated, as far as both are known."""
+    expected = _arranged(source, arrangement_of(value))
     if expected is None or value.shape is None:
         return True
     if len(expected) != len(value.shape):
@@ -62,11 +63,12 @@ def _same_shape(value: ir.Value, source: ir.Value) -> bool:
     )
 
 
-def _ordered(source: ir.Value, order: tuple[int, ...] | None) -> list[int | ir.SymbolicDim] | None:
+def _arranged(source: ir.Value, arrangement: Arrangement | None) -> tuple[Extent, ...] | None:
+    """The source's extents as the annotation has them; as they are where it does not fit them."""
     if source.shape is None:
         return None
-    extents = list(source.shape)
-    return extents if order is None or sorted(order) != list(range(len(extents))) else [extents[i] for i in order]
+    extents = tuple(source.shape)
+    return extents if arrangement is None or arrangement.fault(extents) else arrangement.shape(extents)
 
 
 def _contradict(name: str | None, other: str | None) -> bool:
@@ -74,8 +76,9 @@ def _contradict(name: str | None, other: str | None) -> bool:
 
     An axis that no operator names goes by the input that it comes from (`x.0`), which may be any letter.
     """
-    traced = [name is not None and "." in name, other is not None and "." in other]
-    return name != other and traced[0] == traced[1]
+    if name is None or other is None:
+        return False
+    return name != other and ("." in name) == ("." in other)
 
 
 def _shown(shape: object) -> str:
@@ -83,17 +86,18 @@ def _shown(shape: object) -> str:
 
 
 def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """An annotated value that has its source's name has its source's extents, in the annotated order."""
+    """An annotated value that has its source's name has its source's extents, as it is annotated."""
     sources = {value.name: value for node in original.graph for value in node.outputs}
     for node in model.graph:
         for value in node.outputs:
             source = sources.get(value.name)
-            if source is None or order_of(value) is None or value.is_graph_output() or _same_shape(value, source):
+            arrangement = arrangement_of(value)
+            if source is None or arrangement is None or value.is_graph_output() or _same_shape(value, source):
                 continue
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
-                expected=_shown(_ordered(source, order_of(value))),
+                expected=_shown(_arranged(source, arrangement)),
                 found=_shown(value.shape),
                 message=f"value {value.name}: the annotated order does not lead from its source's shape to its own",
             )
@@ -139,19 +143,21 @@ def _check_results(
     """
     for value, result in zip(node.outputs, twin.outputs, strict=False):
         source = namesakes.get(value.name, result)
-        here, there, order = mine.made(value), theirs.made(source), order_of(value)
-        if here is None or there is None or None in here or None in there or value.shape is None:
+        here, there, arrangement = mine.made(value), theirs.made(source), arrangement_of(value)
+        if here is None or there is None or value.shape is None or source.shape is None:
             continue
-        places = order if order is not None else tuple(range(len(here)))
-        if sorted(places) != list(range(len(there))) or len(set(there)) != len(there) or len(here) != len(there):
+        arrangement = arrangement or whole(range(len(there)))
+        known = [name for name in there if name is not None]
+        fits = not arrangement.fault(tuple(source.shape)) and len(arrangement.dims) == len(here)
+        if not fits or len(set(known)) != len(known):
             continue
-        expected = [there[axis] for axis in places]
+        expected = [there[axis] if axis is not None else None for axis in arrangement.axes]
         if any(_contradict(a, b) and extent != 1 for a, b, extent in zip(here, expected, value.shape, strict=True)):
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
-                expected="".join(map(str, expected)),
-                found="".join(map(str, here)),
+                expected="".join(name or "*" for name in expected),
+                found="".join(name or "*" for name in here),
                 message=f"value {value.name}: its order does not lead from the original's axes to its own",
             )
 
@@ -161,8 +167,8 @@ def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
     places: dict[ir.Value, AxisNames] = {}
     for value in fed(model):
         if value.shape is not None:
-            order = order_of(value) or tuple(range(len(value.shape)))
-            places[value] = tuple(f"{value.name}.{axis}" for axis in order)
+            axes = (arrangement_of(value) or whole(range(len(value.shape)))).axes
+            places[value] = tuple(f"{value.name}.{axis}" if axis is not None else None for axis in axes)
     return {
         value: names for value, names in places.items() if value.shape is not None and len(names) == len(value.shape)
     }

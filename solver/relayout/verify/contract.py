@@ -10,11 +10,12 @@ from relayout.backend import Backend, Implementation, TensorType
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout import Layout
 from relayout.report import Finding
-from relayout.verify.derivation import BOUNDARY, LAYOUT, ORDER, PLACE, Derivation, declared_layout, walk
+from relayout.verify.arrangement import ATOMS, ORDER, arrangement_of
+from relayout.verify.derivation import BOUNDARY, LAYOUT, PLACE, Derivation, declared_layout, walk
 from relayout.verify.operators import AxisNames, named, own_names
 from relayout.verify.placement import ways_of
 
-__all__ = ["check_annotations", "check_requirements", "order_of"]
+__all__ = ["check_annotations", "check_requirements"]
 
 MAX_RANK = 8
 
@@ -65,12 +66,12 @@ def _unsatisfied(
     own = own_names(node, side, n)
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else derivation.candidates(value) or [None]
+    tensor = TensorType(_element_size(value), _extents(value))
     if required.is_numbered:
         # Numbers count the source's axes: only a noted order knows which these are.
-        order = order_of(value)
-        noted = order is not None and sorted(order) == list(range(len(value.shape or ())))
-        namings = [tuple(map(str, order)) if order is not None and noted else None]
-    tensor = TensorType(_element_size(value), _extents(value))
+        arrangement = arrangement_of(value)
+        order = arrangement.permutation if arrangement is not None else None
+        namings = [tuple(map(str, order)) if order is not None and len(order) == len(tensor.shape) else None]
     carried = boxes.get(value)
     if side == "result":
         # What a backend says of its own results' extensions is what it provides; only the names can be off.
@@ -163,8 +164,8 @@ def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Findi
         if value in seen:
             continue
         seen.add(value)
-        if ORDER in value.metadata_props:
-            yield from _check_order(value)
+        if ORDER in value.metadata_props or ATOMS in value.metadata_props:
+            yield from _check_arrangement(value)
         for key in (LAYOUT, BOUNDARY):
             if key in value.metadata_props:
                 yield from _check_layout(value, key, derivation)
@@ -175,23 +176,21 @@ def _made_values(model: ir.Model) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def order_of(value: ir.Value) -> tuple[int, ...] | None:
-    """The annotated order of a value: for each place in memory the axis of the source value; None if there is none."""
-    text = value.metadata_props.get(ORDER)
-    try:
-        return None if text is None else tuple(int(axis) for axis in text.split(",")) if text else ()
-    except ValueError:
-        return None
-
-
-def _check_order(value: ir.Value) -> Iterator[Finding]:
-    order, text = order_of(value), value.metadata_props[ORDER]
-    if order is None:
+def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
+    key = ATOMS if ATOMS in value.metadata_props else ORDER
+    text, arrangement = value.metadata_props[key], arrangement_of(value)
+    if ATOMS in value.metadata_props and ORDER in value.metadata_props:
+        yield _annotation(value, ATOMS, f"{ORDER} as well", "the value says twice how it lies")
+    elif arrangement is None and key == ORDER:
         yield _annotation(value, "axes such as 0,2,3,1", text, "the order is not a list of axes")
-        return
-    rank = len(order) if value.shape is None else len(value.shape)
-    if sorted(order) != list(range(rank)):
-        yield _annotation(value, f"an order of {rank} axes", text, "the order does not fit the value")
+    elif arrangement is None:
+        yield _annotation(value, "atoms such as 0,1:16:0,2,1:1:16", text, "the order is not a list of atoms")
+    elif key == ORDER and arrangement.permutation is None:
+        yield _annotation(value, "each axis once", text, "the order does not fit the value")
+    elif (fault := arrangement.fault()) is not None:
+        yield _annotation(value, "all digits of every axis", f"{text}: {fault}", "the order is not one of all atoms")
+    elif value.shape is not None and not arrangement.may_have(tuple(value.shape)):
+        yield _annotation(value, f"an order that leads to {value.shape}", text, "the order does not fit the value")
 
 
 def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator[Finding]:

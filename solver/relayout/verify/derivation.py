@@ -14,9 +14,8 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.verify.operators import AxisNames, axis_sources, own_names
 
-__all__ = ["BOUNDARY", "LAYOUT", "ORDER", "PLACE", "Derivation", "derive", "walk"]
+__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "Derivation", "derive", "walk"]
 
-ORDER = "relayout.order"
 LAYOUT = "relayout.layout"
 BOUNDARY = "relayout.boundary_layout"
 PLACE = "relayout.place"

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.report import OutputDifference
 from relayout.verify.sampling import Array
 
-__all__ = ["Arrays", "arrays", "difference", "permuted"]
+__all__ = ["Arrays", "arrays", "difference"]
 
 Arrays = list[Array]
 """One output: one array for a tensor, several for a sequence, none for an empty optional."""
@@ -71,13 +71,6 @@ def arrays(result: Any) -> Arrays:
     """Return an output's parts as arrays."""
     parts = result if isinstance(result, list) else [] if result is None else [result]
     return [np.asarray(part) for part in parts]
-
-
-def permuted(array: Array, order: tuple[int, ...] | None) -> Array:
-    """Return the array with its axes in an annotated order; as it is where there is none that fits."""
-    if order is None or sorted(order) != list(range(array.ndim)):
-        return array
-    return np.ascontiguousarray(array.transpose(order))
 
 
 def _worst(theirs: Arrays, mine: Arrays, quantized: bool) -> tuple[float, float]:

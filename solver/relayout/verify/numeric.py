@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from relayout.report import Finding, Numeric, OutputDifference
 from relayout.totals import constant_values
+from relayout.verify.arrangement import Arrangement, arrangement_of, whole
 from relayout.verify.blocked_types import types_of
 from relayout.verify.comparison import fed
-from relayout.verify.contract import order_of
-from relayout.verify.distance import Arrays, arrays, difference, permuted
+from relayout.verify.distance import Arrays, arrays, difference
 from relayout.verify.running import LARGEST_MODEL, RUNTIMES, Session, weights_size
 from relayout.verify.sampling import Array, draw_inputs, plans, with_noise, with_weights
 
@@ -56,8 +56,8 @@ def compare(
         message = "the original cannot be run, so nothing is compared"
         finding = Finding(rule="runtime", severity="note", found=baseline, message=message)
         return [finding], _skipped(f"the original cannot be run: {baseline}")
-    orders = {str(value.name): order_of(value) for value in fed(model)}
-    feeds = [{name: permuted(array, orders.get(name)) for name, array in feed.items()} for feed in baseline.feeds]
+    lie = {str(value.name): arrangement_of(value) for value in fed(model)}
+    feeds = [{name: _arranged(array, lie.get(name)) for name, array in feed.items()} for feed in baseline.feeds]
     try:
         found = _run(mine, baseline.runtime, sorted(inner), feeds)
     except Exception as error:  # a runtime raises what it likes
@@ -106,7 +106,7 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
 
     Two values are the same if they have the same name, or if operators of the same name and type make them.
 
-    A value that lies as in the source has no annotation, one that does not has its order in it: so either can be put to
+    A value that lies as in the source has no annotation, one that does not says how it lies: so either can be put to
     the test, and a saturated output hides nothing. Integers without an annotation are left out: they may be a shape, or
     axes and places in one, and change with the layout of what they speak of. What is blocked has no axes of its own.
     """
@@ -125,7 +125,7 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
             if not _is_comparable(value, source):
                 continue
             size = 4 * math.prod(extent if isinstance(extent, int) else 64 for extent in value.shape or ())
-            inner.append((order_of(value) is None, size, str(value.name), str(source.name)))
+            inner.append((arrangement_of(value) is None, size, str(value.name), str(source.name)))
     spent = 0
     names = {}
     for _, size, mine, theirs in sorted(inner):
@@ -136,17 +136,18 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
 
 
 def _is_comparable(value: ir.Value, source: ir.Value) -> bool:
-    """Whether both are tensors of the same type, inside the graph, and one has the other's extents in its order."""
+    """Whether both are tensors of the same type, inside the graph, and one has the other's extents as it lies."""
     if value.is_graph_output() or value.dtype is None or value.dtype != source.dtype:
         return False
-    if value.shape is None or source.shape is None or len(value.shape) != len(source.shape):
+    arrangement = arrangement_of(value)
+    if value.shape is None or source.shape is None or (arrangement is None and not value.dtype.is_floating_point()):
         return False
-    if order_of(value) is None and not value.dtype.is_floating_point():
+    arrangement = arrangement or whole(range(len(source.shape)))
+    extents = tuple(source.shape)
+    if arrangement.fault(extents) is not None or len(arrangement.dims) != len(value.shape):
         return False
-    order = order_of(value) or tuple(range(len(value.shape)))
-    if sorted(order) != list(range(len(value.shape))):
-        return False
-    return all(value.shape[i] == source.shape[axis] for i, axis in enumerate(order))
+    expected = arrangement.shape(extents)
+    return all(mine == theirs or theirs is None for mine, theirs in zip(value.shape, expected, strict=True))
 
 
 def _differences(
@@ -161,10 +162,16 @@ def _differences(
     values = {str(value.name): value for node in model.graph for value in node.outputs}
     values.update({str(value.name): value for value in model.graph.outputs})
     for name in [*(str(value.name) for value in model.graph.outputs), *inner]:
-        order, source = order_of(values[name]), inner.get(name, name)
-        expected = [[permuted(part, order) for part in sample[source]] for sample in baseline.results]
-        noise = [[permuted(part, order) for part in sample[source]] for sample in noisy]
+        lies, source = arrangement_of(values[name]), inner.get(name, name)
+        expected = [[_arranged(part, lies) for part in sample[source]] for sample in baseline.results]
+        noise = [[_arranged(part, lies) for part in sample[source]] for sample in noisy]
         yield difference(name, expected, [sample[name] for sample in found], noise, quantized=quantized)
+
+
+def _arranged(array: Array, arrangement: Arrangement | None) -> Array:
+    """The array as an annotation has it; as it is where there is none that fits."""
+    arranged = arrangement.of(array) if arrangement is not None else None
+    return array if arranged is None else arranged
 
 
 def _findings(differences: Sequence[OutputDifference], outputs: set[str]) -> Iterator[Finding]:
