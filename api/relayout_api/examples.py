@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BACKEND", "GRAPH", "LAYOUT", "LEGALIZE", "VERIFY"]
+__all__ = ["BACKEND", "EXPLAIN", "GRAPH", "LAYOUT", "LEGALIZE", "VERIFY"]
 
 GRAPH: dict[str, Any] = {
     "name": "channels_last",
@@ -35,6 +35,11 @@ LAYOUT = {"layout": "N[a=32]HWC"}
 LEGALIZE: dict[str, dict[str, Any]] = {
     "installed backend": {"graph": GRAPH, "backend": "nhwc"},
     "declarative backend": {"graph": GRAPH, "backend": BACKEND, "options": {"objective": "transposes", "check": True}},
+}
+
+EXPLAIN: dict[str, dict[str, Any]] = {
+    "channels first wanted": {"graph": GRAPH, "backend": "nchw"},
+    "at most ten requirements": {"graph": GRAPH, "backend": BACKEND, "options": {"limit": 10}},
 }
 
 VERIFY: dict[str, dict[str, Any]] = {

@@ -15,22 +15,23 @@ from relayout_api.bodies import JSON, ONNX
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.schemas import (
     BackendList,
+    ExplainRequest,
     LayoutInfo,
     LayoutText,
     LegalizeRequest,
     LegalizeResponse,
     ModelResponse,
+    ReportResponse,
     VerifyRequest,
-    VerifyResponse,
 )
 
-__all__ = ["BACKENDS", "HEALTH", "LEGALIZE", "PARSE", "PROBLEM", "READY", "VERIFY", "describe"]
+__all__ = ["BACKENDS", "EXPLAIN", "HEALTH", "LEGALIZE", "PARSE", "PROBLEM", "READY", "VERIFY", "describe"]
 
 _DESCRIPTION = """\
 relayout makes a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.
 A request never names a file of the server. Errors are problem details (RFC 9457)."""
 _MODELS: tuple[type[BaseModel], ...] = (
-    *(LegalizeRequest, LegalizeResponse, ModelResponse, VerifyRequest, VerifyResponse),
+    *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
     *(LayoutText, LayoutInfo, BackendList, Problem),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
@@ -96,7 +97,16 @@ VERIFY: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Verify a graph",
     "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL}),
-    "responses": {200: _says("The report with the findings", _json(VerifyResponse)), **_errors(*_WORK)},
+    "responses": {200: _says("The report with the findings", _json(ReportResponse)), **_errors(*_WORK)},
+}
+EXPLAIN: dict[str, Any] = {
+    "tags": ["work"],
+    "summary": "Explain what is left",
+    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL}),
+    "responses": {
+        200: _says("The report with the reasons", _json(ReportResponse)),
+        **_errors(*_WORK, "infeasible"),
+    },
 }
 BACKENDS: dict[str, Any] = {
     "tags": ["words"],

@@ -8,10 +8,10 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from relayout.errors import UsageError
-from relayout_api.schemas import LegalizeWish, VerifyWish
+from relayout_api.schemas import ExplainWish, LegalizeWish, VerifyWish
 from relayout_api.validation import load_body, validated
 
-__all__ = ["LegalizeQuery", "VerifyQuery", "refuse_query"]
+__all__ = ["ExplainQuery", "LegalizeQuery", "VerifyQuery", "refuse_query"]
 
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
@@ -37,27 +37,44 @@ class _Query(BaseModel):
         }
 
 
-class LegalizeQuery(_Query):
-    """What goes with an ONNX model to legalize."""
-
+class _SearchQuery(_Query):
     objective: Literal["bytes", "transposes"] = "bytes"
     time_limit: float | None = Field(None, gt=0, le=1e6, description="seconds to look for a better solution")
-    input_layout: _Pairs = Field([], description="NAME=LAYOUT", examples=[["image=NHWC"]])
-    output_layout: _Pairs = Field([], description="NAME=LAYOUT")
+    input_layout: _Pairs = Field([], description="NAME[,NAME]=LAYOUT", examples=[["image=NHWC"]])
+    output_layout: _Pairs = Field([], description="NAME[,NAME]=LAYOUT")
     engine: Literal["auto", "cp-sat"] = "auto"
+
+    def _search(self) -> dict[str, Any]:
+        return {
+            **self._common(),
+            **self.model_dump(include={"objective", "time_limit", "engine"}),
+            "input_layouts": _pairs(self.input_layout, "input_layout"),
+            "output_layouts": _pairs(self.output_layout, "output_layout"),
+        }
+
+
+class LegalizeQuery(_SearchQuery):
+    """What goes with an ONNX model to legalize."""
+
     max_transposes: int | None = Field(None, ge=0, le=1 << 31, description="at most so many")
     check: bool = Field(False, description="verify the result against the source")
     inline: bool = Field(False, description="replace the relayout:: functions by their bodies")
 
     def wish(self) -> LegalizeWish:
         """The same as in JSON. Raises UsageError."""
-        options = {
-            **self._common(),
-            **self.model_dump(include={"objective", "time_limit", "engine", "max_transposes", "check", "inline"}),
-            "input_layouts": _pairs(self.input_layout, "input_layout"),
-            "output_layouts": _pairs(self.output_layout, "output_layout"),
-        }
+        options = {**self._search(), **self.model_dump(include={"max_transposes", "check", "inline"})}
         return validated(LegalizeWish, {"backend": self._backend(), "options": options}, "query")
+
+
+class ExplainQuery(_SearchQuery):
+    """What goes with an ONNX model to explain."""
+
+    limit: int = Field(1000, ge=0, le=100_000, description="lift no more requirements, or sets of them")
+
+    def wish(self) -> ExplainWish:
+        """The same as in JSON. Raises UsageError."""
+        options = {**self._search(), "limit": self.limit}
+        return validated(ExplainWish, {"backend": self._backend(), "options": options}, "query")
 
 
 class VerifyQuery(_Query):

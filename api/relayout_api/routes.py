@@ -19,8 +19,17 @@ from relayout.layout import Layout
 from relayout_api import openapi, page, tasks
 from relayout_api.bodies import JSON, ONNX, media_type, read_body
 from relayout_api.problems import KINDS, RefusedError
-from relayout_api.query import LegalizeQuery, VerifyQuery, refuse_query
-from relayout_api.schemas import BackendInfo, BackendList, DimInfo, LayoutInfo, LayoutText, LegalizeWish, VerifyWish
+from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, refuse_query
+from relayout_api.schemas import (
+    BackendInfo,
+    BackendList,
+    DimInfo,
+    ExplainWish,
+    LayoutInfo,
+    LayoutText,
+    LegalizeWish,
+    VerifyWish,
+)
 from relayout_api.settings import Settings
 from relayout_api.tasks import Answer, Task
 from relayout_api.validation import load_body, validated
@@ -40,6 +49,15 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
     lists.
     """
     return await _work(request, tasks.legalize, query.wish)
+
+
+@router.post("/v1/explain", **openapi.EXPLAIN)
+async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> Response:
+    """Why each conversion of the legal graph is there, and what would be saved without the requirements behind it.
+
+    Each saving is found by solving the problem again without that requirement.
+    """
+    return await _work(request, tasks.explain, query.wish)
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
@@ -98,7 +116,7 @@ async def index() -> Response:
 
 
 async def _work(
-    request: Request, function: Callable[[Task], Answer], wish: Callable[[], LegalizeWish | VerifyWish]
+    request: Request, function: Callable[[Task], Answer], wish: Callable[[], LegalizeWish | ExplainWish | VerifyWish]
 ) -> Response:
     """Read the body, have a worker do `function`, and answer; what the caller does not wait for is stopped."""
     settings: Settings = request.app.state.settings

@@ -14,6 +14,9 @@ __all__ = [
     "BackendInfo",
     "BackendList",
     "DimInfo",
+    "ExplainOptions",
+    "ExplainRequest",
+    "ExplainWish",
     "LayoutInfo",
     "LayoutText",
     "LegalizeOptions",
@@ -21,9 +24,9 @@ __all__ = [
     "LegalizeResponse",
     "LegalizeWish",
     "ModelResponse",
+    "ReportResponse",
     "VerifyOptions",
     "VerifyRequest",
-    "VerifyResponse",
     "VerifyWish",
 ]
 
@@ -37,21 +40,32 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class LegalizeOptions(_Strict):
-    """What may be chosen beside the backend. `time_limit` is the solver's; the server's own limit holds besides."""
-
+class _SearchOptions(_Strict):
     objective: Literal["bytes", "transposes"] = "bytes"
     time_limit: _Seconds | None = Field(None, description="seconds to look for a better solution")
-    input_layouts: dict[_Name, _Word] = Field({}, description="how graph inputs lie: NHWC, or any")
-    output_layouts: dict[_Name, _Word] = Field({}, description="how graph outputs lie: NHWC, or any")
+    input_layouts: dict[_Name, _Word] = Field(
+        {}, description="how graph inputs lie: NHWC, or any; names with commas between them lie alike"
+    )
+    output_layouts: dict[_Name, _Word] = Field({}, description="how graph outputs lie, in the same words")
     dims: dict[_Name, _Size] = Field({}, description="sizes of symbolic dims, for pricing only")
     engine: Literal["auto", "cp-sat"] = "auto"
-    max_transposes: Annotated[int, Field(ge=0, le=1 << 31)] | None = Field(None, description="at most so many")
     desired_layouts: dict[_Name, list[_Word]] = Field({}, description="for the backend convert-layout")
     skip: list[_Name] = Field([], description="nodes that the backend convert-layout leaves alone")
+
+
+class LegalizeOptions(_SearchOptions):
+    """What may be chosen beside the backend. `time_limit` is the solver's; the server's own limit holds besides."""
+
+    max_transposes: Annotated[int, Field(ge=0, le=1 << 31)] | None = Field(None, description="at most so many")
     check: bool = Field(False, description="verify the result against the source")
     inline: bool = Field(False, description="replace the relayout:: functions by their bodies")
     weights: bool = Field(True, description="false: leave the data of constants above 1 KiB out of the answer's graph")
+
+
+class ExplainOptions(_SearchOptions):
+    """What may be chosen beside the backend. `time_limit` is for the solution and its reasons together."""
+
+    limit: Annotated[int, Field(ge=0, le=100_000)] = Field(1000, description="lift no more requirements or sets")
 
 
 class VerifyOptions(_Strict):
@@ -73,6 +87,13 @@ class LegalizeWish(_Strict):
     options: LegalizeOptions = LegalizeOptions()
 
 
+class ExplainWish(_Strict):
+    """All but the graph."""
+
+    backend: str | dict[str, Any] = _Backend
+    options: ExplainOptions = ExplainOptions()
+
+
 class VerifyWish(_Strict):
     """All but the graphs."""
 
@@ -86,6 +107,14 @@ class LegalizeRequest(_Strict):
     graph: GraphJson
     backend: _Word | BackendTable = _Backend
     options: LegalizeOptions = LegalizeOptions()
+
+
+class ExplainRequest(_Strict):
+    """A graph whose conversions are to be explained."""
+
+    graph: GraphJson
+    backend: _Word | BackendTable = _Backend
+    options: ExplainOptions = ExplainOptions()
 
 
 class VerifyRequest(_Strict):
@@ -111,8 +140,8 @@ class ModelResponse(_Strict):
     report: Report
 
 
-class VerifyResponse(_Strict):
-    """The findings are in the report's `verification`."""
+class ReportResponse(_Strict):
+    """The findings are in the report's `verification`, the reasons in its `conversions` and `explanation`."""
 
     report: Report
 

@@ -12,9 +12,9 @@ from functools import cache, wraps
 from relayout.errors import InternalError, RelayoutError
 from relayout_api.memory import limit_memory
 from relayout_api.problems import RefusedError
-from relayout_api.schemas import LegalizeWish, VerifyWish
+from relayout_api.schemas import ExplainWish, LegalizeWish, VerifyWish
 
-__all__ = ["Answer", "Task", "legalize", "verify", "warm"]
+__all__ = ["Answer", "Task", "explain", "legalize", "verify", "warm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Task:
     """
 
     body: bytes
-    wish: LegalizeWish | VerifyWish | None
+    wish: LegalizeWish | ExplainWish | VerifyWish | None
     seconds: float
     memory_bytes: int
     as_bytes: bool = False
@@ -66,6 +66,14 @@ def legalize(task: Task) -> Answer:
     from relayout_api import work
 
     return work.legalize(task)
+
+
+@_accountable
+def explain(task: Task) -> Answer:
+    """See `relayout_api.work.explain`."""
+    from relayout_api import work
+
+    return work.explain(task)
 
 
 @_accountable

@@ -18,18 +18,18 @@ from relayout.model_io import Source, read_model, to_json, to_proto
 from relayout.report import Report, Status
 from relayout.totals import totals
 from relayout.verify import verify as run_verifier
-from relayout_api.schemas import LegalizeOptions, LegalizeWish, VerifyWish
+from relayout_api.schemas import ExplainOptions, ExplainWish, LegalizeOptions, LegalizeWish, VerifyWish
 from relayout_api.tasks import Answer, Task
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
 
-__all__ = ["legalize", "verify"]
+__all__ = ["explain", "legalize", "verify"]
 
 # Of the time that the server gives, what the search may take; the rest is for reading, rewriting and answering.
 _SEARCH_SHARE = 0.6
 _SUMMARY = {"status", "cost", "bound", "gap", "objective", "backend", "before", "after"}
 
-_Wish = TypeVar("_Wish", LegalizeWish, VerifyWish)
+_Wish = TypeVar("_Wish", LegalizeWish, ExplainWish, VerifyWish)
 
 
 def legalize(task: Task) -> Answer:
@@ -54,6 +54,16 @@ def legalize(task: Task) -> Answer:
     if task.as_bytes:
         return Answer(content, json.dumps(report.model_dump(mode="json", include=_SUMMARY)))
     return _answer(report, model=b64encode(content).decode())
+
+
+def explain(task: Task) -> Answer:
+    """The report, whose `conversions` have their reasons. Raises RelayoutErrors."""
+    started = perf_counter()
+    source, _, wish = _read(task, ExplainWish)
+    backend = _backend(wish)
+    model = read_model(source, external_data=False)
+    left = task.seconds * _SEARCH_SHARE - (perf_counter() - started)
+    return _answer(legalize_model(model, backend, _library_options(wish.options, max(left, 0.01))).report)
 
 
 def verify(task: Task) -> Answer:
@@ -92,13 +102,13 @@ def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     )
 
 
-def _backend(wish: LegalizeWish | VerifyWish) -> Backend:
+def _backend(wish: LegalizeWish | ExplainWish | VerifyWish) -> Backend:
     options: Mapping[str, Any] = {"desired_layouts": wish.options.desired_layouts, "skip": tuple(wish.options.skip)}
     # Never a file: a string is a name, and only installed backends have names.
     return load_backend(wish.backend, options=options, allow_files=False)
 
 
-def _library_options(options: LegalizeOptions, seconds: float) -> Options:
+def _library_options(options: LegalizeOptions | ExplainOptions, seconds: float) -> Options:
     return Options(
         objective=options.objective,
         input_layouts=options.input_layouts,
@@ -106,7 +116,8 @@ def _library_options(options: LegalizeOptions, seconds: float) -> Options:
         dims=options.dims,
         time_limit=min(options.time_limit or seconds, seconds),
         engine=options.engine,
-        max_transposes=options.max_transposes,
+        max_transposes=options.max_transposes if isinstance(options, LegalizeOptions) else None,
+        explain=options.limit if isinstance(options, ExplainOptions) else None,
     )
 
 

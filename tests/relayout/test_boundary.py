@@ -1,0 +1,217 @@
+"""Inputs and outputs: as in the source, set, freed, or tied to one another; and what the report says to feed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers, random_feeds, run
+from onnx import TensorProto
+
+import relayout
+from relayout.errors import UsageError
+from relayout.report import BoundaryValue, Report
+
+
+def recurrent() -> onnx.ModelProto:
+    """A state that comes and goes channels last, a frame beside it, convolutions that are channels first."""
+    net = Net()
+    frame = net.input("frame", [1, 8, 6, 6])
+    state = net.input("state", [1, 6, 6, 8])
+    mixed = net.node("Add", net.transpose(state, 0, 3, 1, 2), net.conv(frame, 8, 8))
+    return named(net, {"state_out": net.transpose(net.conv(mixed, 8, 8), 0, 2, 3, 1), "seen": net.node("Relu", mixed)})
+
+
+def named(net: Net, outputs: Mapping[str, str]) -> onnx.ModelProto:
+    for name, value in outputs.items():
+        net.nodes.append(onnx.helper.make_node("Identity", [value], [name]))
+        net.output(name)
+    return net.model()
+
+
+def two_images() -> onnx.ModelProto:
+    """One image that a convolution wants channels first, and one that nobody minds, both given channels last."""
+    net = Net()
+    left, right = net.input("left", [1, 6, 6, 8]), net.input("right", [1, 6, 6, 8])
+    features = net.conv(net.transpose(left, 0, 3, 1, 2), 8, 8)
+    return named(net, {"features": features, "mask": net.node("Sigmoid", right)})
+
+
+def value_of(report: Report, name: str) -> BoundaryValue:
+    return next(value for value in report.boundary if value.name == name)
+
+
+def shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
+    return {
+        value.name: [d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.input, *model.graph.output)
+    }
+
+
+def fed(report: Report, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the report says to feed."""
+    orders = {value.name: value.order for value in report.boundary if value.side == "input"}
+    return {name: array if orders[name] is None else array.transpose(orders[name]) for name, array in feeds.items()}
+
+
+def assert_report_says_how_to_run(model: onnx.ModelProto, legal: onnx.ModelProto, report: Report) -> None:
+    """Fed and read as the report says, the legal model computes what the source does."""
+    feeds = random_feeds(model)
+    given = run(legal, fed(report, feeds))
+    for value, expected, array in zip(
+        [value for value in report.boundary if value.side == "output"], run(model, feeds), given, strict=True
+    ):
+        as_read = expected if value.order is None else expected.transpose(value.order)
+        assert list(value.shape or ()) == list(array.shape)
+        np.testing.assert_allclose(as_read, array, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"input_layouts": {"state": "any"}},
+        {"output_layouts": {"state_out": "any", "seen": "NHWC"}},
+        {"input_layouts": {"frame": "any", "state": "NCHW"}, "output_layouts": {"seen": "any"}},
+        {"input_layouts": {"state,state_out": "any"}},
+        {"output_layouts": {"state_out,state": "any"}},
+        {"input_layouts": {"frame,state,state_out,seen": "any"}},
+        {"input_layouts": {"state,state_out": "NCHW"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+def test_the_report_says_what_to_feed_and_how_to_read(backend: str, options: dict[str, Any]) -> None:
+    model = recurrent()
+    legal, report = relayout.legalize(model, backend, **options)
+    assert {value.name: list(value.shape or ()) for value in report.boundary} == shapes(legal)
+    assert_report_says_how_to_run(model, legal, report)
+
+
+def test_a_model_that_stays_as_it_is_is_fed_as_it_was() -> None:
+    model = two_images()
+    legal, report = relayout.legalize(model)
+    assert [(value.name, value.side) for value in report.boundary] == [
+        *(("left", "input"), ("right", "input")),
+        *(("features", "output"), ("mask", "output")),
+    ]
+    assert all(value.order is None and value.wanted is None for value in report.boundary)
+    assert_same_numbers(model, legal)
+
+
+def test_a_state_that_is_fed_back_is_transposed_neither_in_nor_out() -> None:
+    model = recurrent()
+    _, pinned = relayout.legalize(model)
+    _, tied = relayout.legalize(model, input_layouts={"state,state_out": "any"})
+    assert (pinned.after.transposes, tied.after.transposes) == (2, 0)
+    state, state_out = value_of(tied, "state"), value_of(tied, "state_out")
+    assert state.order == state_out.order == (0, 3, 1, 2)
+    assert (state.tied_to, state_out.tied_to) == (("state_out",), ("state",))
+    assert state.wanted == state_out.wanted == "any"
+    assert value_of(tied, "frame").order is None
+
+
+def test_what_is_tied_lies_alike_where_alone_each_would_lie_as_it_likes() -> None:
+    model = two_images()
+    legal, report = relayout.legalize(model, input_layouts={"left,right": "any"}, output_layouts={"mask": "any"})
+    # The second image has to follow the first, and all that is computed from it as well.
+    assert value_of(report, "left").order == value_of(report, "right").order == (0, 3, 1, 2)
+    assert value_of(report, "mask").order == (0, 3, 1, 2)
+    assert report.after.transposes == 0
+    assert_report_says_how_to_run(model, legal, report)
+
+
+def test_a_tie_pays_where_one_of_them_is_wanted_otherwise() -> None:
+    _, report = relayout.legalize(two_images(), input_layouts={"left,right": "any"})
+    assert report.after.transposes == 1
+    assert value_of(report, "left").order == value_of(report, "right").order
+
+
+def test_a_tie_is_as_good_as_the_best_order_for_all() -> None:
+    model = two_images()
+    costs = []
+    for order in permutations(range(4)):
+        # By their letters: the convolution names the axes of the first, nobody those of the second.
+        wanted = {name: "".join(letters[axis] for axis in order) for name, letters in
+                  (("left", "NHWC"), ("right", "NCHW"))}  # fmt: skip
+        costs.append(relayout.legalize(model, input_layouts=wanted)[1].cost)
+    _, tied = relayout.legalize(model, input_layouts={"right,left": "any"})
+    assert tied.cost == min(costs) < max(costs)
+
+
+def test_a_name_with_a_comma_is_one_name() -> None:
+    net = Net()
+    net.output(net.conv(net.transpose(net.input("a,b", [1, 6, 6, 8]), 0, 3, 1, 2), 8, 8))
+    _, report = relayout.legalize(net.model(), input_layouts={"a,b": "any"})
+    assert value_of(report, "a,b").order == (0, 3, 1, 2)
+    assert value_of(report, "a,b").tied_to == ()
+
+
+def test_an_unit_axis_of_one_is_in_its_place_for_all() -> None:
+    net = Net()
+    one, many = net.input("one", [1, 6, 6, 8]), net.input("many", [4, 6, 6, 8])
+    net.output(net.conv(net.transpose(one, 0, 3, 1, 2), 8, 8))
+    net.output(net.conv(net.transpose(many, 0, 3, 1, 2), 8, 8))
+    model = net.model()
+    legal, report = relayout.legalize(model, input_layouts={"one,many": "any"})
+    assert report.after.transposes == 0
+    assert value_of(report, "one").order == value_of(report, "many").order == (0, 3, 1, 2)
+    assert_report_says_how_to_run(model, legal, report)
+
+
+def test_graph_json_that_says_how_an_input_lies_is_overruled_by_a_tie() -> None:
+    graph = {
+        "opset": 20,
+        "inputs": [
+            {"name": "a", "dtype": "float32", "shape": [1, 8, 6, 6], "layout": "NHWC"},
+            {"name": "b", "dtype": "float32", "shape": [1, 8, 6, 6]},
+        ],
+        "outputs": [{"name": "y", "dtype": "float32", "shape": [1, 8, 3, 3]}],
+        "nodes": [
+            {"op": "Add", "inputs": ["a", "b"], "outputs": ["c"]},
+            {"op": "MaxPool", "inputs": ["c"], "outputs": ["y"],
+             "attributes": {"kernel_shape": [2, 2], "strides": [2, 2]}},
+        ],
+    }  # fmt: skip
+    _, declared = relayout.legalize(graph)
+    assert (value_of(declared, "a").order, value_of(declared, "a").wanted) == ((0, 2, 3, 1), "NHWC")
+    _, tied = relayout.legalize(graph, input_layouts={"b,a": "any"})
+    assert value_of(tied, "a").order is value_of(tied, "b").order is None
+    assert tied.cost == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"input_layouts": {"state,nobody": "any"}}, "the graph has no input or output of this name"),
+        ({"input_layouts": {"state_out": "any"}}, "the graph has no input of this name"),
+        ({"input_layouts": {"state_out,state": "any"}}, "the graph has no input of this name"),
+        ({"output_layouts": {"state": "any"}}, "the graph has no output of this name"),
+        ({"input_layouts": {"state,state": "any"}}, "is set twice"),
+        ({"input_layouts": {"state": "NHWC", "frame,state": "any"}}, "is set twice"),
+        ({"input_layouts": {"state,state_out": "any"}, "output_layouts": {"state_out": "any"}}, "is set twice"),
+        ({"input_layouts": {"state,scale": "any"}}, "their ranks differ"),
+        ({"input_layouts": {"frame,state": "NHWC"}}, "their axes have different names"),
+        ({"input_layouts": {"state,": "any"}}, "the graph has no input or output of this name"),
+        ({"input_layouts": {"state,state_out": "NXYZ"}}, "the layout does not fit the tensor"),
+    ],
+    ids=str,
+)
+def test_a_tie_that_makes_no_sense_is_an_error_that_says_why(options: dict[str, Any], said: str) -> None:
+    model = recurrent()
+    model.graph.input.append(onnx.helper.make_tensor_value_info("scale", TensorProto.FLOAT, [8]))
+    with pytest.raises(UsageError, match=said) as error:
+        relayout.legalize(model, **options)
+    assert "layout" in error.value.where
+
+
+def test_an_output_that_is_an_input_cannot_be_tied() -> None:
+    net = Net()
+    net.output(net.input("x", [1, 8, 6, 6]))
+    net.output(net.conv("x", 8, 8))
+    with pytest.raises(UsageError, match="cannot be chosen"):
+        relayout.legalize(net.model(), output_layouts={"conv_0,x": "any", "x": "any"})
