@@ -22,7 +22,7 @@ from relayout.rewrite.constants import Constants, input_dims
 from relayout.rewrite.copies import Copies
 from relayout.rewrite.dims import own_dims, port_dims, root_dims
 from relayout.rewrite.ways import ConversionWay, NodeWay, SpaceWay
-from relayout.rules import Axes, Edit, Fixed, Free, Listed, extents_of
+from relayout.rules import NO_EDIT, Axes, Edit, Fixed, Free, Listed, extents_of
 from relayout.rules.spatial import native_letters
 from relayout.views import Operand, Tensor, captured_values, graphs_of
 
@@ -224,7 +224,8 @@ class Rewriter:
         """Where an element-wise node reads only tensors that a shape hides, all the same one, it works on them as they
         are: elements at equal places meet. None elsewhere."""
         axes = tuple(range(len(rule.extents)))
-        if rule.splits != axes or all(a.is_whole for group in form.dims for a in group):
+        elementwise = rule.splits == rule.broadcasts == axes and rule.edit(form.axes) is NO_EDIT
+        if not elementwise or all(a.is_whole for group in form.dims for a in group):
             return None
         found: set[tuple[Extent, ...] | None] = set()
         for index, value in enumerate(node.inputs):
