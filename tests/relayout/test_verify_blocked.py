@@ -236,6 +236,16 @@ def cut_in_blocks(model: Model) -> None:
     model.nodes = {name: model.nodes[name] for name in [*"abcs", *"defgynmz"]}
 
 
+def sliced_within_a_block(model: Model) -> None:
+    model.constants.update(start=np.array([8]), end=np.array([32]), axis=np.array([1]))
+    model.insert("Slice", "n", "start", "end", "axis", shape=[1, 24, 6, 5])
+
+
+def sliced_along_width(model: Model) -> None:
+    model.constants.update(start=np.array([1]), end=np.array([6]), axis=np.array([3]))
+    model.insert("Slice", "n", "start", "end", "axis", shape=[1, 32, 6, 4])
+
+
 MUTATIONS: list[Mutation] = [
     vector_added,
     plane_multiplied,
@@ -263,6 +273,8 @@ MUTATIONS: list[Mutation] = [
     parameter_for_each_channel,
     rows_gathered,
     cut_in_blocks,
+    sliced_within_a_block,
+    sliced_along_width,
 ]
 
 
@@ -282,6 +294,12 @@ def test_what_leaves_blocks_alone_is_not_found() -> None:
     model.insert("Clip", "b", "low")
     model.insert("Mul", "c", "each")
     model.insert("Sigmoid", "f")
+    model.constants.update(start=np.array([0]), end=np.array([16]), axis=np.array([1]))
+    model.insert("Slice", "b", "start", "end", "axis", shape=[1, 16, 6, 5])
+    model.nodes["c"].input[0] = "b_Clip"
+    model.outputs["y"][1] = 48
+    model.shapes["g"] = [1, 48, 6, 5]
+    model.nodes["y"].attribute[0].i = 48
     assert model.findings() == []
 
 

@@ -35,7 +35,7 @@ _GRAIN = 4
 
 # Other words for the same memory: what it then is, is not known here.
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-_ALONG_AN_AXIS = frozenset({"Concat", "Gather", "Split"})
+_ALONG_AN_AXIS = frozenset({"Concat", "Gather", "Slice", "Split"})
 
 
 def check_blocked(model: ir.Model, backend: Backend) -> Iterator[Finding]:
@@ -205,6 +205,10 @@ def _check_parameters(node: ir.Node) -> Iterator[Finding]:
 
 
 def _check_axis(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Finding]:
+    """Along images anything goes; along channels what joins and parts whole blocks."""
+    if node.op_type == "Slice":
+        yield from _check_slice(node, operands)
+        return
     axis = node.attributes.get_int("axis", 0) % 4
     if axis == 0 and (node.op_type != "Gather" or operands[0] is not None):
         return
@@ -231,6 +235,29 @@ def _places(value: ir.Value | None) -> tuple[object, ...] | None:
         return None
     extents = list(value.shape)[-3:]
     return (*[1] * (3 - len(extents)), *extents)
+
+
+def _check_slice(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Finding]:
+    axes, starts, ends, steps = (
+        _numbers(node, name, place, default)
+        for place, name, default in ((3, "axes", (0,)), (1, "starts", None), (2, "ends", None), (4, "steps", (1,)))
+    )
+    if axes is None or any(axis % 4 > 1 for axis in axes):
+        yield _misread(node, operands, "plain data along the axes that are sliced")
+        return
+    size, channels = operands[0].size if operands[0] is not None else None, extent(node.inputs[0], 1)
+    if starts is None or ends is None or steps is None or size is None or channels is None:
+        return
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=False):
+        if axis % 4 == 1 and (start % size or (end % size and end < channels) or step != 1):
+            found = f"from {start} to {end} in steps of {step}"
+            yield _finding(node, 0, f"whole blocks of {size}", found, "a block is cut in two")
+
+
+def _numbers(node: ir.Node, name: str, place: int, default: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """What stands in an attribute or a constant operand, or `default` where there is neither; None if not known."""
+    given = name in node.attributes or (len(node.inputs) > place and node.inputs[place] is not None)
+    return constant_ints(node, name, place) if given else default
 
 
 def _misread(node: ir.Node, operands: Sequence[Type | None], expected: str) -> Finding:

@@ -67,6 +67,9 @@ def _made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> T
             return Type(True, blocked.size, blocked.channels, finite or blocked.channels == extent(result, 1))
         data = [value for value in node.inputs if value is not None and not value.is_initializer()]
         return PLAIN if known and len(known) == len(data) else None
+    if node.op_type == "Slice" and blocked is not None:
+        all_in_use = blocked.channels is not None and blocked.channels == extent(node.inputs[0], 1)
+        return Type(True, blocked.size, extent(result, 1) if all_in_use else None, blocked.padding_is_finite)
     if node.op_type in ("Concat", "Split") and known and len(known) == len(operands):
         if all(kind.is_blocked for kind in known) and node.attributes.get_int("axis", 0) % 4 < 2:
             return _along(node, known, result)
