@@ -4,6 +4,9 @@ Glow's rule: an operator that works element by element, or is on the list of tho
 nothing; of every other one the operands of rank 4 must be NHWC. Operators that Glow does not have are asked nothing
 either. A filter's NHWC has the output channels first: OHWI.
 
+GatherND and ScatterND tell axes by their place and by nothing else, so there is no saying them of NHWC data: they are as
+ONNX has them.
+
 Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,
 where their layouts go without saying.
@@ -26,9 +29,9 @@ __all__ = ["Canonical"]
 # Glow's operators that are neither element by element nor on its list, by ONNX's names; those with named axes apart.
 _STRICT = frozenset(
     [
-        *("ArgMax", "ArgMin", "Gather", "GatherElements", "GatherND", "Gemm", "LayerNormalization", "LogSoftmax"),
-        *("NegativeLogLikelihoodLoss", "NonMaxSuppression", "ReduceProd", "ReduceSumSquare", "Scatter"),
-        *("ScatterElements", "ScatterND", "Softmax", "SoftmaxCrossEntropyLoss", "TopK"),
+        *("ArgMax", "ArgMin", "Gather", "GatherElements", "Gemm", "LayerNormalization", "LogSoftmax"),
+        *("NonMaxSuppression", "ReduceL2", "ReduceProd", "ReduceSumSquare", "Scatter", "ScatterElements", "Softmax"),
+        "TopK",
     ]
 )
 _NAMED_ACCEPTS_ANY = ("BatchNormalization", "InstanceNormalization", "SpaceToDepth")

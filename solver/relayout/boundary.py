@@ -12,8 +12,11 @@ from typing import cast
 
 import onnx_ir as ir
 
+from relayout.backend import TensorType
+from relayout.binding import fill, names_for
 from relayout.candidates import FORMATS_PER_TENSOR, Spaces
 from relayout.choices import NodeChoice, Port, boundary_choice
+from relayout.contract import element_size
 from relayout.errors import InfeasibleError, UsageError
 from relayout.layout import Layout
 from relayout.memory_format import Atom, Order, normal_form, order_of, source_order
@@ -21,7 +24,7 @@ from relayout.names import Names, conventional
 from relayout.rules import Axes
 from relayout.views import Operand, Tensors, outer_values
 
-__all__ = ["ANY", "Boundary", "set_boundary", "tied_names"]
+__all__ = ["ANY", "Boundary", "is_wildcard", "set_boundary", "tied_names"]
 
 ANY = "any"
 
@@ -159,7 +162,7 @@ class _Ends:
                     found=self._set[end] if self._set[end] != where else key,
                 )
             self._set[end] = where
-            boundary.wishes[end.key] = wanted
+            boundary.wishes[end.key] = ANY if is_wildcard(wanted) else wanted
             if fault := self._fault(end):
                 raise UsageError(
                     f"the layout of this {end.side} cannot be chosen",
@@ -171,7 +174,7 @@ class _Ends:
         if len(ends) > 1:
             for end in ends:
                 boundary.ties[end.key] = tuple(other.value.name or "" for other in ends if other != end)
-        choices = [self._free(ends)] if wanted == ANY else self._laid(ends, wanted, where)
+        choices = [self._free(ends)] if is_wildcard(wanted) else self._laid(ends, wanted, where)
         for choice in choices:
             # A tie that gives anything stands before all that reads it.
             (boundary.inputs if any(p.is_result for p in choice.ports) else boundary.outputs).append(choice)
@@ -297,12 +300,17 @@ def _label(ends: Sequence[_End]) -> str:
     return ", ".join(f"{end.side} {end.value.name}" for end in ends)
 
 
+def is_wildcard(wanted: str) -> bool:
+    """Whether the solver chooses: `any`, or Glow's ANY_LAYOUT, a star or one for each dimension."""
+    return wanted == ANY or (wanted.strip("* \t") == "" and "*" in wanted)
+
+
 def _axes(operand: Operand, letters: str | None, wanted: str, where: str) -> Axes:
-    """The operand's axes in the order that the layout says, by these letters."""
-    layout = Layout.parse(wanted)
-    if layout.is_numbered and layout.rank == len(operand.view.axes):
-        return tuple(int(axis) for axis in layout.names)
-    if letters is None or sorted(layout.names) != sorted(letters):
+    """The operand's axes in the order that the layout says, by these letters; stars stand for those that are left."""
+    layout, rank = Layout.parse(wanted), len(operand.view.axes)
+    names = names_for(layout, letters, rank)
+    filled = fill(layout.names, names) if names is not None else None
+    if names is None or filled is None:
         raise UsageError(
             "the layout does not fit the tensor",
             where=where,
@@ -310,8 +318,11 @@ def _axes(operand: Operand, letters: str | None, wanted: str, where: str) -> Axe
             found=wanted,
             hint="the letters are those of the operators that use the tensor; `any` lets the solver choose",
         )
-    if any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank)):
+    axes = tuple(names.index(name) for name in filled)
+    tensor = TensorType(element_size(operand.tensor.root), tuple(operand.view.extents[axis] for axis in axes))
+    factors = tensor.stride_factors()
+    if any(factors[i] % layout.alignment(i) or layout.boxes(i) for i in range(rank)):
         raise InfeasibleError(
             "no conversion provides alignment or black boxes", conflict=(f"{where}: requires {layout}",)
         )
-    return tuple(letters.index(letter) for letter in layout.names)
+    return axes

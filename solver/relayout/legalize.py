@@ -13,11 +13,12 @@ import onnx
 import onnx_ir as ir
 
 from relayout.backend import Backend, load_backend
-from relayout.boundary import tied_names
+from relayout.boundary import is_wildcard, tied_names
 from relayout.cost import OBJECTIVES
 from relayout.errors import OutOfTimeError, UsageError
 from relayout.explain import boundary_of, conversions_of, crossings_of
 from relayout.formulation import PLACE_KEY, Formulation, formulate
+from relayout.graph_codec import BOUNDARY_LAYOUT_KEY
 from relayout.layout_functions import drop_unused
 from relayout.model_io import Source, collector_paused, read_model, to_json, to_proto, warnings_of
 from relayout.pricing import price_dims, tensor_bytes
@@ -137,13 +138,15 @@ def legalize_model(
     before = totals(model, dims)
     elements = price_dims(model, dims)
     run = _Run(model, backend, options, elements, progress or (lambda stage: None))
-    run.legalize(model.graph, _input_layouts(model, options), options.output_layouts or {})
+    run.legalize(model.graph, *_boundary_layouts(model, options))
     for graph, holder in list(_inner_graphs(model.graph)):
         run.legalize(graph, {}, {}, holder)
     if run.changed:
         drop_unused(model)
     after = totals(model, dims) if run.changed else before
-    return Outcome(model, run.report(before, after), run.changed)
+    report = run.report(before, after)
+    _settle(model.graph, report.boundary)
+    return Outcome(model, report, run.changed)
 
 
 class _Run:
@@ -337,19 +340,32 @@ def _inner_graphs(graph: ir.Graph) -> Iterator[tuple[ir.Graph, ir.Node]]:
             yield from _inner_graphs(inner)
 
 
-def _input_layouts(model: ir.Model, options: Options) -> dict[str, str]:
-    """The layouts of the inputs: the caller's, and of what no option names those that the model's own inputs declare
-    (graph JSON's `layout`)."""
-    asked = dict(options.input_layouts or {})
+def _boundary_layouts(model: ir.Model, options: Options) -> tuple[dict[str, str], dict[str, str]]:
+    """The layouts of the inputs and the outputs: the caller's, and of what no option names those that the model's own
+    values declare (graph JSON's `layout`)."""
+    asked = dict(options.input_layouts or {}), dict(options.output_layouts or {})
     known = [value.name or "" for value in (*model.graph.inputs, *model.graph.outputs)]
-    named = {name for key in (*asked, *(options.output_layouts or {})) for name in tied_names(key, known)}
-    declared = {
-        value.name: layout
-        for value in model.graph.inputs
-        if value.name and value.name not in named
-        if (layout := value.metadata_props.get("relayout.boundary_layout"))
-    }
-    return {**declared, **asked}
+    named = {name for key in (*asked[0], *asked[1]) for name in tied_names(key, known)}
+    found = []
+    for values, layouts in zip((model.graph.inputs, model.graph.outputs), asked, strict=True):
+        declared = {v.name: v.metadata_props.get(BOUNDARY_LAYOUT_KEY) for v in values if v.name and v.name not in named}
+        found.append({name: layout for name, layout in declared.items() if layout} | layouts)
+    return found[0], found[1]
+
+
+def _settle(graph: ir.Graph, boundary: Sequence[BoundaryValue]) -> None:
+    """What was left to the solver, or said by the numbers of the source's axes, is said in names, or no longer."""
+    lies: dict[tuple[str, str], str | None] = {(value.side, value.name): value.layout for value in boundary}
+    for side, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for value in values:
+            told = value.metadata_props.get(BOUNDARY_LAYOUT_KEY, "")
+            if not (is_wildcard(told) or told.lstrip().startswith("{")):
+                continue
+            chosen = lies.get((side, value.name or "")) or ""
+            if chosen.isalpha() and len(chosen) == len(value.shape or ()):
+                value.metadata_props[BOUNDARY_LAYOUT_KEY] = chosen
+            else:
+                del value.metadata_props[BOUNDARY_LAYOUT_KEY]
 
 
 def inline_functions(model: ir.Model) -> None:

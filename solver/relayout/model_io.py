@@ -207,7 +207,8 @@ def _check_boundary(graph: ir.Graph) -> None:
     """A layout given for an input or output has to be one, of the value's rank."""
     for value in (*graph.inputs, *graph.outputs):
         text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
-        if text is None:
+        if text is None or text == "any" or ("*" in text and not text.strip("* \t")):
+            # Left to the solver, in our word or in Glow's (ANY_LAYOUT).
             continue
         try:
             layout = Layout.parse(text)

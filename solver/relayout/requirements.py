@@ -268,7 +268,7 @@ class _Nodes:
         """The first wish that this order meets, and the order with its unit axes placed; None where there is none.
 
         An order that ONNX's operator does not take is possible where a backend asks for it by the operator's letters,
-        or, where no backend asks, where the rule knows other operators for it.
+        or where the rule knows other operators for it.
         """
         rank = len(rule.extents)
         scrambled = any(len(group) > 1 and group[0].axis in rule.scrambles for group in dims)
@@ -289,15 +289,18 @@ class _Nodes:
                 continue
             letters = [_own_letters(rule, axes) for axes in axes_of]
             for place in placements(dims, rank):
-                form = FreeForm(place, asked=True, rewritten=scrambled)
+                form, extra = FreeForm(place, asked=True, rewritten=scrambled), 0
                 if not rule.allows(form.axes) and not rule.letters:
-                    continue
+                    form = FreeForm(place, asked=True, rewritten=True)
+                    if rule.write is None or not rule.writes(form.axes):
+                        continue
+                    extra = self._traffic(choice, rule, rule.extra(form.axes))
                 own = [_operand_dims(axes, place) for axes in axes_of]
                 inputs = [_operand_dims(axes, place) for axes in rule.inputs]
                 if self._contract.fault(choice, wish, own, letters) is None and (
                     self._contract.constant_fault(choice, wish, inputs) is None
                 ):
-                    return wish, form, 0
+                    return wish, form, extra
         return None
 
     def _traffic(self, choice: NodeChoice, rule: Free, traffic: Traffic) -> int:

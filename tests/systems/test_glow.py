@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import Net, assert_same_numbers
+from graphs import Net, assert_same_numbers, random_feeds
 
 import relayout
 from relayout import Backend, Implementation, InfeasibleError, Layout, Report
@@ -120,6 +120,105 @@ def test_a_node_is_answered_as_in_glows_table(glow: str, backend: str) -> None:
     assert answer(relayout.load_backend(backend), node(text)) == answers[backend == "opencl"]
 
 
+# Every node kind that ONNX has an operator for. Glow's lists by name; what is asked of four-dimensional operands
+
+ANY = {
+    "Concat": "Concat",
+    "BatchedReduceMean": "ReduceMean",
+    "BatchedReduceAdd": "ReduceSum",
+    "BatchedReduceMin": "ReduceMin",
+    "BatchedReduceMax": "ReduceMax",
+    "Pad": "Pad",
+    "Reshape": "Reshape",
+    "MeanVarNormalization": "MeanVarianceNormalization",
+    "MatMul": "MatMul",
+    "Slice": "Slice",
+    "Tile": "Tile",
+    "Broadcast": "Expand",
+    "GaussianFill": "RandomNormalLike",
+    "Transpose": "Transpose",
+    "CumSum": "CumSum",
+    "PRelu": "PRelu",
+    "Select": "Where",
+    "NonZero": "NonZero",
+    "Clip": "Clip",
+    "LeakyRelu": "LeakyRelu",
+    **{name: name for name in "Add Sub Mul Div Max Min Pow And Or Xor Not Neg Abs Floor Ceil Round Sqrt".split()},
+    **{name: name for name in "Reciprocal Sin Cos Log Acos Asin Atan Erf Exp IsNaN Relu HardSwish Gelu".split()},
+    **{name: name for name in "Sigmoid Tanh Softplus Equal Less LessOrEqual Mod Sign BitwiseAnd BitwiseNot".split()},
+    "Quantize": "QuantizeLinear",
+    "Dequantize": "DequantizeLinear",
+    "ConvertTo": "Cast",
+    # Beyond Glow's lists: these tell axes by their place only, or are no nodes of Glow's.
+    "GatherND": "GatherND",
+    "ScatterData": "ScatterND",
+    "": "Identity",
+}
+STRICT = {
+    "ArgMax": "ArgMax",
+    "ArgMin": "ArgMin",
+    "SoftMax": "Softmax",
+    "LogSoftMax": "LogSoftmax",
+    "LayerNormalization": "LayerNormalization",
+    "TopK": "TopK",
+    "VectorNorm": "ReduceL2",
+    "BatchedReduceSumSquare": "ReduceSumSquare",
+    "BatchedReduceProd": "ReduceProd",
+    "Gather": "Gather",
+    "GatherElements": "GatherElements",
+    "ScatterElements": "ScatterElements",
+}
+
+
+def alone(operator: str, rank: int = 4, **attributes: Any) -> ir.Node:
+    """An operator by itself, its one operand and its result of `rank` dimensions."""
+    shape = ir.Shape([2, 8, 6, 4, 3][:rank])
+    made = ir.node(operator, [ir.Value(name="x", shape=shape, type=ir.TensorType(ir.DataType.FLOAT))], attributes)
+    made.outputs[0].shape = shape
+    return made
+
+
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+@pytest.mark.parametrize("operator", sorted(ANY.values()))
+def test_a_node_that_does_not_care_is_asked_nothing(operator: str, backend: str) -> None:
+    assert answer(relayout.load_backend(backend), alone(operator)) == "**** -> ****"
+
+
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+@pytest.mark.parametrize("operator", sorted(STRICT.values()))
+def test_a_node_on_no_list_of_glows_is_nhwc_in_four_dimensions_only(operator: str, backend: str) -> None:
+    loaded = relayout.load_backend(backend)
+    assert answer(loaded, alone(operator)).startswith("NHWC -> ")
+    for rank in (2, 3, 5):
+        assert answer(loaded, alone(operator, rank)) == f"{'*' * rank} -> {'*' * rank}"
+
+
+POSITIONS: dict[str, Callable[[Net, str], str]] = {
+    "Gather": lambda n, v: n.node("Gather", v, n.input("i", (2,), onnx.TensorProto.INT64), axis=1),
+    "Gather of one": lambda n, v: n.node("Gather", v, n.input("i", (), onnx.TensorProto.INT64), axis=1),
+    "Gather by a constant": lambda n, v: n.node("Gather", v, n.constant([2, 0]), axis=3),
+    "GatherND": lambda n, v: n.node("GatherND", v, n.constant(np.array([[0, 1], [1, 2]]))),
+    "ScatterND": lambda n, v: n.node("ScatterND", v, n.constant(np.array([[1]])), n.input("u", (1, 4, 6, 8))),
+    "LayerNormalization": lambda n, v: n.node("LayerNormalization", v, n.weight(8), axis=-1),
+    "NegativeLogLikelihoodLoss": lambda n, v: n.node(
+        "NegativeLogLikelihoodLoss", v, n.node("Cast", n.input("t", (2, 6, 8), onnx.TensorProto.INT32), to=7)
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+@pytest.mark.parametrize("what", POSITIONS)
+def test_what_tells_axes_by_their_place_runs_after_a_convolution(what: str, backend: str) -> None:
+    net = Net()
+    net.output(POSITIONS[what](net, net.conv(net.input("x", (2, 3, 6, 8)), 3, 4)))
+    legal, _ = relayout.legalize(net.model(), backend)
+    assert relayout.verify(legal, backend=backend).passed
+    feeds = random_feeds(net.model()) | ({"i": np.array([3, 1])} if what == "Gather" else {})
+    feeds |= {"i": np.array(2)} if what == "Gather of one" else {}
+    feeds |= {"t": np.ones((2, 6, 8), np.int32)} if "t" in feeds else {}
+    assert_same_numbers(net.model(), legal, feeds)
+
+
 # The context: Glow's test of a custom backend, whose MaxPool is NCHW and which is canonical else
 
 
@@ -208,6 +307,73 @@ def test_an_annotation_in_graph_json_says_how_the_placeholder_lies(layout: str, 
     transposed_in = (layout == "NHWC") != (backend == "canonical")
     transposed_out = backend == "canonical"
     assert report.after.transposes == transposed_in + transposed_out
+
+
+@pytest.mark.parametrize("wildcard", ["*", "****", "any"])
+def test_any_layout_leaves_a_placeholder_to_the_solver(wildcard: str) -> None:
+    """Glow's ANY_LAYOUT is one star, whatever the rank; and two stars mean no more."""
+    graph = to_json(relayout.read_model(image_net().model()))
+    for value in (graph["inputs"][0], graph["outputs"][0]):
+        value["layout"] = wildcard
+    legal, report = relayout.legalize(graph, "canonical", check=True)
+    assert report.verification is not None
+    assert (report.after.transposes, report.verification.findings) == (0, ())
+    # What the solver chose is said from now on.
+    assert [value["layout"] for value in (legal["inputs"][0], legal["outputs"][0])] == ["NHWC", "NHWC"]
+    assert legal["inputs"][0]["shape"] == [1, 8, 6, 3]
+    assert relayout.legalize(legal, "canonical")[0] == legal
+
+
+def test_an_output_is_annotated_like_an_input() -> None:
+    graph = to_json(relayout.read_model(image_net().model()))
+    graph["outputs"][0]["layout"] = "NHWC"
+    legal, report = relayout.legalize(graph, "canonical")
+    assert (report.after.transposes, legal["outputs"][0]["shape"]) == (1, [1, 8, 6, 4])
+    legal, report = relayout.legalize(graph, "canonical", output_layouts={graph["outputs"][0]["name"]: "NCHW"})
+    assert (report.after.transposes, legal["outputs"][0]["shape"]) == (2, [1, 4, 8, 6])
+
+
+def test_a_star_in_an_annotation_stands_for_what_is_left() -> None:
+    _, report = legalized(image_net(), "canonical", input_layouts={"x": "N**C"})
+    assert report.after.transposes == 1
+
+
+# The strides of float[1,8,6,3] in bytes are 576, 72, 12, 4.
+@pytest.mark.parametrize(("layout", "met"), [("N[a=64]HWC", True), ("NH[a=8]WC", True), ("NH[a=16]WC", False)])
+def test_an_annotated_alignment_is_checked_in_the_order_that_it_is_annotated_in(layout: str, met: bool) -> None:
+    if met:
+        assert legalized(image_net(), "canonical", input_layouts={"x": layout})[1].after.transposes == 1
+        return
+    with pytest.raises(InfeasibleError, match="requires NH"):
+        relayout.legalize(image_net().model(), "canonical", input_layouts={"x": layout})
+
+
+# "Remove shuffle arrays": a Transpose says its layouts, and the permutation is deduced
+
+
+@pytest.mark.parametrize("domain", ["", "relayout"])
+def test_a_shuffle_is_deduced_from_layouts(domain: str) -> None:
+    net = Net()
+    value = net.input("x", (1, 8, 6, 3))
+    value = net.node("Transpose", value, domain=domain, source_layout="NHWC", target_layout="NCHW")
+    net.nodes[-1].output[0] = value
+    net.output(net.conv(value, 3, 4))
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(net.nodes, "net", net.inputs, net.outputs, net.constants),
+        opset_imports=[onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("relayout", 1)],
+        ir_version=10,
+    )
+    written = net_with_shuffle().model()
+    legal, report = relayout.legalize(model, "onnx")
+    assert report.before.transposes == 1
+    assert_same_numbers(written, legal)
+    assert relayout.legalize(model, "canonical")[1].after == relayout.legalize(written, "canonical")[1].after
+
+
+def net_with_shuffle() -> Net:
+    net = Net()
+    net.output(net.conv(net.transpose(net.input("x", (1, 8, 6, 3)), *TO_NCHW), 3, 4))
+    return net
 
 
 @pytest.mark.parametrize(
@@ -305,12 +471,25 @@ def test_an_alignment_that_the_strides_have_is_met(layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", ["N[a=1024]CHW", "NCHW[a=8]", "NC[a=128]HW", "N[acme:<bla>]CHW", "N[a=32][acme:<bla>]CHW", "NCHW[x:]"]
+    "layout", ["NCHW[a=8]", "NC[a=128]HW", "N[acme:<bla>]CHW", "N[a=32][acme:<bla>]CHW", "NCHW[x:]"]
 )
 def test_a_requirement_that_nothing_meets_is_never_ignored(layout: str) -> None:
     with pytest.raises(InfeasibleError) as caught:
         relayout.legalize(pooled().model(), asking_for(layout))
     assert f"input 0 requires {layout}" in str(caught.value)
+
+
+def test_an_alignment_that_the_strides_have_not_is_provided_by_padding_where_the_operator_allows() -> None:
+    """A stride of 1024 bytes takes 5 1/3 channels of 192 bytes: 16 channels are the first that are a multiple of it."""
+    model = pooled().model()
+    legal, report = relayout.legalize(model, asking_for("N[a=1024]CHW"))
+    assert report.status == "optimal"
+    assert "Pad" in operators(legal)
+    read = next(node.input[0] for node in legal.graph.node if node.op_type == "MaxPool")
+    (padded,) = [value for value in legal.graph.value_info if value.name == read]
+    extents = [dim.dim_value for dim in padded.type.tensor_type.shape.dim]
+    assert extents[1] * extents[2] * extents[3] * 4 % 1024 == 0
+    assert_same_numbers(model, legal)
 
 
 def test_glows_own_example_of_a_layout_is_kept_to_the_letter() -> None:
