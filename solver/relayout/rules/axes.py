@@ -319,8 +319,10 @@ def gather(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit({"axis": position(order, outer, axis)})
 
+    # A list of places takes some of the axis, and the axis stays what it is.
+    beside = {axis: inner[0], inner[0]: axis} if many == 1 else {}
     splits = _without(outer, axis)
-    return Free(extents, (outer, None), (result,), allows=allows, edit=edit, splits=splits)
+    return Free(extents, (outer, None), (result,), allows=allows, edit=edit, splits=splits, beside=beside)
 
 
 @row("free", "LayerNormalization", since=17)
