@@ -19,24 +19,14 @@ from relayout.backend import Backend
 from relayout.choices import Alternative
 from relayout.cost import Scale
 from relayout.errors import InternalError
+from relayout.holding import Held, Touch, hold_tensors, settle_places
 from relayout.memory_format import Order
 from relayout.prices import Prices
 from relayout.problem import Choice, Problem, Use, Value
 from relayout.requirements import Requirements
 from relayout.views import Tensor
 
-__all__ = ["PLACE_KEY", "Crossed", "Formulation", "Made", "Touch", "formulate"]
-
-PLACE_KEY = "relayout.place"
-"""The metadata of a node that says where it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Touch:
-    """Port `port` of choice `choice`: one place where a tensor is given or read."""
-
-    choice: int
-    port: int
+__all__ = ["Crossed", "Formulation", "Made", "Touch", "formulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +59,6 @@ class Crossed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A tensor with its producer and its readers, its formats, the places that may touch it, and how it gets from one
-    to another where there are several."""
-
-    tensor: Tensor
-    producer: Touch
-    readers: tuple[Touch, ...]
-    formats: tuple[Order, ...]
-    places: tuple[str, ...]
-    arrivals: Arrivals | None = None
-
-    @property
-    def touches(self) -> tuple[Touch, ...]:
-        return (self.producer, *self.readers)
-
-
-@dataclass(frozen=True, slots=True)
 class Formulation:
     """A problem with what its numbers mean. Choice c is `requirements.choices[c]`; after those come the arrivals of
     tensors at places, if there are several. Costs are in the scale's units.
@@ -97,7 +70,7 @@ class Formulation:
     requirements: Requirements
     scale: Scale
     prices: Prices
-    held: tuple[_Held, ...]
+    held: tuple[Held, ...]
 
     def source_assignment(self) -> tuple[int, ...] | None:
         """The alternatives that leave every node as it is, or None where some node has none such."""
@@ -149,7 +122,7 @@ class Formulation:
                         held.tensor, format_, place, target, size, cost, held.producer, tuple(direct or readers)
                     )
 
-    def _made(self, held: _Held, assignment: Sequence[int]) -> Iterator[Made]:
+    def _made(self, held: Held, assignment: Sequence[int]) -> Iterator[Made]:
         giver = self._alternative(held.producer, assignment)
         produced = giver.formats[held.producer.port]
         wanted: dict[Order, list[Touch]] = {}
@@ -159,7 +132,7 @@ class Formulation:
             if target != produced:
                 yield self._conversion(held, giver.place, produced, target, readers)
 
-    def _made_apart(self, held: _Held, arrivals: Arrivals, assignment: Sequence[int]) -> Iterator[Made]:
+    def _made_apart(self, held: Held, arrivals: Arrivals, assignment: Sequence[int]) -> Iterator[Made]:
         place, lies, wanted = self._stand(held, assignment)
         plan = arrivals.plan(place, lies, wanted)
         for at, f, g in arrivals.made(place, lies, wanted, plan):
@@ -174,7 +147,7 @@ class Formulation:
             yield self._conversion(held, at, source, target, readers)
 
     def _conversion(
-        self, held: _Held, place: str, source: Order, target: Order, readers: Sequence[Touch]
+        self, held: Held, place: str, source: Order, target: Order, readers: Sequence[Touch]
     ) -> Made:
         moved = self.prices.traffic(held.tensor, source, target)
         cost = self.prices.conversion(held.tensor, place, source, target)
@@ -182,7 +155,7 @@ class Formulation:
             raise InternalError(f"tensor '{held.tensor.root.name}' is wanted in a format that cannot be made")
         return Made(held.tensor, source, target, moved, held.producer, tuple(readers), cost, place)
 
-    def _stand(self, held: _Held, assignment: Sequence[int]) -> tuple[str, int, dict[str, frozenset[int]]]:
+    def _stand(self, held: Held, assignment: Sequence[int]) -> tuple[str, int, dict[str, frozenset[int]]]:
         """Where the tensor is made, in which format, and in which it is wanted at each place."""
         number = {f: i for i, f in enumerate(held.formats)}
         giver = self._alternative(held.producer, assignment)
@@ -193,7 +166,7 @@ class Formulation:
         lies = number[giver.formats[held.producer.port]]
         return giver.place, lies, {place: frozenset(formats) for place, formats in wanted.items()}
 
-    def _readers(self, held: _Held, assignment: Sequence[int], place: str) -> list[Touch]:
+    def _readers(self, held: Held, assignment: Sequence[int], place: str) -> list[Touch]:
         return [touch for touch in held.readers if self._alternative(touch, assignment).place == place]
 
     def _alternative(self, touch: Touch, assignment: Sequence[int]) -> Alternative:
@@ -215,9 +188,9 @@ def formulate(
     """
     places = backend.places()
     if places:
-        _settle(requirements, places, (host,) if host is not None else places)
+        settle_places(requirements, places, (host,) if host is not None else places)
     prices = Prices(requirements, backend, elements)
-    held = _hold(requirements, apart=bool(places))
+    held = hold_tensors(requirements, prices, apart=bool(places))
     scale = _scale(requirements, prices, held, objective)
     choices = [
         Choice(choice.label, tuple(scale.price(a.cost, 0, not a.is_source) for a in choice.alternatives))
@@ -225,7 +198,7 @@ def formulate(
     ]
     values: list[Value] = []
     uniform: dict[tuple[int, int], tuple[tuple[int | None, ...], ...]] = {}
-    settled: list[_Held] = []
+    settled: list[Held] = []
     for h in held:
         number = {f: i for i, f in enumerate(h.formats)}
         arrivals = None
@@ -253,98 +226,48 @@ def _use(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) 
     return Use(touch.choice, tuple([number[a.formats[touch.port]] for a in alternatives]))
 
 
-def _change(prices: Prices, scale: Scale, held: _Held, place: str, source: int, target: int) -> int | None:
+def _change(prices: Prices, scale: Scale, held: Held, place: str, source: int, target: int) -> int | None:
     cost = prices.conversion(held.tensor, place, held.formats[source], held.formats[target])
     return None if cost is None else scale.price(cost, int(source != target))
 
 
-def _carry(prices: Prices, scale: Scale, held: _Held, source: str, target: str, format_: int) -> int:
+def _carry(prices: Prices, scale: Scale, held: Held, source: str, target: str, format_: int) -> int:
     return scale.price(prices.crossing(held.tensor, held.formats[format_], source, target))
 
 
 _Table = tuple[tuple[int | None, ...], ...]
 
 
-def _conversions(prices: Prices, scale: Scale, held: _Held, uniform: dict[tuple[int, int], _Table]) -> _Table:
+def _conversions(prices: Prices, scale: Scale, held: Held, uniform: dict[tuple[int, int], _Table]) -> _Table:
     """The prices for a tensor that stays at one place. Equal tables are one object: networks repeat their blocks."""
     known = held.formats
     (place,) = held.places
     numbers = range(len(known))
-    if not prices.is_uniform(known, place):
+    if held.uniform is None:
         return tuple(tuple(_change(prices, scale, held, place, f, g) for g in numbers) for f in numbers)
-    charge = prices.traffic(held.tensor, known[0], known[0])
-    key = (len(known), charge)
+    key = (len(known), held.uniform)
     if key not in uniform:
-        price = scale.price(charge, 1)
+        price = scale.price(held.uniform, 1)
         uniform[key] = tuple(tuple(0 if f == g else price for g in numbers) for f in numbers)
     return uniform[key]
 
 
-def _scale(requirements: Requirements, prices: Prices, held: Sequence[_Held], objective: str) -> Scale:
+def _scale(requirements: Requirements, prices: Prices, held: Sequence[Held], objective: str) -> Scale:
     """The scale for all that may be charged, and at most how much of it can add up."""
     charges = {a.cost for c in requirements.choices for a in c.alternatives}
     most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
     most_conversions = 0
     for h in held:
         known, places = h.formats, h.places
-        own = [prices.traffic(h.tensor, known[0], known[0])]
-        if not all(prices.is_uniform(known, place) for place in places):
+        if h.uniform is not None:
+            own = [h.uniform]
+        else:
             pairs = [(p, f, g) for p in places for f, g in permutations(known, 2)]
-            own += [c for p, f, g in pairs if (c := prices.conversion(h.tensor, p, f, g)) is not None]
+            priced = [prices.conversion(h.tensor, p, f, g) for p, f, g in pairs]
+            own = [0, *(price for price in priced if price is not None)]
         crossings = [prices.crossing(h.tensor, f, p, q) for f in known for p in places for q in places if p != q]
         copies = min(len(known) - 1, len(h.readers)) * len(places) + len(places) - 1
         charges.update(own, crossings)
         most_bytes += copies * max(own) + (len(places) - 1) * len(known) * max(crossings, default=0)
         most_conversions += copies
     return Scale.of(objective, charges, (most_bytes, most_conversions, len(requirements.choices)))
-
-
-def _settle(requirements: Requirements, places: Sequence[str], hosts: Sequence[str]) -> None:
-    """Let the graph's inputs and outputs be at any of the hosts. To run a node where it was told to before, or else at
-    the first place that takes it, is to leave it as it is."""
-    for choice in requirements.choices:
-        if choice.node is None:
-            spread = [(a, said, p) for p in hosts for a, said in zip(choice.alternatives, choice.layouts, strict=True)]
-            choice.alternatives = [replace(a, place=p) for a, _, p in spread]
-            choice.layouts = [said for _, said, _ in spread]
-            usual = hosts[0]
-        else:
-            known = {a.place for a in choice.alternatives}
-            told = choice.node.metadata_props.get(PLACE_KEY)
-            usual = told if told in known else next(p for p in places if p in known)
-        choice.alternatives = [replace(a, is_source=a.is_source and a.place == usual) for a in choice.alternatives]
-
-
-def _hold(requirements: Requirements, *, apart: bool) -> tuple[_Held, ...]:
-    producers: dict[Tensor, Touch] = {}
-    readers: dict[Tensor, list[Touch]] = {}
-    for c, choice in enumerate(requirements.choices):
-        for p, port in enumerate(choice.ports):
-            tensor = port.operand.tensor
-            if port.is_result:
-                producers[tensor] = Touch(c, p)
-            else:
-                readers.setdefault(tensor, []).append(Touch(c, p))
-    for tensor in readers:
-        if tensor not in producers:
-            raise InternalError(f"tensor '{tensor.root.name}' is read and nothing gives it")
-    found = []
-    for tensor, producer in producers.items():
-        if tensor in readers:
-            touches = (producer, *readers[tensor])
-            places = _places(requirements, touches) if apart else ("",)
-            found.append(_Held(tensor, producer, touches[1:], _formats(requirements, touches), places))
-    return tuple(found)
-
-
-def _places(requirements: Requirements, touches: Sequence[Touch]) -> tuple[str, ...]:
-    choices = dict.fromkeys(touch.choice for touch in touches)
-    return tuple(dict.fromkeys(a.place for c in choices for a in requirements.choices[c].alternatives))
-
-
-def _formats(requirements: Requirements, touches: Sequence[Touch]) -> tuple[Order, ...]:
-    found: dict[Order, None] = {}
-    for touch in touches:
-        for alternative in requirements.choices[touch.choice].alternatives:
-            found[alternative.formats[touch.port]] = None
-    return tuple(found)

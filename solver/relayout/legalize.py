@@ -17,8 +17,9 @@ from relayout.boundary import is_wildcard, tied_names
 from relayout.cost import OBJECTIVES
 from relayout.errors import OutOfTimeError, UsageError
 from relayout.explain import boundary_of, conversions_of, crossings_of
-from relayout.formulation import PLACE_KEY, Formulation, formulate
+from relayout.formulation import Formulation, formulate
 from relayout.graph_codec import BOUNDARY_LAYOUT_KEY
+from relayout.holding import PLACE_KEY
 from relayout.layout_functions import drop_unused
 from relayout.model_io import Source, collector_paused, read_model, to_json, to_proto, warnings_of
 from relayout.pricing import price_dims, tensor_bytes

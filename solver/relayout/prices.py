@@ -31,12 +31,15 @@ class Prices:
         self._backend = backend
         self._elements = elements
         self._at = {place: backend.at(place) for place in backend.places() or ("",)}
+        self._own = {place for place, each in self._at.items() if _prices_itself(each)}
         self._counts: dict[Tensor, int] = {}
         self._asked: dict[tuple[Tensor, str, Order, Order], int | None] = {}
 
-    def is_uniform(self, formats: tuple[Order, ...], place: str) -> bool:
-        """Whether each of these formats is made from each other at one price."""
-        return not _prices_itself(self._at[place]) and all(a.is_whole for f in formats for a in f)
+    def uniform(self, tensor: Tensor, formats: tuple[Order, ...], places: tuple[str, ...]) -> int | None:
+        """The one price at which each of these formats is made from each other at these places; None: it depends."""
+        if any(place in self._own for place in places) or not all(a.is_whole for f in formats for a in f):
+            return None
+        return 2 * self.bytes_of(tensor, ())
 
     def bytes_of(self, tensor: Tensor, format_: Order) -> int:
         """What the tensor takes in this format."""
@@ -55,12 +58,11 @@ class Prices:
             return 0
         if not _can_be_written(tensor, source, target):
             return None
-        backend = self._at[place]
-        if not _prices_itself(backend):
+        if place not in self._own:
             return self.traffic(tensor, source, target)
         question = (tensor, place, source, target)
         if question not in self._asked:
-            self._asked[question] = self._ask(backend, tensor, source, target)
+            self._asked[question] = self._ask(self._at[place], tensor, source, target)
         cost = self._asked[question]
         return self.traffic(tensor, source, target) if cost is None else cost
 

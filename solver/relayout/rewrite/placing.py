@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from relayout.formulation import PLACE_KEY
+from relayout.holding import PLACE_KEY
 from relayout.rewrite.rewriter import Rewriter, replace_inside
 from relayout.views import captured_values
 

@@ -1,0 +1,86 @@
+"""What a conversion costs: its bytes read and written, padding included, unless the backend says otherwise."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from graphs import Net
+
+from relayout.backend import Backend, Reordering, TensorType
+from relayout.layout import Layout
+from relayout.legalize import legalize
+from relayout.memory_format import Atom
+from relayout.pricing import padded_elements
+
+
+def image() -> onnx.ModelProto:
+    net = Net()
+    net.output(net.node("MaxPool", net.input("x", (1, 6, 8, 8)), kernel_shape=(1, 1)))
+    return net.model()
+
+
+class ChannelsLast(Backend):
+    """MaxPool runs on NHWC data."""
+
+    name = "channels-last"
+
+    def nth_input_layout_requirements(self, node: object, n: int) -> str:
+        return "NHWC"
+
+    nth_result_layout_requirements = nth_input_layout_requirements
+
+
+class WithAnOperator(ChannelsLast):
+    """Has an operator that turns data to channels last for little."""
+
+    name = "with-an-operator"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[tuple[TensorType, str, str]] = set()
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        self.asked.add((tensor, str(source), str(target)))
+        return Reordering(cost=100) if str(target) == "NHWC" else None
+
+
+class WithAPrice(ChannelsLast):
+    """Turning data costs a little less there."""
+
+    name = "with-a-price"
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        return 1000 if str(source) == "NCHW" else 2000
+
+
+def test_a_conversion_reads_and_writes_the_tensor() -> None:
+    _, report = legalize(image(), ChannelsLast)
+    assert (report.cost, report.bound) == (2 * 3072, 2 * 3072)
+
+
+def test_what_a_backend_does_by_an_operator_of_its_own_costs_what_it_says() -> None:
+    backend = WithAnOperator()
+    _, report = legalize(image(), backend)
+    assert (report.cost, report.bound) == (100 + 3072, 100 + 3072)
+    lies = TensorType(4, (1, 6, 8, 8))
+    assert (lies, "NCHW", "NHWC") in backend.asked
+
+
+def test_what_a_backend_prices_itself_costs_that() -> None:
+    _, report = legalize(image(), WithAPrice)
+    assert (report.cost, report.bound) == (3000, 3000)
+
+
+@pytest.mark.parametrize(
+    ("format_", "elements"),
+    [
+        ((Atom(0), Atom(1)), 48),
+        ((Atom(1), Atom(0)), 48),
+        ((Atom(0), Atom(1, 1, 32)), 64),
+        ((Atom(0), Atom(1, 16, 32), Atom(1, 1, 16)), 64),
+        ((Atom(0, 1, 3), Atom(1, 1, 32)), 96),
+    ],
+)
+def test_the_zeros_that_a_format_pads_with_are_paid_for(format_: tuple[Atom, ...], elements: int) -> None:
+    assert padded_elements(2 * 24, format_, (2, 24)) == elements
+    assert padded_elements(0, format_, (0, 24)) == 0
