@@ -7,26 +7,33 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from relayout.errors import LayoutSyntaxError
+from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.verify.blocked_types import BLOCKED_DOMAIN
+from relayout.verify.bodies import MOVES, does
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import walk
 from relayout.verify.operators import OURS, AxisNames, kernel_names, named, own_names, standard_names
 
 __all__ = ["check_functions"]
 
+Tried = dict[object, str | None]
+"""What was found of operands of bodies, by how they lie."""
+
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
 
 def check_functions(model: ir.Model) -> Iterator[Finding]:
     """Yield a finding for each operator without a body, and each body that is not what the call's attributes say."""
+    tried: Tried = {}
     for node in walk(model.graph):
         if node.domain == OURS:
             function = model.functions.get(node.op_identifier())
             if function is None:
                 yield _finding(node, "function-missing", "a function with this operator's body", "none")
             else:
-                yield from _check_body(node, function)
+                yield from _check_body(node, function, tried)
         elif node.op_identifier() not in model.functions and not _is_known(node):
             yield Finding(
                 rule="function-missing",
@@ -41,9 +48,10 @@ def _is_known(node: ir.Node) -> bool:
     return onnx.defs.has(node.op_type, node.domain) or node.domain in ("", BLOCKED_DOMAIN) or named(node) is not None
 
 
-def _check_body(node: ir.Node, function: ir.Function) -> Iterator[Finding]:
-    """The body is Transposes of inputs, the standard operator, Transposes of results, and nothing else."""
-    moves = ("Identity", "Transpose")
+def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:
+    """The body is Transposes of inputs, the standard operator, Transposes of results, and nothing else; where layouts
+    cut or pad an axis, Reshapes, Pads and Slices too, and what reckons their shapes."""
+    moves = MOVES if _cuts(node) else ("Identity", "Transpose")
     work = [inner for inner in function if inner.op_type not in moves or inner.domain not in ("", "ai.onnx")]
     if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain not in ("", "ai.onnx"):
         found = ", ".join(inner.op_type for inner in function)
@@ -51,11 +59,13 @@ def _check_body(node: ir.Node, function: ir.Function) -> Iterator[Finding]:
         return
     (operator,) = work
     for side in ("input", "result"):
-        yield from _check_side(node, function, operator, side)
+        yield from _check_side(node, function, operator, side, tried)
     yield from _check_attributes(node, function, operator)
 
 
-def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: str) -> Iterator[Finding]:
+def _check_side(
+    node: ir.Node, function: ir.Function, operator: ir.Node, side: str, tried: Tried
+) -> Iterator[Finding]:
     inner = operator.inputs if side == "input" else operator.outputs
     outer = list(function.inputs) if side == "input" else list(function.outputs)
     count = len(node.inputs) if side == "input" else len(node.outputs)
@@ -68,6 +78,11 @@ def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: s
             if operand is not None and (side == "input" or operand.name):
                 yield _finding(node, "function-body", f"{side} {n} in the body", "none", n)
             continue
+        layout = _layout(node, side, n) if expected is not None else None
+        if layout is not None and "[" in str(layout):
+            way = (end, value) if side == "input" else (value, end)
+            yield from _check_way(node, function, side, n, layout, way, tried)
+            continue
         found = _path(value, end) if side == "input" else _path(end, value)
         if found is None:
             yield _finding(node, "function-body", f"{side} {n} of the function passed on", "something else", n)
@@ -75,6 +90,49 @@ def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: s
             yield _finding(node, "function-body", f"{side} {n} transposed by {expected}", f"{found or 'not at all'}", n)
         elif expected is None and found and sorted(found) != list(found):
             yield _finding(node, "function-body", f"{side} {n} as it is", f"transposed by {found}", n)
+
+
+def _cuts(node: ir.Node) -> bool:
+    return any("[" in node.attributes.get_string(name, "") for name in _LAYOUTS)
+
+
+def _check_way(
+    node: ir.Node,
+    function: ir.Function,
+    side: str,
+    n: int,
+    layout: Layout,
+    way: tuple[ir.Value, ir.Value],
+    tried: Tried,
+) -> Iterator[Finding]:
+    """An operand whose layout cuts or pads axes comes to the operator as the layout says, with every element."""
+    value = node.inputs[n] if side == "input" else node.outputs[n]
+    facts = named(node)
+    if value is None or facts is None:
+        return
+    shape = [None] * layout.rank if value.shape is None else value.shape
+    extents = tuple(extent if isinstance(extent, int) else None for extent in shape)
+    rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
+    is_kernel = side == "input" and n == facts.kernel
+    axes = kernel_names(node.op_type, rank) if is_kernel else standard_names(rank)
+    key = (*way, str(layout), extents)
+    if key not in tried:
+        tried[key] = does(*way, layout, axes, extents, opset=function.opset_imports.get("", 1))
+    fault = tried[key]
+    if fault is not None:
+        yield _finding(node, "function-body", f"{side} {n} between {layout} and {''.join(map(str, axes))}", fault, n)
+
+
+def _layout(node: ir.Node, side: str, n: int) -> Layout | None:
+    """The layout that the attributes give an operand whose axes have names; None where they give none that is one."""
+    facts = named(node)
+    is_kernel = side == "input" and facts is not None and n == facts.kernel
+    names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
+    text = next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "")
+    try:
+        return Layout.parse(text or "") if text else None
+    except LayoutSyntaxError:
+        return None
 
 
 def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
