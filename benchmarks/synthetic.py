@@ -36,7 +36,7 @@ class Network:
     nodes: list[Node] = field(default_factory=list)
 
 
-class _Builder:
+class Builder:
     def __init__(self, layouts: int, seed: int) -> None:
         self.draw = random.Random(seed)
         self.network = Network(layouts)
@@ -88,7 +88,7 @@ class _Builder:
 
 def blocks(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
     """Residual, inception and squeeze-excite blocks; at least `nodes` nodes and at most some twenty more."""
-    builder = _Builder(layouts, seed)
+    builder = Builder(layouts, seed)
     kinds = (builder.residual, builder.inception, builder.squeeze_excite)
     x = 0
     while len(builder.network.nodes) < nodes - 1:
@@ -101,7 +101,7 @@ def blocks(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
 
 def dense(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
     """Dense concatenation: every layer reads what all earlier layers made."""
-    builder = _Builder(layouts, seed)
+    builder = Builder(layouts, seed)
     features = [0]
     while len(builder.network.nodes) < nodes - 1:
         features.append(builder.convolution(builder.add("concat", tuple(features))))
@@ -111,7 +111,7 @@ def dense(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
 
 def exchange(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
     """Four resolutions side by side, as in HRNet; after two layers each becomes a sum over all four."""
-    builder = _Builder(layouts, seed)
+    builder = Builder(layouts, seed)
     sizes = [802_816, 401_408, 200_704, 100_352]
     streams = [builder.convolution(0, size) for size in sizes]
     while len(builder.network.nodes) < nodes - 1:
@@ -127,7 +127,7 @@ def exchange(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
 
 def scattered(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
     """A random graph: every node reads one to three earlier ones, wherever they are."""
-    builder = _Builder(layouts, seed)
+    builder = Builder(layouts, seed)
     while len(builder.network.nodes) < nodes - 1:
         earlier = len(builder.network.nodes)
         inputs = [builder.draw.randrange(earlier) for _ in range(builder.draw.randint(1, 3))]

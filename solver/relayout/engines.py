@@ -9,7 +9,7 @@ from .clock import Clock, ExpiredError
 from .encoding import check_range, network_of
 from .greedy import greedy, least_own_costs
 from .network import FORBIDDEN, Network
-from .problem import Problem
+from .problem import Problem, cost_of
 from .reduction import eliminate, failure, walk_back
 
 __all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices"]
@@ -56,12 +56,14 @@ def _reduced(problem: Problem, clock: Clock) -> Answer:
     from .kernel import minimise
 
     engine, kernel = "elimination+cp-sat", sum(1 for x in alive if x < len(problem.choices))
-    outcome = minimise(problem, clock)
+    first = greedy(problem)
+    outcome = minimise(problem, clock, None if first is None else cost_of(problem, first))
     clock.stage("kernel")
-    if outcome.status == "unknown":
-        return _first_best(problem, engine, kernel, outcome.bound or 0)
-    assignment = None if outcome.states is None else _assignment(network, outcome.states)
-    return Answer(outcome.status, assignment, outcome.bound, engine, kernel)
+    assignment = first if outcome.states is None else _assignment(network, outcome.states)
+    bound = outcome.bound
+    if outcome.status in ("feasible", "unknown"):
+        bound = max(bound or 0, least_own_costs(problem))
+    return Answer(outcome.status, assignment, bound, engine, kernel)
 
 
 def by_cpsat(problem: Problem, clock: Clock, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:
@@ -85,11 +87,11 @@ def free_choices(problem: Problem) -> int:
     return sum(1 for choice in problem.choices if len(choice.costs) > 1)
 
 
-def _first_best(problem: Problem, engine: str, kernel: int = 0, bound: int = 0) -> Answer:
+def _first_best(problem: Problem, engine: str) -> Answer:
     """What one pass finds."""
     assignment = greedy(problem)
     status = "unknown" if assignment is None else "feasible"
-    return Answer(status, assignment, max(bound, least_own_costs(problem)), engine, kernel)
+    return Answer(status, assignment, least_own_costs(problem), engine)
 
 
 def _assignment(network: Network, states: list[int] | dict[int, int]) -> tuple[int, ...]:

@@ -29,9 +29,12 @@ INTEGRAL = 0.999
 CLEAR = 0.9
 
 
-def minimise(problem: Problem, clock: Clock) -> Outcome:
-    """Minimise a problem, exactly if time allows; states are those of `network_of`'s variables, choices first."""
-    search = _Search(clock)
+def minimise(problem: Problem, clock: Clock, known: int | None = None) -> Outcome:
+    """Minimise a problem, exactly if time allows; states are those of `network_of`'s variables, choices first.
+
+    `known` is what a solution costs that the caller has; where there are no states with a cost, none is cheaper.
+    """
+    search = _Search(clock, FORBIDDEN if known is None else known)
     try:
         for sets in (0, SETS):
             if search.closes(Kernel(network_of(problem, hub_states=sets, clock=clock), clock), exact=sets > 0):
@@ -44,14 +47,14 @@ def minimise(problem: Problem, clock: Clock) -> Outcome:
 class _Search:
     """The best solution so far, and the bound. Kernels hold only what would be better."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, known: int) -> None:
         self.clock = clock
         self.states: States | None = None
-        self.cost = FORBIDDEN
+        self.cost = known
         self.bound = 0
 
     def outcome(self) -> Outcome:
-        if self.states is None:
+        if self.cost >= FORBIDDEN:
             nothing = self.bound >= FORBIDDEN
             return Outcome("infeasible" if nothing else "unknown", None, None if nothing else self.bound)
         status = "optimal" if self.bound >= self.cost else "feasible"
@@ -63,7 +66,7 @@ class _Search:
             kernel.eliminate(SMALL_CELLS)
             if self.closed(kernel):
                 return True
-            if self.states is None:
+            if self.cost >= FORBIDDEN:
                 self.offer(kernel, guess(kernel.network.copy(), kernel.alive, SMALL_CELLS, clock=self.clock))
             relaxation = relax(kernel.network, kernel.alive, self.clock, precise=exact)
             if relaxation is None:

@@ -108,8 +108,11 @@ def restrict(network: Network, left: dict[int, list[int]], most: int) -> Network
     for x, unary in enumerate(network.unary):
         smaller.variable(unary[left[x]] if x in left else unary)
     for scope, table in network.tables.items():
-        table = table[np.ix_(*[left[x] for x in scope])]
-        table = np.where(table > most, FORBIDDEN, table)
+        if any(len(left[x]) < size for x, size in zip(scope, table.shape, strict=True)):
+            table = table[np.ix_(*[left[x] for x in scope])]
+        # Most tables hold nothing so dear, and stay shared.
+        if most < FORBIDDEN - 1 and bool(((table > most) & (table < FORBIDDEN)).any()):
+            table = np.where(table > most, FORBIDDEN, table)
         free = tuple([x for x in scope if len(left[x]) > 1])
         smaller.add(free or scope[:1], table.reshape([len(left[x]) for x in free or scope[:1]]))
     return smaller
