@@ -480,6 +480,20 @@ def test_any_lets_the_solver_choose_the_boundary(model: Path, tmp_path: Path, ru
     assert transposes(tmp_path / "legal.onnx") == 0
 
 
+def test_an_input_and_an_output_that_are_named_together_lie_alike(model: Path, tmp_path: Path, run: Run) -> None:
+    said = run("legalize", model, "-o", tmp_path / "legal.onnx", "--input-layout", "image,features=any")
+    assert "input image: NCHW, shape [1,4,8,8], the source's axes in the order 0,3,1,2, tied to features\n" in said.err
+    assert "output features: NCHW, shape [1,4,4,4], the source's axes in the order 0,3,1,2, tied to image\n" in said.err
+    assert transposes(tmp_path / "legal.onnx") == 0
+
+
+def test_a_tie_with_what_is_not_there_is_2(model: Path, tmp_path: Path, run: Run) -> None:
+    said = run("legalize", model, "-o", tmp_path / "legal.onnx", "--input-layout", "image,nobody=any")
+    assert said.status == 2
+    assert "--input-layout image,nobody: the graph has no input or output of this name" in said.err
+    assert "features, image" in said.err
+
+
 def test_desired_layouts_choose_tvms_backend(model: Path, tmp_path: Path, run: Run) -> None:
     wanted = ("--desired-layout", "Conv=NHWC,OHWI", "--skip", "conv2")
     assert run("legalize", model, "-o", tmp_path / "legal.onnx", *wanted).status == 0
