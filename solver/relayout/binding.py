@@ -138,11 +138,11 @@ def layout_of(order: Order, letters: str, extents: Sequence[Extent] | None = Non
     names: list[str] = []
     for atom in order:
         letter = letters[atom.axis]
-        whole = atom.is_whole or (atom.inner == 1 and not _has_outer(order, atom))
+        whole = atom.inner == 1 and not _has_outer(order, atom)
         if whole or (atom.inner > 1 and not letter.islower()):
             names.append(letter + _pad_box(order, atom.axis, extents))
         elif not letter.islower():
-            names.append(f"{letter.lower()}[tile:{atom.outer}]")
+            names.append(f"{letter.lower()}[tile:{atom.outer or _outer_stride(order, atom)}]")
         else:
             return None
     plain = [name[0] for name in names]
@@ -159,4 +159,10 @@ def _pad_box(order: Order, axis: int, extents: Sequence[Extent] | None) -> str:
 
 
 def _has_outer(order: Order, atom: Atom) -> bool:
-    return any(other.axis == atom.axis and other.inner >= atom.outer > 0 for other in order)
+    return _outer_stride(order, atom) >= max(atom.outer, 2)
+
+
+def _outer_stride(order: Order, atom: Atom) -> int:
+    """Where the next atom of the same axis begins; 0 where there is none. A tile that is all of its axis does not say
+    its own size."""
+    return max((other.inner for other in order if other.axis == atom.axis), default=0) if atom.inner == 1 else 0

@@ -212,6 +212,11 @@ def _view(node: ir.Node, rule: Relabel, found: Tensors) -> Operand | None:
     extents = extents_of(node.outputs[0])
     if operand is None or extents is None or len(extents) != len(rule.axes):
         return None
+    # A model may declare 1 where it reads a symbol: the axis that has a place keeps it.
+    extents = tuple(
+        operand.view.extents[group[0].axis] if extent == 1 and len(group) == 1 and group[0].is_whole else extent
+        for extent, group in zip(extents, rule.axes, strict=True)
+    )
     view = operand.view.then(rule.axes, extents)
     # Where axes split or merge, what is read must be reshaped, and a Reshape can leave one extent open only.
     if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in operand.tensor.extents) > 1):

@@ -93,9 +93,10 @@ def split(node: Reading) -> Free:
     gathered by its indices: that reads and writes what Split does."""
     extents = node.extents(0)
     rank = len(extents)
-    axis, part = node.axis(0, rank), rank
-    axes = tuple(range(rank))
-    result = tuple(part if a == axis else a for a in axes)
+    axis = node.axis(0, rank)
+    part = axis + 1
+    axes = (*range(part), *range(part + 1, rank + 1))
+    result = (*range(axis), *range(part, rank + 1))
     sizes = [node.result_extents(i)[axis] for i in range(len(node.node.outputs))]
     beside = {part: axis, axis: part}
 
@@ -117,7 +118,7 @@ def split(node: Reading) -> Free:
 
     known = all(isinstance(size, int) for size in sizes)
     return Free(
-        (*extents, sizes[0]),
+        (*extents[:part], sizes[0], *extents[part:]),
         tuple(axes if i == 0 else None for i in range(len(node.node.inputs))),
         tuple(result for _ in sizes),
         allows=adjacent,
