@@ -7,7 +7,7 @@ sizes that the op table reads. The graph is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -27,6 +27,8 @@ ARITHMETIC = frozenset(
 
 SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
 
+TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "Transpose"])
+
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
@@ -38,6 +40,10 @@ def infer_with_values(
     `infer` fills shapes in; it is called again as long as new values make new shapes known.
     """
     inferred = infer(proto)
+    for _ in range(ROUNDS):
+        if not _enter_ranks(proto, inferred.graph):
+            break
+        inferred = infer(proto)
     known = _stored(proto.graph)
     stored = set(known)
     for _ in range(ROUNDS):
@@ -146,6 +152,40 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
             if source is not None and result not in known:
                 hints.append(onnx.ValueInfoProto(name=result, type=source.type))
     return hints
+
+
+def _enter_ranks(proto: onnx.ModelProto, inferred: onnx.GraphProto) -> bool:
+    """Declare in `proto` the ranks of values of which no shape is known but that a reader of them tells: a Transpose by
+    its perm, a convolution by its kernel, a pool by its window. Whether there was one."""
+    listed = {value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
+    known = {value.name: len(value.type.tensor_type.shape.dim) for value in ranked}
+    known |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
+    found: dict[str, int] = {}
+    for node in inferred.node:
+        if node.op_type in TELLS_RANK and node.domain in ("", "ai.onnx") and node.input[0] not in known:
+            rank = _rank_read(node, known)
+            if rank is not None and node.input[0] in listed:
+                found[node.input[0]] = rank
+    declared = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
+    for name, rank in found.items():
+        element = listed[name].type.tensor_type.elem_type
+        hint = onnx.helper.make_tensor_value_info(name, element, [None] * rank)
+        if name in declared:
+            declared[name].type.CopyFrom(hint.type)
+        else:
+            proto.graph.value_info.append(hint)
+    return bool(found)
+
+
+def _rank_read(node: onnx.NodeProto, known: Mapping[str, int]) -> int | None:
+    """The rank that the first operand of a node must have."""
+    lengths = {attribute.name: len(attribute.ints) for attribute in node.attribute}
+    if node.op_type == "Transpose":
+        return lengths.get("perm")
+    if node.op_type in ("AveragePool", "LpPool", "MaxPool"):
+        return lengths["kernel_shape"] + 2 if "kernel_shape" in lengths else None
+    return known.get(node.input[1])
 
 
 def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from relayout.layout import Layout
 from relayout.report import Finding
-from relayout.shape_inference import without_weights
+from relayout.shape_inference import subgraphs_of, without_weights
 from relayout.tensor_types import is_absent
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import walk
@@ -22,7 +22,7 @@ def check_onnx(model: ir.Model) -> Iterator[Finding]:
     """Yield what onnx's checker and its strict shape inference object to; weights are taken by type and shape."""
     try:
         proto = _skeleton(model)
-        onnx.checker.check_model(proto, full_check=False)
+        onnx.checker.check_model(_with_ranks(proto), full_check=False)
     except Exception as error:  # serialization fails in as many ways as there are faults in a graph
         yield _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
         return
@@ -30,6 +30,17 @@ def check_onnx(model: ir.Model) -> Iterator[Finding]:
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         yield _about_model("shape", "types and shapes that agree", _first_line(error), "shapes or types contradict")
+
+
+def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose inputs and outputs have a shape: the checker wants one said, runtimes and ONNX's format do not."""
+    ranked = onnx.ModelProto()
+    ranked.CopyFrom(proto)
+    for graph in subgraphs_of(ranked.graph):
+        for value in (*graph.input, *graph.output):
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.shape.SetInParent()
+    return ranked
 
 
 def check_shapes(model: ir.Model) -> Iterator[Finding]:

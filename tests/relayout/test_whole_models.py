@@ -1,0 +1,297 @@
+"""Whole models as exporters write them: unknown ranks, symbolic dims, Q/DQ chains, bodies of If, Loop and Scan that
+read values from outside. Each is legal for each backend, and computes the same for every size of its symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, run
+from onnx import TensorProto, helper, numpy_helper
+
+from relayout import legalize, verify
+
+BACKENDS = ["onnx", "nhwc", "canonical"]
+TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
+
+Feeds = Mapping[str, np.ndarray]
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_legal_and_the_same(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
+    """The legal model passes onnx and the verifier, and gives the same numbers for all of the feeds."""
+    legal, report = legalize(model, backend)
+    if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
+        onnx.checker.check_model(legal, full_check=True)
+    assert report.status == "optimal"
+    assert verify(legal, backend=backend).findings == ()
+    for feed in feeds:
+        for one, other in zip(run(model, feed), run(legal, feed), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            scale = float(np.abs(one.astype(np.float64)).max(initial=1.0))
+            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * scale)
+    return report
+
+
+# Symbolic dims
+
+
+def with_symbols() -> Net:
+    """An image of any size and batch: upsampled by the size of another value, pooled, and reshaped by its own shape."""
+    net = Net(opset=18)
+    image = net.input("x", ("N", "H", "W", 3))
+    value = net.node("Relu", net.conv(net.transpose(image, *TO_NCHW), 3, 8))
+    small = net.node("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])
+    sizes = net.node("Shape", value)
+    large = net.node("Resize", small, "", "", sizes, mode="nearest")
+    value = net.node("Concat", value, large, axis=1)
+    scale = net.node("ReduceMean", value, net.constant([2, 3]), keepdims=1)
+    value = net.node("Mul", value, net.node("Sigmoid", scale))
+    rows = net.node("Reshape", net.transpose(value, *TO_NHWC), net.constant([0, -1, 16]))
+    net.output(net.node("Softmax", rows, axis=-1))
+    net.output(net.transpose(net.conv(value, 16, 4), *TO_NHWC))
+    return net
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_symbols_may_stand_for_any_size(backend: str) -> None:
+    feeds = [{"x": drawn(*size, 3)} for size in ((1, 8, 8), (2, 6, 10), (3, 14, 4))]
+    report = assert_legal_and_the_same(with_symbols().model(), backend, feeds)
+    assert report.after.transposes <= report.before.transposes
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_batch_that_is_unknown_and_without_a_name(backend: str) -> None:
+    net = Net()
+    value = net.input("x", ("N", 3, 8, 8))
+    net.inputs[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    value = net.transpose(net.conv(value, 3, 4), *TO_NHWC)
+    value = net.node("Add", value, net.weight(4))
+    net.output(net.node("Flatten", net.transpose(value, *TO_NCHW)))
+    assert_legal_and_the_same(net.model(), backend, [{"x": drawn(n, 3, 8, 8)} for n in (1, 4)])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_shape_that_is_put_together_at_run_time(backend: str) -> None:
+    net = Net()
+    value = net.conv(net.input("x", ("N", 3, "H", "W")), 3, 6)
+    shape = net.node("Shape", value)
+    batch, height, width = (net.node("Gather", shape, net.constant([axis])) for axis in (0, 2, 3))
+    grouped = net.node("Concat", batch, net.constant([2, 3]), height, width, axis=0)
+    shuffled = net.node("Transpose", net.node("Reshape", value, grouped), perm=[0, 2, 1, 3, 4])
+    value = net.node("Reshape", shuffled, net.node("Concat", batch, net.constant([6]), height, width, axis=0))
+    net.output(net.conv(value, 6, 4))
+    feeds = [{"x": drawn(n, 3, *size)} for n, size in ((1, (5, 7)), (2, (6, 4)))]
+    assert_legal_and_the_same(net.model(), backend, feeds)
+
+
+# Unknown ranks
+
+
+def without_shapes(model: onnx.ModelProto, *names: str) -> onnx.ModelProto:
+    """The model, which no longer says the shapes of these values, or of any but the inputs."""
+    values = [*model.graph.value_info, *model.graph.output]
+    for value in [*values, *(value for value in model.graph.input if value.name in names)]:
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_whose_input_has_no_rank(backend: str) -> None:
+    net = Net()
+    value = net.node("Relu", net.input("x", (1, 3, 8, 8)))
+    value = net.transpose(net.conv(value, 3, 4), *TO_NHWC)
+    net.output(net.transpose(net.node("Mul", value, net.weight(4)), *TO_NCHW))
+    model = without_shapes(net.model(), "x")
+    assert_legal_and_the_same(model, backend, [{"x": drawn(2, 3, 8, 6)}])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_value_whose_rank_only_a_run_can_tell(backend: str) -> None:
+    """A reshape to a shape that arrives as an input: what follows it is left as it is."""
+    net = Net()
+    value = net.conv(net.transpose(net.input("x", (1, 8, 8, 3)), *TO_NCHW), 3, 4)
+    shape = net.input("shape", ("R",), INT64)
+    free = net.node("Relu", net.node("Reshape", value, shape))
+    net.output(net.node("Add", free, net.node("Reshape", net.node("Neg", value), shape)))
+    net.output(net.transpose(value, *TO_NHWC))
+    feeds = [{"x": drawn(1, 8, 8, 3), "shape": np.array(shape)} for shape in ([4, 64], [2, 2, 8, 8], [256])]
+    assert_legal_and_the_same(net.model(), backend, feeds)
+
+
+# Quantised
+
+
+def quantised(net: Net, value: str, scale: float = 0.05) -> str:
+    """QuantizeLinear and DequantizeLinear, as quantisers put them around everything."""
+    ends = net.constant(np.array(scale, np.float32)), net.constant(np.array(128, np.uint8))
+    return str(net.node("DequantizeLinear", net.node("QuantizeLinear", value, *ends), *ends))
+
+
+def quantised_conv(net: Net, value: str, inputs: int, outputs: int, *, group: int = 1) -> str:
+    weight = net.rng.integers(-127, 127, (outputs, inputs // group, 3, 3)).astype(np.int8)
+    scales = (net.rng.random(outputs) * 0.02 + 0.01).astype(np.float32)
+    zeros = np.zeros(outputs, np.int8)
+    kernel = net.node("DequantizeLinear", *map(net.constant, (weight, scales, zeros)), axis=0)
+    biases = net.constant(net.rng.integers(-500, 500, outputs).astype(np.int32)), net.constant(scales * 0.05)
+    bias = net.node("DequantizeLinear", *biases, net.constant(np.zeros(outputs, np.int32)), axis=0)
+    return str(net.node("Conv", value, kernel, bias, pads=[1] * 4, group=group))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("group", [1, 4])
+def test_a_chain_of_quantised_convolutions(group: int, backend: str) -> None:
+    net = Net()
+    value = quantised(net, net.input("x", ("N", 8, 8, 4)))
+    value = net.transpose(value, *TO_NCHW)
+    skip = value = quantised(net, net.node("Relu", quantised_conv(net, value, 4, 8, group=1)))
+    value = quantised(net, quantised_conv(net, value, 8, 8, group=group))
+    value = quantised(net, net.node("Add", value, skip))
+    value = quantised(net, net.node("GlobalAveragePool", value))
+    net.output(net.node("Gemm", net.node("Flatten", value), net.weight(8, 5)))
+    report = assert_legal_and_the_same(net.model(), backend, [{"x": drawn(n, 8, 8, 4)} for n in (1, 3)])
+    assert report.after.transposes <= 1
+
+
+# Bodies
+
+
+def body(name: str, net: Net, inputs: Sequence[onnx.ValueInfoProto] = ()) -> onnx.GraphProto:
+    return helper.make_graph(net.nodes, name, inputs, net.outputs, net.constants)
+
+
+def scalar(name: str, dtype: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, [])
+
+
+def of_an_if() -> tuple[Net, Callable[[int], Feeds]]:
+    """Both branches read a value from outside, one through a transpose; the result is read by a convolution."""
+    net = Net()
+    value = net.transpose(net.conv(net.input("x", ("N", 3, 8, 8)), 3, 4), *TO_NHWC)
+    then, other = Net(prefix="then_", seed=1), Net(prefix="else_", seed=2)
+    then.output(then.transpose(then.conv(then.transpose(value, *TO_NCHW), 4, 4), *TO_NHWC))
+    other.output(other.node("Mul", value, other.weight(4)))
+    condition = net.input("c", (), BOOL)
+    chosen = net.node("If", condition, then_branch=body("then", then), else_branch=body("else", other))
+    net.output(net.conv(net.transpose(chosen, *TO_NCHW), 4, 2))
+    return net, lambda seed: {"x": drawn(1 + seed, 3, 8, 8, seed=seed), "c": np.array(seed % 2 == 0)}
+
+
+def of_a_loop() -> tuple[Net, Callable[[int], Feeds]]:
+    """The state goes round in NHWC through a convolution of the body, and each round gives a slice of a scan output."""
+    net = Net()
+    value = net.transpose(net.conv(net.input("x", ("N", 3, 6, 6)), 3, 4), *TO_NHWC)
+    inner = Net(prefix="loop_", seed=3)
+    state = inner.node("Add", "state", value)
+    turned = inner.conv(inner.transpose(state, *TO_NCHW), 4, 4)
+    turned = inner.transpose(turned, *TO_NHWC)
+    going = inner.node("Identity", "going")
+    for name, dtype in ((going, BOOL), (turned, FLOAT), (inner.node("ReduceMax", turned, axes=[1, 2]), FLOAT)):
+        inner.output(name, dtype)
+    given = helper.make_tensor_value_info("state", FLOAT, ["N", 6, 6, 4])
+    rounds = body("body", inner, [scalar("round", INT64), scalar("going", BOOL), given])
+    last, seen = net.node("Loop", net.input("rounds", (), INT64), "", value, results=2, body=rounds)
+    net.output(net.conv(net.transpose(last, *TO_NCHW), 4, 2))
+    net.output(seen)
+    return net, lambda seed: {"x": drawn(2, 3, 6, 6, seed=seed), "rounds": np.array(seed + 1)}
+
+
+def of_a_scan() -> tuple[Net, Callable[[int], Feeds]]:
+    """Frames of a film, one after the other, through a convolution that reads its kernel and a value from outside."""
+    net = Net()
+    film = net.input("x", ("T", 2, 6, 6, 3))
+    weight = net.weight(3, 3, 3, 3)
+    bright = net.node("ReduceMean", film, axes=[0, 2, 3], keepdims=1)
+    bright = net.node("Squeeze", bright, net.constant([0]))
+    inner = Net(prefix="scan_", seed=4)
+    frame = inner.node("Mul", inner.transpose("frame", *TO_NCHW), inner.transpose(bright, *TO_NCHW))
+    made = inner.node("Conv", frame, weight, pads=[1] * 4)
+    carried = inner.node("Max", "carried", inner.transpose(made, *TO_NHWC))
+    inner.output(carried)
+    inner.output(inner.transpose(made, *TO_NHWC))
+    ends = [helper.make_tensor_value_info(name, FLOAT, [2, 6, 6, 3]) for name in ("carried", "frame")]
+    first = net.node("Squeeze", net.node("Slice", film, net.constant([0]), net.constant([1])), net.constant([0]))
+    scanned = body("body", inner, ends)
+    last, frames = net.node("Scan", first, film, results=2, body=scanned, num_scan_inputs=1)
+    net.output(last)
+    net.output(frames)
+    return net, lambda seed: {"x": drawn(2 + seed, 2, 6, 6, 3, seed=seed)}
+
+
+def of_bodies_in_bodies() -> tuple[Net, Callable[[int], Feeds]]:
+    """An If within a Loop; the innermost graph reads of all that are around it."""
+    net = Net()
+    value = net.transpose(net.conv(net.input("x", (1, 3, 6, 6)), 3, 4), *TO_NHWC)
+    loop = Net(prefix="loop_", seed=5)
+    turned = loop.transpose("state", *TO_NCHW)
+    then, other = Net(prefix="then_", seed=6), Net(prefix="else_", seed=7)
+    then.output(then.node("Add", then.conv(turned, 4, 4), then.transpose(value, *TO_NCHW)))
+    other.output(other.node("Relu", turned))
+    even = loop.node("Equal", loop.node("Mod", "round", loop.constant(np.array(2))), loop.constant(np.array(0)))
+    chosen = loop.node("If", even, then_branch=body("then", then), else_branch=body("else", other))
+    loop.output(loop.node("Identity", "going"), BOOL)
+    loop.output(loop.transpose(chosen, *TO_NHWC))
+    given = helper.make_tensor_value_info("state", FLOAT, [1, 6, 6, 4])
+    rounds = body("body", loop, [scalar("round", INT64), scalar("going", BOOL), given])
+    net.output(net.node("Loop", net.input("rounds", (), INT64), "", value, body=rounds))
+    return net, lambda seed: {"x": drawn(1, 3, 6, 6, seed=seed), "rounds": np.array(seed + 1)}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make", [of_an_if, of_a_loop, of_a_scan, of_bodies_in_bodies])
+def test_bodies_are_legalized_with_what_they_read_from_outside(
+    make: Callable[[], tuple[Net, Callable[[int], Feeds]]], backend: str
+) -> None:
+    net, feeds = make()
+    model = net.model()
+    report = assert_legal_and_the_same(model, backend, [feeds(seed) for seed in range(3)])
+    if backend == "onnx":
+        assert report.after.transposes <= report.before.transposes
+
+
+# Odds and ends of exporters
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_constants_are_nodes_initialisers_and_inputs_that_can_be_overridden(backend: str) -> None:
+    net = Net()
+    weight, scale = drawn(4, 3, 3, 3), drawn(4)
+    kernel = net.node("Constant", value=numpy_helper.from_array(weight))
+    value = net.node("Conv", net.input("x", (1, 3, 8, 8)), kernel, pads=[1] * 4)
+    net.constants.append(numpy_helper.from_array(scale, "scale"))
+    net.input("scale", (4,))
+    net.output(net.transpose(net.node("Mul", net.transpose(value, *TO_NHWC), "scale"), *TO_NCHW))
+    image = drawn(1, 3, 8, 8)
+    assert_legal_and_the_same(net.model(), backend, [{"x": image}, {"x": image, "scale": drawn(4, seed=1)}])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_that_nobody_reads_and_operands_that_are_left_out(backend: str) -> None:
+    net = Net()
+    value = net.conv(net.input("x", ("N", 3, 9, 9)), 3, 4)
+    pooled, _ = net.node("MaxPool", value, results=2, kernel_shape=[2, 2])
+    clipped = net.node("Clip", pooled, "", net.constant(np.array(1, np.float32)))
+    parts = net.node("Split", clipped, results=2, axis=1)
+    net.output(net.node("TopK", parts[0], net.constant([1]), results=2, axis=1)[0])
+    net.output(net.node("Pad", parts[1], net.constant([0, 0, 1, 0, 0, 0, 0, 2])))
+    assert_legal_and_the_same(net.model(), backend, [{"x": drawn(2, 3, 9, 9)}])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_value_that_is_output_and_operand_at_once_under_several_names(backend: str) -> None:
+    net = Net()
+    value = net.transpose(net.conv(net.input("x", (2, 3, 6, 6)), 3, 4), *TO_NHWC)
+    net.output(value)
+    net.output(net.node("Identity", value))
+    again = net.transpose(value, *TO_NCHW)
+    net.output(again)
+    net.output(net.conv(again, 4, 4))
+    assert_legal_and_the_same(net.model(), backend, [{"x": drawn(2, 3, 6, 6)}])
