@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ from relayout.report import Finding
 from relayout.verify.arrangement import Arrangement, Extent, arrangement_of, whole
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import Derivation, derive, walk
-from relayout.verify.operators import AxisNames, constant_ints, named, own_names
+from relayout.verify.operators import OURS, AxisNames, constant_ints, named, own_names, standard_names
 
 __all__ = ["check_against", "fed"]
 
@@ -81,6 +81,15 @@ def _contradict(name: str | None, other: str | None) -> bool:
     return name != other and ("." in name) == ("." in other)
 
 
+def _made(relation: Relation) -> list[str]:
+    return [made for made, _ in relation]
+
+
+def _alike(names: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether all these names are letters, or all are places of graph inputs: one may be the other."""
+    return len({"." in name for name in (*names, *others)}) <= 1
+
+
 def _shown(shape: object) -> str:
     return "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"  # type: ignore[call-overload]
 
@@ -118,12 +127,16 @@ def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         if twin is None or twin.op_type != node.op_type or len(twin.inputs) != len(node.inputs):
             continue
         for n in range(len(node.inputs)):
-            here, there = _relation(node, n, mine), _relation(twin, n, theirs)
-            if here is not None and there is not None and here != there:
+            # What is said by place in a layout was said by place in the source; a standard operator's was rewritten.
+            by_place = node.domain == OURS
+            here, there = _relation(node, n, mine, by_place), _relation(twin, n, theirs, by_place)
+            if here is not None and there is not None and here != there and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there, here)
         yield from _check_results(node, twin, namesakes, mine, theirs)
         axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
-        if axes_here is not None and axes_there is not None and axes_here != axes_there:
+        if axes_here is None or axes_there is None or not _alike(axes_here, axes_there):
+            continue
+        if axes_here != axes_there:
             yield Finding(
                 rule="axis-mismatch",
                 node=node_label(node),
@@ -180,14 +193,18 @@ def _by_name(model: ir.Model) -> dict[str, ir.Node]:
     return {node.name: node for node in nodes if node.name and counts[node.name] == 1}
 
 
-def _relation(node: ir.Node, n: int, derivation: Derivation) -> Relation | None:
+def _relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> Relation | None:
     """What the producer calls each axis, beside what this operator reads it for; None where not all of it is known.
 
     Axes of extent 1 are left out: they may stand anywhere.
     """
     value, read, facts = node.inputs[n], own_names(node, "input", n), named(node)
+    if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
+        read = standard_names(len(value.shape))
     if read is not None and facts is not None and not facts.spatial:
         read = tuple(name if name == "C" else None for name in read)
+    if read is not None and facts is not None and facts.pooled:
+        read = tuple("kept" if name in ("N", "C") else "reduced" for name in read)
     made = derivation.made(value) if value is not None else None
     if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
         return None
@@ -213,7 +230,8 @@ def _numbered_axes(node: ir.Node, derivation: Derivation) -> Counter[str] | None
     )
     if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
         return None
-    names = [made[axis] for axis in axes]
+    # An axis of extent 1 may stand anywhere.
+    names = [made[axis] for axis in axes if value is not None and value.shape is not None and value.shape[axis] != 1]
     return None if None in names else Counter(str(name) for name in names)
 
 

@@ -76,9 +76,10 @@ def _unsatisfied(
     if side == "result":
         # What a backend says of its own results' extensions is what it provides; only the names can be off.
         required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
-    layouts = [
-        _current(naming, carried, required.rank if _is_tiled(required) else len(tensor.shape)) for naming in namings
-    ]
+    rank = required.rank if _is_tiled(required) else len(tensor.shape)
+    layouts = [_current(naming, carried, rank) for naming in namings]
+    if own is None and not required.is_numbered:
+        layouts += [_current(_movable(naming, tensor), carried, rank) for naming in namings if naming is not None]
     try:
         if any(backend.is_satisfied_by(tensor, required_here, layout) for layout in layouts):
             return None
@@ -109,6 +110,11 @@ def _unsatisfied(
 def node_label(node: ir.Node) -> str:
     """A node's name, or what it makes where it has none."""
     return node.name or f"{node.op_type} of {', '.join(str(value.name) for value in node.outputs)}"
+
+
+def _movable(naming: AxisNames, tensor: TensorType) -> AxisNames:
+    """The naming without the names of axes of extent 1: these may stand anywhere."""
+    return tuple(name if extent != 1 else None for name, extent in zip(naming, tensor.shape, strict=True))
 
 
 def _is_kernel(node: ir.Node, n: int) -> bool:
@@ -209,10 +215,13 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
     candidates = derivation.candidates(value) if key == LAYOUT else []
     if not candidates or layout.rank != rank:
         return
+    # An axis of extent 1 may stand anywhere, under any name.
+    extents = _extents(value)
     clash = [
         i
         for i, name in enumerate(layout.names)
-        if name != "*" and (known := {naming[i] for naming in candidates} - {None}) and name not in known
+        if name != "*" and extents[i] != 1
+        if (known := {naming[i] for naming in candidates} - {None}) and name not in known
     ]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
-from relayout.verify.operators import AxisNames, axis_sources, own_names
+from relayout.verify.operators import AxisNames, axis_sources, named, own_names
 
 __all__ = ["BOUNDARY", "LAYOUT", "PLACE", "Derivation", "derive", "walk"]
 
@@ -98,7 +98,7 @@ def declared_layout(value: ir.Value) -> Layout | None:
 
 def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames]) -> AxisNames:
     own = own_names(node, "result", m) or (None,) * rank
-    if all(own):
+    if all(own) and _names_axes(node):
         return own
     known: list[set[str]] = [set() for _ in range(rank)]
     for n, operand in enumerate(node.inputs):
@@ -108,7 +108,21 @@ def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames
             if names and source is not None and (name := names[source]) is not None:
                 known[axis].add(name)
     carried = [_agreed(names) for names in known]
+    if not _names_axes(node):
+        return tuple(carried)
+    if _is_pooled(node):
+        return tuple(carried)
     return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
+
+
+def _is_pooled(node: ir.Node) -> bool:
+    facts = named(node)
+    return facts is not None and facts.pooled
+
+
+def _names_axes(node: ir.Node) -> bool:
+    facts = named(node)
+    return facts is None or facts.names_axes
 
 
 def _agreed(names: set[str]) -> str | None:
@@ -118,7 +132,7 @@ def _agreed(names: set[str]) -> str | None:
 
 
 def _backward(node: ir.Node, n: int, rank: int, read: Mapping[ir.Value, frozenset[AxisNames]]) -> frozenset[AxisNames]:
-    own = own_names(node, "input", n)
+    own = own_names(node, "input", n) if _names_axes(node) else None
     readings = {own} if own is not None else set()
     if own is not None and all(own):
         return frozenset(readings)
@@ -138,8 +152,12 @@ _CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "Instanc
 
 
 def _passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
-    if node.op_type in _CHANNELS_ONLY:
-        source, result = node.inputs[n], node.outputs[m]
-        same = n == 0 and m == 0 and source is not None and source.shape is not None and result.shape is not None
-        return tuple(range(len(result.shape))) if same and result.shape is not None else None
-    return axis_sources(node, n, m)
+    if node.op_type not in _CHANNELS_ONLY and _names_axes(node):
+        return axis_sources(node, n, m)
+    source, result = node.inputs[n], node.outputs[m]
+    if n or m or source is None or source.shape is None or result.shape is None:
+        return None
+    before, after = own_names(node, "input", 0) or (), own_names(node, "result", 0) or ()
+    if None not in before and sorted(map(str, before)) == sorted(map(str, after)):
+        return tuple(before.index(name) for name in after)
+    return tuple(range(len(result.shape))) if len(source.shape) == len(result.shape) else None

@@ -15,6 +15,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 
 __all__ = [
+    "OURS",
     "AxisNames",
     "Named",
     "axis_sources",
@@ -36,13 +37,22 @@ _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 class Named:
     """An operator that reads axes by what they mean: its data operands, its data results, and where its kernel is.
 
-    With `spatial` the data is batch, channels, then places; without, only the channels at axis 1 have a meaning.
+    With `spatial` the data is batch, channels, then places; without, only the channels at axis 1 have a meaning. With
+    `pooled` the first two axes are kept and the others reduced, whichever they are of each. With `by_place` axes mean
+    nothing, but what the operator is told of them is told in the layout's order.
     """
 
     inputs: tuple[int, ...] = (0,)
     results: tuple[int, ...] = (0,)
     kernel: int | None = None
     spatial: bool = True
+    pooled: bool = False
+    by_place: bool = False
+
+    @property
+    def names_axes(self) -> bool:
+        """Whether the operator knows what its axes are; if not, they are what its operand says."""
+        return not self.pooled and not self.by_place
 
 
 _NAMED = {
@@ -53,9 +63,9 @@ _NAMED = {
     "ConvTranspose": Named(kernel=1),
     "DeformConv": Named(inputs=(0, 2, 4), kernel=1),
     "DepthToSpace": Named(),
-    "GlobalAveragePool": Named(),
-    "GlobalLpPool": Named(),
-    "GlobalMaxPool": Named(),
+    "GlobalAveragePool": Named(pooled=True),
+    "GlobalLpPool": Named(pooled=True),
+    "GlobalMaxPool": Named(pooled=True),
     "GridSample": Named(),
     "GroupNormalization": Named(spatial=False),
     "InstanceNormalization": Named(spatial=False),
@@ -105,7 +115,7 @@ def named(node: ir.Node) -> Named | None:
     if node.domain in _STANDARD:
         return _NAMED.get(node.op_type)
     if node.domain == OURS:
-        return _NAMED.get(node.op_type, Named())
+        return _NAMED.get(node.op_type, Named(by_place=True))
     if node.domain == _QUANTIZED_DOMAIN:
         return _QUANTIZED.get(node.op_type)
     return None

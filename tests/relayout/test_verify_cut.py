@@ -1,0 +1,380 @@
+"""Values whose axes are cut into atoms or padded: what their annotations say, what they hold, and bodies that cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from relayout.model_io import read_model
+from relayout.report import Verification
+from relayout.verify import verify
+from relayout.verify.arrangement import Arrangement, parse_atoms
+
+HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1]>'
+
+
+def parsed(text: str) -> Arrangement:
+    arrangement = parse_atoms(text)
+    assert arrangement is not None
+    return arrangement
+
+
+def rules(verification: Verification) -> set[str]:
+    return {finding.rule for finding in verification.findings if finding.severity == "error"}
+
+
+# --- what an annotation says ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "extents", "fault"),
+    [
+        ("0,1:16:0,2,1:1:16", (1, 64, 7), None),
+        ("0,1:1:2+1:2:0,2", (1, 64, 7), None),
+        ("0,1:16:32,2,1:1:16", (1, 24, 7), None),
+        ("0,2", (3, 1, 7), None),
+        ("0,,2", (3, 1, 7), None),
+        ("0,2", (3, 4, 7), "no axis 1"),
+        ("0,1,2,3", (3, 4, 7), "axis 3 of 3"),
+        ("0,1,1", (3, 4), "atoms of axis 1 that overlap at stride 1"),
+        ("0,1:4:0,1:1:2", (3, 8), "atoms of axis 1 that have a gap at stride 2"),
+        ("0,1:2:0,1:1:4", (3, 8), "atoms of axis 1 that overlap at stride 2"),
+        ("0,1:2:0", (3, 8), "atoms of axis 1 that have a gap at stride 1"),
+        ("0,1:1:4", (3, 8), "atoms of axis 1 that end at 4 of 8"),
+        ("0,1:3:0,1:1:3", (3, 8), "blocks of 3 that do not divide the 8 of axis 1"),
+        ("0,1:3:8,1:1:3", (3, 8), "no digits 3:8 of axis 1"),
+        ("0,1:4:4,1:1:4", (3, 4), "no digits 4:4 of axis 1"),
+    ],
+)
+def test_atoms_are_all_digits_of_each_axis_once(text: str, extents: Sequence[int], fault: str | None) -> None:
+    assert parsed(text).fault(extents) == fault
+
+
+@pytest.mark.parametrize("text", ["0,1:2", "x", "0,1:2:3:4", "0;1", "0, 1", "0,-1", "0,+1", "0,1:\u0662:0"])
+def test_what_is_no_list_of_atoms_is_not_read(text: str) -> None:
+    assert parse_atoms(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "extents", "shape"),
+    [
+        ("0,2,3,1", (2, 24, 5, 3), (2, 5, 3, 24)),
+        ("0,1:8:0,2,3,1:1:8", (2, 24, 5, 3), (2, 3, 5, 3, 8)),
+        ("0,1:16:32,2,3,1:1:16", (2, 24, 5, 3), (2, 2, 5, 3, 16)),
+        ("0,2:2:0,3:3:0,2:1:2+3:1:3+1", (2, 5, 4, 9), (2, 2, 3, 30)),
+        ("0,2:2:6,1,2:1:2", (2, 5, 5), (2, 3, 5, 2)),
+        ("1:1:5,0", (7, 3), (5, 7)),
+    ],
+)
+def test_an_array_is_arranged_and_read_back(text: str, extents: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    arrangement = parsed(text)
+    array = np.arange(1, np.prod(extents) + 1).reshape(extents)
+    arranged = arrangement.of(array)
+    assert arranged is not None
+    assert arranged.shape == shape == arrangement.shape(extents)
+    assert np.count_nonzero(arranged) == array.size, "what is added are zeros"
+    back = arrangement.back(arranged, extents)
+    assert back is not None
+    assert np.array_equal(back, array)
+
+
+def test_arranging_is_what_its_words_say() -> None:
+    array = np.arange(2 * 24 * 3).reshape(2, 24, 3)
+    blocks = parsed("0,1:8:0,2,1:1:8").of(array)
+    assert blocks is not None
+    assert np.array_equal(blocks, array.reshape(2, 3, 8, 3).transpose(0, 1, 3, 2))
+    shuffled = parsed("0,1:1:4+1:4:0,2").of(array)
+    assert shuffled is not None
+    assert np.array_equal(shuffled, array.reshape(2, 6, 4, 3).transpose(0, 2, 1, 3).reshape(2, 24, 3))
+
+
+def test_unknown_extents_stay_unknown_where_they_are_cut() -> None:
+    batch = ir.SymbolicDim("batch")
+    assert parsed("1,0").shape((batch, 3)) == (3, batch)
+    assert parsed("1:2:0,0:2:0,1:1:2+0:1:2").shape((batch, 4)) == (2, None, 4)
+
+
+# --- annotations of a model -------------------------------------------------------------------------------------------
+
+# A channel shuffle between two convolutions; in the legal model it is in the weights.
+SHUFFLE = """net (float[1,3,5,4] x, float[6,3,1,1] w, float[4,6,1,1] v) => (float[1,4,5,4] y) {
+    cut = Constant <value = int64[5] {1, 2, 3, 5, 4}> ()
+    whole = Constant <value = int64[4] {1, 6, 5, 4}> ()
+    a = Conv (x, w)
+    b = Reshape (a, cut)
+    c = Transpose <perm = [0,2,1,3,4]> (b)
+    e = Reshape (c, whole)
+    f = Sigmoid (e)
+    y = Conv (f, v) }"""
+
+FOLDED = """net (float[1,3,5,4] x, float[6,3,1,1] w, float[4,6,1,1] v) => (float[1,4,5,4] y) {
+    a = Conv (x, w)
+    f = Sigmoid (a)
+    y = Conv (f, v) }"""
+
+W = np.random.default_rng(0).normal(size=(6, 3, 1, 1)).astype(np.float32)
+V = np.random.default_rng(1).normal(size=(4, 6, 1, 1)).astype(np.float32)
+
+
+def model_of(text: str, **weights: np.ndarray) -> ir.Model:
+    proto = onnx.parser.parse_model(f"{HEADER} {text}")
+    for name, data in weights.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
+        proto.graph.input.remove(next(entry for entry in proto.graph.input if entry.name == name))
+    for node in proto.graph.node:
+        node.name = node.name or f"of_{node.output[0]}"
+    return read_model(proto)
+
+
+def value_of(model: ir.Model, name: str) -> ir.Value:
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    return next(value for value in values if value.name == name)
+
+
+def unshuffled(weight: np.ndarray, parts: int) -> np.ndarray:
+    """The columns of a 1x1 kernel that reads shuffled channels, for channels that are not."""
+    outputs, inputs = weight.shape[:2]
+    return np.ascontiguousarray(
+        weight.reshape(outputs, inputs // parts, parts, 1, 1).swapaxes(1, 2).reshape(weight.shape)
+    )
+
+
+def folded(atoms: str = "0,1:1:2+1:2:0,2,3", v: np.ndarray | None = None) -> ir.Model:
+    """The legal model: f lies as the channels were before the shuffle, and says so."""
+    model = model_of(FOLDED, w=W, v=unshuffled(V, 2) if v is None else v)
+    if atoms:
+        value_of(model, "f").metadata_props["relayout.atoms"] = atoms
+    return model
+
+
+def test_a_value_is_compared_as_its_atoms_say() -> None:
+    verification = verify(folded(), against=model_of(SHUFFLE, w=W, v=V))
+    assert verification.findings == ()
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
+
+
+@pytest.mark.parametrize(
+    ("atoms", "rule"),
+    [
+        ("", "numeric"),
+        ("0,1:1:3+1:3:0,2,3", "numeric"),
+        ("0,1:3:0+1:1:3,2,3", "numeric"),
+        ("0,1:1:2+1:2:0,3,2", "layout-annotation"),
+        ("0,1:1:2+1:3:0,2,3", "layout-annotation"),
+        ("0,1:1:4+1:4:0,2,3", "layout-annotation"),
+        ("0,1:2:0,1:1:2,2,3", "layout-annotation"),
+        ("0,1:1:2,2,3", "layout-annotation"),
+        ("0,1;2", "layout-annotation"),
+        ("0,1:1:2+1:2:0,2,3,4", "layout-annotation"),
+    ],
+)
+def test_atoms_that_do_not_say_how_the_value_lies_are_found(atoms: str, rule: str) -> None:
+    verification = verify(folded(atoms), against=model_of(SHUFFLE, w=W, v=V))
+    assert rule in rules(verification)
+
+
+def test_nonsense_is_found_without_the_original() -> None:
+    for atoms in ("0,1:1:2,2,3", "0,1", "words", "0,0,2,3", "0,1:1:2+1:2:0,2,3:1:5"):
+        assert rules(verify(folded(atoms))) == {"layout-annotation"}, atoms
+
+
+def test_a_value_says_once_how_it_lies() -> None:
+    model = folded()
+    value_of(model, "f").metadata_props["relayout.order"] = "0,1,2,3"
+    assert rules(verify(model)) == {"layout-annotation"}
+
+
+def test_weights_that_still_read_shuffled_channels_are_found() -> None:
+    original = model_of(SHUFFLE, w=W, v=V)
+    assert rules(verify(folded(v=V), against=original)) == {"numeric"}
+
+
+# --- what is fed and what comes out -----------------------------------------------------------------------------------
+
+PLAIN = """net (float[1,6,3] x) => (float[1,6,3] y) {
+    y = Sin (x) }"""
+BLOCKS = """net (float[1,2,3,4] x) => (float[1,2,3,4] y) {
+    y = Sin (x) }"""
+
+
+def boundary(text: str, **atoms: str) -> ir.Model:
+    model = model_of(text)
+    for name, told in atoms.items():
+        value_of(model, name).metadata_props["relayout.atoms"] = told
+    return model
+
+
+PADDED_BLOCKS = "0,1:4:8,2,1:1:4"
+
+
+def test_inputs_and_outputs_may_be_padded_blocks() -> None:
+    verification = verify(boundary(BLOCKS, x=PADDED_BLOCKS, y=PADDED_BLOCKS), against=model_of(PLAIN))
+    assert verification.findings == ()
+    assert verification.numeric is not None
+    (output,) = verification.numeric.outputs
+    assert output.max_rel <= output.tolerance < output.sensitivity
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "rule"),
+    [
+        (PADDED_BLOCKS, "0,1:2:8,2,1:1:2", "boundary"),
+        (PADDED_BLOCKS, "0,1:1:2,2,1:2:8", "numeric"),
+        ("0,1:1:2,2,1:2:8", PADDED_BLOCKS, "numeric"),
+        ("0,1:4:8,2,1:1:4", "", "boundary"),
+        ("0,1:4:0,2,1:1:4", PADDED_BLOCKS, "boundary"),
+    ],
+)
+def test_other_blocks_than_the_atoms_say_are_found(x: str, y: str, rule: str) -> None:
+    atoms = {name: text for name, text in (("x", x), ("y", y)) if text}
+    assert rule in rules(verify(boundary(BLOCKS, **atoms), against=model_of(PLAIN)))
+
+
+def test_padding_that_is_not_zero_is_found() -> None:
+    """The cosine of nothing is one."""
+    original = PLAIN.replace("Sin", "Cos")
+    model = boundary(BLOCKS.replace("Sin", "Cos"), x=PADDED_BLOCKS, y=PADDED_BLOCKS)
+    assert rules(verify(model, against=model_of(original))) == {"numeric"}
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+TILED = """net (float[2,3,5,4,4] x, float[2,3,3,3,4,4] w) => (float[2,2,5,4,4] y) {
+    y = relayout.Conv <data_layout = "NCHWc[tile:4]", kernel_layout = "OIHWi[tile:4]o[tile:4]",
+                       kernel_shape = [3,3], pads = [1,1,1,1]> (x, w) }"""
+
+# Ten channels in blocks of four: the kernel has ten, the data twelve.
+PADDED = """net (float[2,3,5,4,4] x, float[2,10,3,3,4] w) => (float[2,2,5,4,4] y) {
+    y = relayout.Conv <data_layout = "NC[pad:2]HWc[tile:4]", kernel_layout = "OIHWo[tile:4]",
+                       out_layout = "NCHWc[tile:4]", kernel_shape = [3,3], pads = [1,1,1,1]> (x, w) }
+<domain: "relayout", opset_import: ["" : 20]>
+Conv <kernel_shape, pads, data_layout, kernel_layout, out_layout> (X, W) => (Y) {
+    Xt = Transpose <perm = [0,1,4,2,3]> (X)
+    Xs = Constant <value = int64[4] {0, 12, 5, 4}> ()
+    Xr = Reshape (Xt, Xs)
+    zero = Constant <value = int64[1] {0}> ()
+    ten = Constant <value = int64[1] {10}> ()
+    one = Constant <value = int64[1] {1}> ()
+    Xn = Slice (Xr, zero, ten, one)
+    Wt = Transpose <perm = [0,4,1,2,3]> (W)
+    Ws = Constant <value = int64[4] {8, 10, 3, 3}> ()
+    Wn = Reshape (Wt, Ws)
+    Yn = Conv <kernel_shape: ints = @kernel_shape, pads: ints = @pads> (Xn, Wn)
+    Ys = Constant <value = int64[5] {0, 2, 4, 5, 4}> ()
+    Yr = Reshape (Yn, Ys)
+    Y = Transpose <perm = [0,1,3,4,2]> (Yr) }"""
+
+FILLED = """net (float[1,6,5,4] x, float[10,6,1,1] w) => (float[1,3,5,4,4] y) {
+    y = relayout.Conv <data_layout = "NCHW", out_layout = "NC[pad:2]HWc[tile:4]", kernel_shape = [1,1]> (x, w) }
+<domain: "relayout", opset_import: ["" : 20]>
+Conv <kernel_shape, data_layout, out_layout> (X, W) => (Y) {
+    Yn = Conv <kernel_shape: ints = @kernel_shape> (X, W)
+    fill = Constant <value = int64[8] {0, 0, 0, 0, 0, 2, 0, 0}> ()
+    Yp = Pad (Yn, fill)
+    Ys = Constant <value = int64[5] {0, 3, 4, 5, 4}> ()
+    Yr = Reshape (Yp, Ys)
+    Y = Transpose <perm = [0,1,3,4,2]> (Yr) }"""
+
+
+@pytest.mark.parametrize("text", [TILED, PADDED, FILLED])
+def test_a_body_may_cut_and_pad(text: str) -> None:
+    assert verify(model_of(text)).findings == ()
+
+
+def body_of(model: ir.Model) -> ir.Function:
+    (function,) = model.functions.values()
+    return function
+
+
+def set_constant(function: ir.Function, name: str, numbers: Sequence[int]) -> None:
+    (node,) = [node for node in function if node.outputs[0].name == name]
+    node.attributes.add(ir.AttrTensor("value", ir.tensor(np.array(numbers, np.int64))))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "numbers"),
+    [
+        (PADDED, "ten", [9]),
+        (PADDED, "zero", [1]),
+        (PADDED, "one", [2]),
+        (PADDED, "Xs", [0, 12, 4, 5]),
+        (PADDED, "Ws", [8, 10, 9, 1]),
+        (PADDED, "Ys", [0, 4, 2, 5, 4]),
+        (FILLED, "fill", [0, 2, 0, 0, 0, 0, 0, 0]),
+        (FILLED, "fill", [0, 0, 0, 0, 0, 1, 0, 0]),
+        (FILLED, "Ys", [0, 4, 3, 5, 4]),
+    ],
+)
+def test_a_body_that_cuts_or_pads_otherwise_is_found(text: str, name: str, numbers: Sequence[int]) -> None:
+    model = model_of(text)
+    set_constant(body_of(model), name, numbers)
+    assert "function-body" in rules(verify(model))
+
+
+@pytest.mark.parametrize("text", [TILED, PADDED, FILLED])
+def test_a_body_with_another_transpose_is_found(text: str) -> None:
+    places = [n for n, node in enumerate(body_of(model_of(text))) if node.op_type == "Transpose"]
+    for place in places:
+        model = model_of(text)
+        node = list(body_of(model))[place]
+        perm = node.attributes["perm"].as_ints()
+        for i in range(len(perm) - 1):
+            other = [*perm[:i], perm[i + 1], perm[i], *perm[i + 2 :]]
+            node.attributes.add(ir.AttrInt64s("perm", other))
+            assert "function-body" in rules(verify(model)), (perm, other)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: a.add(ir.AttrString("data_layout", "NCHWc[tile:2]")),
+        lambda a: a.add(ir.AttrString("data_layout", "NCWHc[tile:4]")),
+        lambda a: a.add(ir.AttrString("data_layout", "NC[pad:1]HWc[tile:4]")),
+        lambda a: a.add(ir.AttrString("kernel_layout", "OIHWo[tile:4]i[tile:4]")),
+        lambda a: a.add(ir.AttrString("kernel_layout", "IOHWi[tile:4]o[tile:4]")),
+    ],
+)
+def test_attributes_that_say_other_tiles_than_the_body_has_are_found(spoil: Callable[[ir.Attributes], None]) -> None:
+    model = model_of(TILED)
+    (node,) = model.graph
+    spoil(node.attributes)
+    assert "function-body" in rules(verify(model))
+
+
+def test_a_body_that_reckons_with_values_of_its_operand_is_found() -> None:
+    text = PADDED.replace("Xn = Slice (Xr, zero, ten, one)", "Xq = Mul (Xr, Xr)  Xn = Slice (Xq, zero, ten, one)")
+    assert "function-body" in rules(verify(model_of(text)))
+
+
+# --- operators that pass names on -------------------------------------------------------------------------------------
+
+SIZED = """net (float[2,4,2,3] x) => (float[2,4,2,2] y) {
+    rois = Constant <value = float[1,4] {0.0, 0.0, 1.0, 1.0}> ()
+    which = Constant <value = int64[1] {0}> ()
+    sizes = Constant <value = int64[4] {2, 4, 5, 7}> ()
+    [sized] r = Resize <mode = "nearest"> (x, , , sizes)
+    [roi] y = MaxPool <kernel_shape = [4,6]> (r) }"""
+
+SIZED_LAST = """net (float[2,4,2,3] x) => (float[2,4,2,2] y) {
+    sizes = Constant <value = int64[4] {2, 4, 5, 7}> ()
+    [to_last] x_laid = Transpose <perm = [0,2,3,1]> (x)
+    [sized] r = relayout.Resize <mode = "nearest", data_layout = "NHWC"> (x_laid, , , sizes)
+    [roi] q = relayout.MaxPool <kernel_shape = [4,6], data_layout = "NHWC"> (r)
+    [back] y = Transpose <perm = [0,3,1,2]> (q) }"""
+
+
+def test_a_resize_in_a_layout_passes_on_what_its_axes_are() -> None:
+    model = model_of(SIZED_LAST)
+    for name in "rq":
+        value_of(model, name).metadata_props["relayout.order"] = "0,2,3,1"
+    assert verify(model, against=model_of(SIZED)).findings == ()
+
+
+def test_a_resize_whose_sizes_meet_other_axes_is_found_without_running() -> None:
+    model = model_of(SIZED_LAST.replace("[0,2,3,1]", "[0,3,2,1]").replace("float[2,4,2,2] y", "y"))
+    assert "axis-mismatch" in rules(verify(model, against=model_of(SIZED), run=False))
