@@ -125,7 +125,8 @@ class Measured:
         seconds, cpu = (", ".join(f"{one:.1f}" for one in some) for some in (self.seconds, self.cpu))
         gap = "0" if self.worst_gap == 0 else f"{self.worst_gap:.3%}"
         proved_of = f"{proved} of {len(self.solutions)}"
-        return f"| {self.family} | {self.nodes:,} | {self.prices} | {kernels} | {proved_of} | {gap} | {seconds} | {cpu} |"
+        cells = (self.family, f"{self.nodes:,}", self.prices, kernels, proved_of, gap, seconds, cpu)
+        return f"| {' | '.join(cells)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", type=float, default=0.0, help="seconds for CP-SAT on the whole problem beside it")
     options = parser.parse_args(arguments)
     print(f"{machine('ortools', 'numpy')}; at most {options.time_limit:g} s each\n")
-    print("| family | nodes | conversions | choices left by elimination | proved optimal | worst gap | seconds | CPU seconds |")
+    print("| family | nodes | conversions | elimination leaves | proved optimal | worst gap | seconds | CPU seconds |")
     print("|---|---|---|---|---|---|---|---|")
     worst = 0.0
     for name in options.family or FAMILIES:

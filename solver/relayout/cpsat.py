@@ -21,7 +21,7 @@ from .clock import UNLIMITED, Clock
 from .errors import InternalError
 from .network import FORBIDDEN, Network, Scope, Table
 from .problem import Problem, Use, Value
-from .tighten import Relaxation, implications
+from .tighten import Implications, Relaxation, implications
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -116,7 +116,7 @@ def _floor(bound: float) -> int:
 def solve_kernel(
     network: Network, alive: set[int], hint: dict[int, int] | None, clock: Clock = UNLIMITED
 ) -> Outcome:
-    """Minimise the sum of the tables over the variables in `alive`. Raises ExpiredError where it cannot begin in time."""
+    """Minimise the sum of the tables over the variables in `alive`. Raises ExpiredError where no time is left."""
     model = _Model()
     for x in sorted(alive):
         clock.check()
@@ -172,7 +172,7 @@ def relax(
     shifts: dict[Scope, list[Table]] = {}
     for scope, first in rows.items():
         table = network.tables[scope]
-        groups = implications(table)
+        groups = program.implied(table)
         axes = [np.zeros(size, dtype=np.int64) for size in table.shape]
         if groups is None:
             ends = np.cumsum((first, *table.shape))
@@ -194,6 +194,8 @@ class _Program:
         self.first: dict[int, int] = {}
         self.costs: list[int] = []
         self.rows = 0
+        # By the table's identity, for equal ones are one object; it is kept, so that no other can take its place.
+        self._implied: dict[int, tuple[Table, Implications | None]] = {}
 
     def row(self, least: float, most: float, terms: Iterable[tuple[int, float]]) -> None:
         row = self.helper.add_linear_constraint()
@@ -202,6 +204,12 @@ class _Program:
         for column, factor in terms:
             self.helper.add_term_to_constraint(row, column, factor)
         self.rows += 1
+
+    def implied(self, table: Table) -> Implications | None:
+        """The table's implications, looked for once."""
+        if id(table) not in self._implied:
+            self._implied[id(table)] = table, implications(table)
+        return self._implied[id(table)][1]
 
     def choose(self, x: int, unary: Table) -> None:
         self.first[x] = len(self.costs)
@@ -212,7 +220,7 @@ class _Program:
         """Add a table and answer its first row: one an implication, or one a state of each variable."""
         first = self.rows
         columns = [self.first[x] for x in scope]
-        groups = implications(table)
+        groups = self.implied(table)
         if groups is not None:
             for axis, states, others in groups:
                 mine = [(columns[axis] + state, 1.0) for state in states]

@@ -14,7 +14,9 @@ import numpy as np
 
 from .network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Relaxation", "implications", "price_of", "restrict", "shift", "worthwhile"]
+__all__ = ["Implications", "Relaxation", "implications", "price_of", "restrict", "shift", "worthwhile"]
+
+Implications = list[tuple[int, list[int], list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Relaxation:
     values: dict[int, list[float]]
 
 
-def implications(table: Table) -> list[tuple[int, list[int], list[int]]] | None:
+def implications(table: Table) -> Implications | None:
     """A table that only forbids as implications: (axis, some of its states, the states of the other that they allow).
 
     None where it has costs, or not two axes. Where one axis has two states, one direction says it all.
@@ -52,8 +54,16 @@ def shift(network: Network, alive: set[int], shifts: dict[Scope, list[Table]]) -
     them has no entry that is allowed; it may then be left half done.
     """
     constant = 0
+    settled: dict[int, Table] = {}
     for scope, axes in shifts.items():
         table = network.tables[scope]
+        if not any(taken.any() for taken in axes):
+            # Equal tables are one object, and most of them have nothing to give.
+            if id(table) in settled:
+                continue
+            if table.min() == 0:
+                settled[id(table)] = table
+                continue
         moved = table
         for axis, (x, taken) in enumerate(zip(scope, axes, strict=True)):
             moved = moved - taken.reshape([-1 if k == axis else 1 for k in range(len(scope))])
@@ -107,12 +117,15 @@ def restrict(network: Network, left: dict[int, list[int]], most: int) -> Network
     smaller = Network(network.alternatives)
     for x, unary in enumerate(network.unary):
         smaller.variable(unary[left[x]] if x in left else unary)
+    # Equal tables are one object, and become one.
+    known: dict[tuple[int, tuple[tuple[int, ...], ...]], Table] = {}
+    states = {x: tuple(some) for x, some in left.items()}
     for scope, table in network.tables.items():
-        if any(len(left[x]) < size for x, size in zip(scope, table.shape, strict=True)):
-            table = table[np.ix_(*[left[x] for x in scope])]
-        # Most tables hold nothing so dear, and stay shared.
-        if most < FORBIDDEN - 1 and bool(((table > most) & (table < FORBIDDEN)).any()):
-            table = np.where(table > most, FORBIDDEN, table)
-        free = tuple([x for x in scope if len(left[x]) > 1])
-        smaller.add(free or scope[:1], table.reshape([len(left[x]) for x in free or scope[:1]]))
+        key = id(table), tuple([states[x] for x in scope])
+        cut = known.get(key)
+        if cut is None:
+            cut = table[np.ix_(*key[1])]
+            cut = known[key] = np.where(cut > most, FORBIDDEN, cut)
+        free = tuple([x for x in scope if len(left[x]) > 1]) or scope[:1]
+        smaller.add(free, cut.reshape([len(left[x]) for x in free]))
     return smaller
