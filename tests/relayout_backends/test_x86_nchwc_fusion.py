@@ -276,3 +276,30 @@ def test_fusing_twice_changes_nothing() -> None:
     twice = ir.from_proto(ir.to_proto(once))
     fuse(twice)
     assert ir.to_proto(once).SerializeToString() == ir.to_proto(twice).SerializeToString()
+
+
+def test_factors_and_offsets_of_blocks_become_a_convolution() -> None:
+    model = Model()
+    v = model.then("Add", "s", "c")
+    v = model.then("Tanh", v)
+    v = model.then("Sub", model.split(v), model.vector())
+    v = model.then("Mul", v, model.vector())
+    v = model.then("Relu", v)
+    nodes = model.fused(model.hide(v))
+    assert kinds(nodes) == ["Conv", "Conv", "Identity"]
+    assert nodes[1].attributes["group"].as_int() == 2 * BLOCK
+    assert nodes[1].attributes["activation"].as_string() == "Relu"
+
+
+def test_a_gate_of_one_image_is_a_kernel() -> None:
+    model = Model(activation="Relu")
+    model.inputs["s"] = [1, 2, 1, 1, BLOCK]
+    v = model.then("Mul", model.split("c"), "s")
+    assert kinds(model.fused(model.hide(v))) == ["Conv", "Reshape", "Conv", "Identity"]
+
+
+def test_a_gate_of_two_images_stays() -> None:
+    model = Model(activation="Relu")
+    model.inputs["g"] = [2, 2, 1, 1, BLOCK]
+    v = model.then("Mul", model.split("c"), "g", shape=[2, *SPLIT[1:]])
+    assert kinds(model.fused(v)) == ["Conv", "Reshape", "Mul"]

@@ -21,6 +21,7 @@ from relayout_backends.x86_nchwc.normalization import normalization
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
 from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
 from relayout_backends.x86_nchwc.reordering import reordering
+from relayout_backends.x86_nchwc.shapes import is_dequantized
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -65,6 +66,8 @@ class X86Nchwc(Backend):
         if node.domain in ("", "com.microsoft") and node.op_type in QUANTIZED:
             return tuple(quantized(node, plain))
         if node.domain != "":
+            return (plain,)
+        if node.inputs and is_dequantized(node.inputs[0]):
             return (plain,)
         if node.op_type == "Conv":
             return tuple(convolutions(node, plain, self.blocks))

@@ -18,6 +18,7 @@ __all__ = [
     "channels_of",
     "constant",
     "extents",
+    "is_dequantized",
     "is_float",
     "is_float_image",
     "is_known",
@@ -40,6 +41,8 @@ _NEVER_KNOWN = frozenset(
     }
 )
 
+_MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
 # What a dim that is not known before run time counts, but for a batch, which counts 1.
 UNKNOWN = 64
 
@@ -47,6 +50,14 @@ UNKNOWN = 64
 def is_float(value: ir.Value | None) -> bool:
     """Whether `value` is float32, the only type that is ever blocked."""
     return value is not None and value.dtype == ir.DataType.FLOAT
+
+
+def is_dequantized(value: ir.Value | None) -> bool:
+    """Whether `value` is what was quantized: onnxruntime fuses its readers into quantized operators."""
+    producer = value.producer() if value is not None else None
+    while producer is not None and producer.op_type in _MOVES and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    return producer is not None and producer.op_type == "DequantizeLinear"
 
 
 def is_float_image(value: ir.Value | None) -> bool:

@@ -1,0 +1,123 @@
+"""Editing a written graph: the same memory in another shape, new constants, and what is read no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["Editing", "is_view", "only_reader", "reshape_of", "same_shape", "sources"]
+
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+
+
+def is_view(node: ir.Node) -> bool:
+    """Whether `node` gives its first input in another shape."""
+    return node.domain == "" and node.op_type in _VIEWS
+
+
+def sources(value: ir.Value) -> list[ir.Value]:
+    """`value`, what it is a view of, what that is a view of, and so on."""
+    found = [value]
+    while (producer := found[-1].producer()) is not None and is_view(producer) and producer.inputs[0] is not None:
+        found.append(producer.inputs[0])
+    return found
+
+
+def same_shape(one: ir.Value, other: ir.Value) -> bool:
+    """Whether two values have the same shape for certain: dims that are not known, and have no name, may differ."""
+    if one.shape is None or other.shape is None or list(one.shape) != list(other.shape):
+        return False
+    return all(isinstance(extent, int) or extent.value is not None for extent in one.shape)
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads `value`, once; None where there are others, or the graph gives it."""
+    uses = tuple(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+class Editing:
+    """A graph that is being edited; it knows every name that is taken."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self._names = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value}
+        self._names.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
+
+    def name(self, stem: str) -> str:
+        """A name that begins with `stem` and that no value has."""
+        name, count = stem, 0
+        while name in self._names:
+            count += 1
+            name = f"{stem}_{count}"
+        self._names.add(name)
+        return name
+
+    def constant(self, stem: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """A new constant of the graph."""
+        tensor.name = self.name(stem)
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        self.graph.register_initializer(value)
+        return value
+
+    def insert(self, node: ir.Node, before: ir.Node, shape: ir.Shape, like: ir.Value, stem: str) -> ir.Value:
+        """Enter `node` before another; its result has this shape, and the type of `like`."""
+        made = node.outputs[0]
+        made.name, made.type, made.shape = self.name(stem), like.type, shape
+        self.graph.insert_before(before, node)
+        return made
+
+    def view(self, value: ir.Value, shape: ir.Shape, before: ir.Node, *, like: Sequence[int] = ()) -> ir.Value | None:
+        """`value` in another shape, by a Reshape before the node `before`, unless it is a view of that shape itself.
+
+        `like` is how the Reshape says it where more than one dim is not known: 0 for a dim that stays in its place.
+        None where it cannot be said.
+        """
+        wanted = ir.Value(shape=shape)
+        known = next((source for source in sources(value) if same_shape(source, wanted)), None)
+        if known is not None:
+            return known
+        said = reshape_of(shape, like)
+        if said is None:
+            return None
+        target = self.constant(f"{value.name}_shape", ir.tensor(np.array(said, np.int64)))
+        return self.insert(ir.Node("", "Reshape", [value, target]), before, shape, value, f"{value.name}_as")
+
+    def replace(self, old: ir.Value, new: ir.Value, gone: Sequence[ir.Node]) -> None:
+        """Let every reader of `old` read `new`, which takes its name and notes; and remove the nodes `gone`."""
+        name = old.name
+        new.metadata_props.update(old.metadata_props)
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        self.remove(gone)
+        new.name = name
+
+    def remove(self, nodes: Sequence[ir.Node]) -> None:
+        """Remove nodes that are read no more, and the constants that nobody else reads."""
+        constants = [value for node in nodes for value in node.inputs if value is not None and value.is_initializer()]
+        self.graph.remove(nodes, safe=True)
+        for value in constants:
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                self.graph.initializers.pop(str(value.name), None)
+
+    def drop_idle_views(self) -> None:
+        """Let readers read what a view of a view comes back to, and remove the views that nobody reads then."""
+        views = [node for node in self.graph if is_view(node)]
+        for node in views:
+            result = node.outputs[0]
+            source = next((source for source in sources(result)[1:] if same_shape(source, result)), None)
+            if source is not None and not result.is_graph_output():
+                ir.convenience.replace_all_uses_with(result, source)
+        for node in reversed(views):
+            if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
+                self.remove([node])
+
+
+def reshape_of(shape: ir.Shape, like: Sequence[int] = ()) -> list[int] | None:
+    """How a Reshape says `shape`, in the words of `like` where more than one dim is not known; None if it cannot."""
+    unknown = sum(1 for extent in shape if not isinstance(extent, int))
+    if unknown <= 1:
+        return [extent if isinstance(extent, int) else -1 for extent in shape]
+    return list(like) if len(like) == len(shape) else None
