@@ -22,7 +22,7 @@ from relayout.layout import Layout
 from relayout.memory_format import Atom, Order, normal_form, order_of, source_order
 from relayout.names import Names, conventional
 from relayout.rules import Axes
-from relayout.views import Operand, Tensors, outer_values
+from relayout.views import Operand, Tensors
 
 __all__ = ["ANY", "Boundary", "is_wildcard", "set_boundary", "tied_names"]
 
@@ -95,7 +95,7 @@ def set_boundary(
     # In the graph's order, however the options were given.
     boundary.inputs.sort(key=lambda choice: choice.ports[0].index)
     boundary.outputs.sort(key=lambda choice: choice.ports[0].index)
-    boundary.inputs += _outer_choices(outer_values(graph), tensors)
+    boundary.inputs += _outer_choices(tensors.outer, tensors)
     return boundary
 
 

@@ -43,7 +43,7 @@ class Tensors:
     """Every value of the main graph as an operand; None in `operands`: its rank is unknown, it is left alone.
 
     `rules` holds each node's rule (None: pinned); `constant_nodes` the nodes that compute from constants alone, `dead`
-    those that no output of the graph hangs on.
+    those that no output of the graph hangs on; `outer` the values of enclosing graphs that are read.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -51,6 +51,7 @@ class Tensors:
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
     constant_nodes: set[ir.Node] = field(default_factory=set)
     dead: set[ir.Node] = field(default_factory=set)
+    outer: list[ir.Value] = field(default_factory=list)
     _constants: set[ir.Value] = field(default_factory=set)
 
     def add(self, value: ir.Value, *, constant: bool) -> None:
@@ -74,7 +75,8 @@ def collect_tensors(graph: ir.Graph, opsets: Mapping[str, int]) -> Tensors:
     inputs = set(graph.inputs)
     for value in graph.inputs:
         found.add(value, constant=False)
-    for value in outer_values(graph):
+    found.outer = outer_values(graph)
+    for value in found.outer:
         found.add(value, constant=_is_stored(value))
     for value in graph.initializers.values():
         if value not in inputs:
@@ -105,11 +107,12 @@ def outer_values(graph: ir.Graph) -> list[ir.Value]:
     for inner in (graph, *graph.subgraphs()):
         own.update(inner.inputs, inner.initializers.values())
     found: dict[ir.Value, None] = {}
-    nodes = list(graph.all_nodes())
-    for node in nodes:
+    # In topological order, a graph's nodes before those of the graphs inside them: what is read has been given.
+    for node in graph.all_nodes():
+        for value in node.inputs:
+            if value is not None and value not in own:
+                found[value] = None
         own.update(node.outputs)
-    for node in nodes:
-        found.update(dict.fromkeys(v for v in node.inputs if v is not None and v not in own))
     for inner in (graph, *graph.subgraphs()):
         found.update(dict.fromkeys(v for v in inner.outputs if v not in own))
     return list(found)
