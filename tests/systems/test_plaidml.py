@@ -1,0 +1,143 @@
+"""PlaidML and TVM's TOPI: the layout is the operation's, mixed within one network, and may be written as NCHW16c."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net, assert_same_numbers
+
+import relayout
+from relayout import Backend, Layout, Report
+from relayout.backend import rank_of
+from relayout.layout_functions import with_bodies
+from relayout.roles import input_role, own_layout, result_role
+
+
+class AsStated(Backend):
+    """Each operation in the layouts that its own attributes state; what states none is as ONNX has it."""
+
+    name = "as-stated"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return own_layout(node, input_role(node, n), rank_of(node.inputs[n]))
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return own_layout(node, result_role(node, n), rank_of(node.outputs[n]), is_result=True)
+
+
+def converted(model: onnx.ModelProto, backend: object) -> tuple[onnx.ModelProto, Report]:
+    """The legal model, proved optimal, without a finding of the verifier."""
+    legal, report = relayout.legalize(model, backend, check=True)
+    assert report.status == "optimal"
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    return legal, report
+
+
+def layouts(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """Each operator of the domain `relayout` and the layout of its data, in order."""
+    return [
+        (node.op_type, next(a.s.decode() for a in node.attribute if a.name == "data_layout"))
+        for node in model.graph.node
+        if node.domain == "relayout"
+    ]
+
+
+# Layouts per operation
+
+MIXED = """<ir_version: 10, opset_import: ["" : 20, "relayout" : 1]>
+mixed (float[2,9,9,16] x) => (float[2,32,9,9] y)
+<float[2,9,9,32] a, float[2,9,9,32] b, float[2,32,9,9] c, float[2,32,9,9] d> {
+    a = relayout.Conv <data_layout = "NHWC", kernel_layout = "HWIO", pads = [1, 1, 1, 1]> (x, w)
+    b = relayout.AveragePool <data_layout = "NHWC", kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a)
+    c = Transpose <perm = [0, 3, 1, 2]> (b)
+    d = Conv <pads = [1, 1, 1, 1]> (c, v)
+    y = Relu (d)
+}"""
+
+
+def mixed() -> onnx.ModelProto:
+    model = onnx.parser.parse_model(MIXED)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (3, 3, 16, 32)), ("v", (32, 32, 3, 3))):
+        weight = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    return model
+
+
+def test_a_network_may_mix_layouts_and_keeps_them() -> None:
+    legal, report = converted(mixed(), AsStated)
+    assert layouts(legal) == [("Conv", "NHWC"), ("AveragePool", "NHWC")]
+    assert report.after.transposes == 1
+    assert_same_numbers(with_bodies(mixed()), legal)
+
+
+def test_layouts_of_operations_are_weighed_together() -> None:
+    # In one layout throughout the transpose between goes, and one before or behind comes.
+    for backend, expected in (("nhwc", 1), ("nchw", 1)):
+        legal, report = converted(mixed(), backend)
+        assert report.after.transposes == expected
+        assert_same_numbers(with_bodies(mixed()), legal)
+
+
+class Preferring(Backend):
+    """Convolutions of few channels run on NCHW, the others on NHWC; a pool on either."""
+
+    name = "preferring"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if node.op_type != "Conv" or n > 1:
+            return super().nth_input_layout_requirements(node, n)
+        few = node.inputs[0] is not None and 4 in (node.inputs[0].shape or ())
+        return ("NCHW" if few else "NHWC") if n == 0 else ("OIHW" if few else "HWIO")
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if node.op_type != "Conv":
+            return super().nth_result_layout_requirements(node, n)
+        return self.nth_input_layout_requirements(node, 0)
+
+
+def test_each_operation_gets_the_layout_that_suits_it() -> None:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (1, 4, 16, 16)), 4, 32))
+    value = net.node("Relu", net.conv(net.node("Relu", net.conv(value, 32, 32)), 32, 4))
+    net.output(net.conv(value, 4, 4))
+    legal, report = converted(net.model(), Preferring)
+    assert layouts(legal) == [("Conv", "NHWC"), ("Conv", "NHWC")]
+    assert report.after.transposes == 2
+    assert_same_numbers(net.model(), legal)
+
+
+# "NCHW16c can describe a 5-D tensor of [batch_size, channel, height, width, channel_block]"
+
+
+def test_a_layout_string_of_tvms_is_a_layout() -> None:
+    layout = Layout.parse("NCHW16c")
+    assert layout == Layout.parse("NCHWc[tile:16]")
+    assert layout.to_tvm() == "NCHW16c"
+
+
+@pytest.mark.parametrize("desired", [["NCHW16c", "OIHW16i16o"], ["NCHWc[tile:16]", "OIHWi[tile:16]o[tile:16]"]])
+def test_desired_layouts_are_written_either_way(desired: list[str]) -> None:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (1, 16, 8, 8)), 16, 32))
+    net.output(net.conv(value, 32, 16))
+    legal, report = relayout.legalize(net.model(), "convert-layout", desired_layouts={"Conv": desired})
+    assert layouts(legal) == [("Conv", "NCHWc[tile:16]")] * 2
+    assert report.after.transposes == 2
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_table_may_ask_for_one() -> None:
+    net = Net()
+    value = net.node("Relu", net.input("x", (1, 32, 8, 8)))
+    for _ in range(2):
+        value = net.node("Relu", net.node("MaxPool", value, kernel_shape=[3, 3], pads=[1] * 4))
+    net.output(value)
+    table = {"name": "table", "rule": [{"op": "MaxPool", "data": "NCHW16c"}]}
+    legal, report = relayout.legalize(net.model(), table)
+    assert layouts(legal) == [("MaxPool", "NCHWc[tile:16]")] * 2
+    assert report.after.transposes == 2
+    assert_same_numbers(net.model(), legal)
