@@ -144,6 +144,16 @@ def test_requirements_that_contradict_each_other_are_named(client: httpx.Client)
     assert any("conv" in name for name in problem["conflict"])
 
 
+def test_what_would_do_is_said_beside_what_is_infeasible(client: httpx.Client) -> None:
+    asked = {"graph": GRAPH, "backend": "nchw", "options": {"max_transposes": 0}}
+    problem = client.post("/v1/legalize", json=asked).json()
+    assert problem["status"] == 409
+    assert "--max-transposes 0" in problem["conflict"]
+    (would_do,) = problem["relaxation"]
+    least = int(would_do.removeprefix("--max-transposes "))
+    assert client.post("/v1/legalize", json={**asked, "options": {"max_transposes": least}}).status_code == 200
+
+
 def test_the_place_of_a_layouts_fault_is_a_number_too(client: httpx.Client) -> None:
     assert client.post("/v1/layouts/parse", json={"layout": "N[a=0]"}).json()["column"] == 5
 
