@@ -82,8 +82,7 @@ def bind(
         if not isinstance(extent, int) or extent == 0 or (extent % tile and (not pads or extent == 1)):
             return None
         padded = -(-extent // tile) * tile
-        reach = padded if padded != extent else 0
-        atoms.append(Atom(axis, tile, reach) if outer is None else Atom(axis, 1, tile if padded != tile else reach))
+        atoms.append(Atom(axis, tile, padded if padded != extent else 0) if outer is None else Atom(axis, 1, tile))
     return tuple(atoms) if extents is None else _aligned(atoms, layout, extents, element_size)
 
 

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 class Geometry:
     """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
 
-    __slots__ = ("_apart", "_beside", "_extended", "_formats", "_mixed", "_named", "_operands", "_padded", "extents")
+    __slots__ = ("_apart", "_beside", "_extended", "_formats", "_mixed", "_named", "_operands", "_padded", "_steps", "extents")
 
     def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
         # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
@@ -51,6 +51,7 @@ class Geometry:
             if operand.view.extents[place] not in (1, extents[axis]) or extents[axis] is None
         }
         self._apart = frozenset(rule.splits) - uneven
+        self._steps = rule.steps
         self._mixed = (frozenset(rule.mixes) | frozenset(rule.scrambles)) - uneven - self._apart
         self._padded = frozenset(rule.zeros) - uneven
         # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for.
@@ -76,21 +77,29 @@ class Geometry:
         """The order as dimensions of the node: a factor each where factors may stand apart, one for an axis whose
         factors only change places; None where the node does not take such factors."""
         groups: list[Order] = []
-        mixed: set[int] = set()
-        for atom in order:
+        placed: set[int] = set()
+        for place, atom in enumerate(order):
             axis = atom.axis
             if not atom.is_whole and not self._takes(atom):
                 return None
-            if axis not in self._mixed:
-                groups.append((atom,))
-            elif groups and groups[-1][0].axis == axis:
+            follows = place > 0 and order[place - 1].axis == axis
+            if axis in self._mixed and follows:
                 groups[-1] = (*groups[-1], atom)
-            elif axis in mixed:
-                return None
-            else:
-                groups.append((atom,))
-                mixed.add(axis)
+                continue
+            if axis in placed and axis not in self._apart and axis not in self._named:
+                before = [other for other in order[:place] if other.axis == axis]
+                # What is left of the axis comes first, then its factors from the largest on.
+                if not self._in_steps(atom) or not atom.outer or any(other.inner < atom.outer for other in before):
+                    return None
+            groups.append((atom,))
+            placed.add(axis)
+        if any(len(group) > 1 and sum(g[0].axis == group[0].axis for g in groups) > 1 for group in groups):
+            return None
         return tuple(groups)
+
+    def _in_steps(self, atom: Atom) -> bool:
+        step = self._steps.get(atom.axis)
+        return step is not None and step % atom.inner == 0 and (not atom.outer or step % atom.outer == 0)
 
     def _takes(self, atom: Atom) -> bool:
         if atom.axis in self._named:
@@ -98,7 +107,7 @@ class Geometry:
         extent = self.extents[atom.axis]
         if isinstance(extent, int) and atom.outer > extent and atom.axis not in self._padded:
             return False
-        return atom.axis in self._apart or atom.axis in self._mixed
+        return atom.axis in self._apart or atom.axis in self._mixed or self._in_steps(atom)
 
     def _all_formats(self, order: Order) -> tuple[Order, ...] | None:
         found: list[Order] = []
@@ -123,6 +132,12 @@ class Geometry:
             if axis in present or self.extents[axis] == 1:
                 continue
             partner = self._beside.get(axis)
+            cut = [p for p, atom in enumerate(order) if atom.axis == partner and not atom.is_whole]
+            if partner is not None and len(cut) > 1 and cut != list(range(cut[0], cut[0] + len(cut))):
+                for position in reversed(cut):
+                    order.insert(position + 1, Atom(axis, order[position].inner, order[position].outer))
+                present.add(axis)
+                continue
             before = [p for p, atom in enumerate(order) if atom.axis == partner] or [
                 p for p, atom in enumerate(order) if atom.axis < axis
             ]
@@ -170,7 +185,7 @@ class Spaces:
     def geometry(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Geometry:
         """The geometry of a space of `rule`, shared by all spaces of the same."""
         views = tuple([(o.view.axes, o.view.extents, o.view.root_extents, axes) for o, axes in operands])
-        key = (rule.extents, rule.splits, rule.mixes, rule.scrambles, rule.zeros, tuple(rule.beside.items()), views)
+        key = (rule.extents, rule.splits, rule.mixes, rule.scrambles, tuple(rule.steps.items()), rule.zeros, tuple(rule.beside.items()), views)
         found = self._geometries.get(key)
         if found is None:
             found = self._geometries[key] = Geometry(rule, operands)

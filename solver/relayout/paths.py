@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
 
+from relayout.errors import InternalError
 from relayout.memory_format import Atom, Extent, Order, atom_extent, normal_form, source_order
 
 __all__ = ["Dims", "Stage", "dims_shape", "one_each", "path", "steps_of"]
@@ -102,6 +103,8 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
         return [Stage("regroup", target)]
     if sorted(groups) != sorted(wanted):
         fine_source, fine_target = _common_groups(source, target, extents)
+        if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
+            raise InternalError(f"{source} and {target} are not the same axes")
         return [
             *([Stage("regroup", fine_source)] if fine_source != source else []),
             *_rearrange(fine_source, fine_target, extents),

@@ -272,7 +272,9 @@ class _Nodes:
         """
         rank = len(rule.extents)
         scrambled = any(len(group) > 1 and group[0].axis in rule.scrambles for group in dims)
-        cut = any(not a.is_whole for group in dims for a in group) and not (rule.splits or rule.mixes or rule.scrambles)
+        cut = any(not a.is_whole for group in dims for a in group) and not (
+            rule.splits or rule.mixes or rule.scrambles or rule.steps
+        )
         for wish in wishes:
             if wish.is_empty:
                 if cut:

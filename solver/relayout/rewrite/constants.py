@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.choices import in_source
 from relayout.errors import InternalError
 from relayout.graph_codec import SOURCE_KEY
-from relayout.memory_format import Atom, Order, order_of
+from relayout.memory_format import Atom, Order, normal_form, order_of
 from relayout.paths import Dims, one_each, steps_of
 from relayout.physical import Emitter
 from relayout.rules import Axes, Free, extents_of
@@ -70,7 +70,7 @@ class Constants:
                 steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
             return self._make(value, steps, perm if None not in dims else None)
         units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
-        wanted = tuple(() if group is None or extents[group[0].axis] == 1 else group for group in dims)
+        wanted = tuple(() if group is None else normal_form(group, extents) for group in dims)
         return self._make(value, [*steps_of(units, wanted, extents)], None)
 
     def _make(self, value: ir.Value, steps: list[Step], perm: Axes | None) -> ir.Value:

@@ -206,7 +206,10 @@ class Rewriter:
             self._replace(node, index, self.copies.read(tensor, format_, dims, most=most, stem=stem).value)
         gather = None
         if hidden is None and form.dims != in_source(len(form.dims)) and self._operator(choice, node, rule, form):
-            gather = self._edit(node, rule.edit(form.axes))
+            strides = {g[0].axis: g[0].inner for g in reversed(form.dims) if g[0].axis in rule.steps and len(g) == 1}
+            stepped = rule.edit_steps is not None and any(stride > 1 for stride in strides.values())
+            edit = rule.edit_steps(form.axes, strides) if stepped and rule.edit_steps else rule.edit(form.axes)
+            gather = self._edit(node, edit)
         for index, value in enumerate(node.outputs):
             if (True, index) not in ports:
                 continue

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import gcd
+
 import numpy as np
 
 from relayout.memory_format import Extent
@@ -84,7 +87,14 @@ def concat(node: Reading) -> Free:
         (axes,),
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
         splits=_without(axes, axis),
+        steps=_steps({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
     )
+
+
+def _steps(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
+    """For each axis the greatest number that divides all these; axes where one is unknown are left out."""
+    known = {axis: [n for n in all_of if isinstance(n, int)] for axis, all_of in numbers.items()}
+    return {axis: gcd(*known[axis]) for axis in numbers if len(known[axis]) == len(numbers[axis])}
 
 
 @row("free", "Split")
@@ -101,7 +111,17 @@ def split(node: Reading) -> Free:
     beside = {part: axis, axis: part}
 
     def adjacent(order: Axes) -> bool:
-        return order.index(part) == order.index(axis) + 1
+        return all((a == axis) == (b == part) for a, b in zip(("", *order), (*order, ""), strict=True))
+
+    def edit_steps(order: Axes, strides: Mapping[int, int]) -> Edit:
+        attributes: dict[str, int | tuple[int, ...]] = {"axis": position(order, axes, axis)}
+        given = node.ints("split")
+        if given is not None:
+            attributes["split"] = tuple(size // strides[axis] for size in given)
+        if node.has(1):
+            laid = np.array([size // strides[axis] for size in node.integers(1)], np.int64)
+            return Edit(attributes, {1: laid})
+        return Edit(attributes)
 
     def write(writing: SpaceWriting) -> None:
         places = [place for place, a in enumerate(writing.axes) if a != part]
@@ -118,13 +138,16 @@ def split(node: Reading) -> Free:
 
     known = all(isinstance(size, int) for size in sizes)
     return Free(
-        (*extents[:part], sizes[0], *extents[part:]),
+        # A part is at most the whole, and has a place where only some of the parts have extent 1.
+        (*extents[:part], extents[axis], *extents[part:]),
         tuple(axes if i == 0 else None for i in range(len(node.node.inputs))),
         tuple(result for _ in sizes),
         allows=adjacent,
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
         splits=_without(axes, axis),
         scrambles=(axis,) if known else (),
+        steps=_steps({axis: sizes, part: sizes}) if node.ints("split") or not node.has(1) or node.is_known(1) else {},
+        edit_steps=edit_steps,
         beside=beside,
         writes=adjacent,
         write=write,
@@ -237,7 +260,17 @@ def pad(node: Reading) -> Free:
     begins, ends = dict(zip(covered, pads, strict=False)), dict(zip(covered, pads[len(covered) :], strict=True))
 
     def edit(order: Axes) -> Edit:
-        laid = tuple(begins.get(a, 0) for a in order) + tuple(ends.get(a, 0) for a in order)
+        return edit_steps(order, {})
+
+    def edit_steps(order: Axes, strides: Mapping[int, int]) -> Edit:
+        def along(numbers: Mapping[int, int]) -> tuple[int, ...]:
+            # What stands apart after the rest of its axis is not padded itself.
+            return tuple(
+                numbers.get(a, 0) // strides.get(a, 1) if order.index(a) == place else 0
+                for place, a in enumerate(order)
+            )
+
+        laid = along(begins) + along(ends)
         if not as_input:
             return Edit({"pads": laid})
         constants = {1: np.array(laid, np.int64)}
@@ -247,7 +280,11 @@ def pad(node: Reading) -> Free:
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     still = tuple(a for a in axes if begins.get(a, 0) == ends.get(a, 0) == 0)
-    return Free(extents, inputs, (axes,), edit=edit, splits=still)
+    steps = {}
+    if node.string("mode", "constant") == "constant":
+        own = node.extents(0)
+        steps = _steps({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
+    return Free(extents, inputs, (axes,), edit=edit, splits=still, steps=steps, edit_steps=edit_steps)
 
 
 @row("free", "Slice")
@@ -271,8 +308,36 @@ def slice_(node: Reading) -> Free:
         places = tuple(position(order, axes, a) for a in sliced)
         return Edit(constants={3: np.array(places, np.int64)}) if as_input else Edit({"axes": places})
 
+    windows = _windows(node, sliced) if as_input else {}
+
+    def edit_steps(order: Axes, strides: Mapping[int, int]) -> Edit:
+        bounds = [windows.get(a, (0, 0)) for a in sliced]
+        firsts, lasts = node.integers(1), node.integers(2)
+        starts = [b[0] // strides[a] if strides.get(a, 1) > 1 else n for a, b, n in zip(sliced, bounds, firsts, strict=True)]
+        ends = [b[1] // strides[a] if strides.get(a, 1) > 1 else n for a, b, n in zip(sliced, bounds, lasts, strict=True)]
+        return Edit(
+            constants={1: np.array(starts, np.int64), 2: np.array(ends, np.int64), **edit(order).constants}
+        )
+
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
-    return Free(extents, inputs, (axes,), edit=edit, splits=_without(axes, *sliced))
+    steps = _steps({a: (extents[a], *window) for a, window in windows.items()})
+    return Free(
+        extents, inputs, (axes,), edit=edit, splits=_without(axes, *sliced), steps=steps, edit_steps=edit_steps
+    )
+
+
+def _windows(node: Reading, sliced: Axes) -> dict[int, tuple[int, int]]:
+    """Where each sliced axis is cut out, as numbers from its front; only axes of known extent in steps of one."""
+    if not node.is_known(1) or not node.is_known(2) or (node.has(4) and not node.is_known(4)):
+        return {}
+    strides = node.integers(4) if node.has(4) else (1,) * len(sliced)
+    found = {}
+    for axis, start, end, stride in zip(sliced, node.integers(1), node.integers(2), strides, strict=True):
+        extent = node.extents(0)[axis]
+        if isinstance(extent, int) and stride == 1:
+            first, last, _ = slice(start, end).indices(extent)
+            found[axis] = (first, max(first, last))
+    return found
 
 
 @row("free", "Tile")

@@ -81,6 +81,10 @@ class Reading:
             raise NoRuleError
         return array
 
+    def is_known(self, index: int) -> bool:
+        """Whether the node has this input and its numbers are known before the model runs."""
+        return self.has(index) and constant_array(self.node.inputs[index]) is not None
+
     def integers(self, index: int) -> tuple[int, ...]:
         return tuple(int(v) for v in self.constant(index).reshape(-1))
 

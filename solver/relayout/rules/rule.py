@@ -146,6 +146,8 @@ class Free:
     splits: Axes = ()
     mixes: Axes = ()
     scrambles: Axes = ()
+    steps: Mapping[int, int] = field(default_factory=dict)
+    edit_steps: Callable[[Axes, Mapping[int, int]], Edit] | None = None
     zeros: Axes = ()
     beside: Mapping[int, int] = field(default_factory=dict)
     writes: Callable[[Axes], bool] = _never
