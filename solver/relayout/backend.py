@@ -104,6 +104,9 @@ class Backend:
 
     name = ""
     is_enabled = True
+    flows_down = False
+    """Where it costs the same, an operator that takes any order runs in the layout that this backend names for the one
+    above it, as in TVM and OneFlow, and not as in the source."""
 
     def __init__(self, context: Backend | None = None) -> None:
         self.context: Backend = context.context if context is not None else self
@@ -155,6 +158,12 @@ class Backend:
     def crossing_cost(self, nbytes: int, source: str, target: str) -> int:
         """What it costs to bring a tensor of `nbytes` from one place to another, in bytes of memory traffic."""
         return 2 * nbytes
+
+    def finish(self, model: ir.Model) -> None:
+        """Change a legal model that was just written, in place, where the target does in one go what are several nodes.
+
+        Inputs, outputs and numbers stay what they are. Here: nothing.
+        """
 
     def supports(self, node: ir.Node) -> bool:
         """Whether this backend runs `node` at all."""

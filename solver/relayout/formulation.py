@@ -24,6 +24,7 @@ from relayout.memory_format import Order
 from relayout.prices import Prices
 from relayout.problem import Choice, Problem, Use, Value
 from relayout.requirements import Requirements
+from relayout.ties import changes
 from relayout.views import Tensor
 
 __all__ = ["Crossed", "Formulation", "Made", "Touch", "formulate"]
@@ -193,8 +194,11 @@ def formulate(
     held = hold_tensors(requirements, prices, apart=bool(places))
     scale = _scale(requirements, prices, held, objective)
     choices = [
-        Choice(choice.label, tuple(scale.price(a.cost, 0, not a.is_source) for a in choice.alternatives))
-        for choice in requirements.choices
+        Choice(
+            choice.label,
+            tuple(scale.price(a.cost, 0, change) for a, change in zip(choice.alternatives, changed, strict=True)),
+        )
+        for choice, changed in zip(requirements.choices, changes(requirements, backend), strict=True)
     ]
     values: list[Value] = []
     uniform: dict[tuple[int, int], tuple[tuple[int | None, ...], ...]] = {}

@@ -1,0 +1,62 @@
+"""What breaks ties between alternatives of the same cost: each alternative counts a change, or none.
+
+As in the source is no change. For a backend whose layouts flow down, what stands below an operator that it names a
+layout for is no change in that layout: where TVM and OneFlow walk down the graph, the layout is carried along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from relayout.backend import Backend
+from relayout.choices import NodeChoice
+from relayout.errors import LayoutSyntaxError
+from relayout.layout import Layout
+from relayout.requirements import Requirements
+from relayout.views import Tensor
+
+__all__ = ["changes"]
+
+
+def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool, ...]]:
+    """For each choice, whether each of its alternatives is a change. Choices come in the order of the graph."""
+    carried: dict[Tensor, frozenset[str]] = {}
+    for choice in requirements.choices:
+        as_source = tuple(not a.is_source for a in choice.alternatives)
+        if not backend.flows_down or choice.node is None:
+            yield as_source
+            continue
+        named = _named(choice)
+        above = [carried[p.operand.tensor] for p in choice.ports if not p.is_result and p.operand.tensor in carried]
+        flowing = named or frozenset().union(*above)
+        for port in choice.ports:
+            if port.is_result and flowing:
+                carried[port.operand.tensor] = flowing
+        followed = _in_layouts(requirements, choice, flowing) if not named else None
+        yield tuple(not each for each in followed) if followed is not None and any(followed) else as_source
+
+
+def _named(choice: NodeChoice) -> frozenset[str]:
+    """The names of the layouts that the backend states for the results, in every way to run the node."""
+    places = [place for place, port in enumerate(choice.ports) if port.is_result]
+    stated = {texts[place] for texts in choice.layouts for place in places}
+    return frozenset(filter(None, map(_names, stated))) if "" not in stated else frozenset()
+
+
+def _names(text: str) -> str | None:
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        return None
+    return layout.names if all(layout.tile(i) is None for i in range(layout.rank)) else None
+
+
+def _in_layouts(requirements: Requirements, choice: NodeChoice, layouts: frozenset[str]) -> Sequence[bool] | None:
+    """Whether each alternative gives its result in one of these layouts; None where the result's axes have no names."""
+    for place, port in enumerate(choice.ports):
+        letters = requirements.names.of(port.operand) if port.is_result else None
+        fitting = [word for word in layouts if letters is not None and sorted(word) == sorted(letters)]
+        if letters is not None and fitting:
+            wanted = {port.format_of(tuple(letters.index(letter) for letter in word)) for word in fitting}
+            return [alternative.formats[place] in wanted for alternative in choice.alternatives]
+    return None
