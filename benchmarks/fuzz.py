@@ -1,10 +1,11 @@
 """Legalize random graphs and look for what does not hold.
 
-    python benchmarks/fuzz.py --graphs 20000 --seed 0
+    python benchmarks/fuzz.py --graphs 20000 --seed 0 --processes 2
 
-Each graph is drawn from its seed, legalized under a random backend, objective and boundary, and run beside its source;
-`tests/support/fuzzing.py` says what is checked. Prints the counts, every failing seed, and how often each row of the op
-table occurred. Exit status 1 where anything failed. `--only SEED` repeats one seed and saves its models.
+Each graph is drawn from its seed, legalized under a random backend with options of its own, objective and boundary, and
+run beside its source; `tests/support/fuzzing.py` says what is checked. Prints the counts, every failing seed, and how
+often each row of the op table occurred. Exit status 1 where anything failed. `--only SEED` repeats one seed with every
+check, and with `--save FILE` keeps its model.
 """
 
 from __future__ import annotations
@@ -13,74 +14,121 @@ import argparse
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import onnx
-from fuzzing import check, draw_settings, runs
+from fuzzing import Failure, check, draw_settings, runs
 from random_graphs import Rejected
 from random_patterns import draw_graph
 
 from relayout.rules import rows
 
 DEEP_EVERY = 20
+CHUNK = 50
+
+
+@dataclass
+class Tally:
+    """What came of some seeds."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    covered: Counter[tuple[str, int]] = field(default_factory=Counter)
+    failures: list[tuple[int, str, Failure]] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.counts += other.counts
+        self.covered += other.covered
+        self.failures += other.failures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--only", type=int, help="this seed alone, with every check; saves its models")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--only", type=int, help="this seed alone, with every check")
+    parser.add_argument("--save", type=Path, help="where the model of --only goes")
     parser.add_argument("--rows", action="store_true", help="print how often each row occurred")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    seeds = range(arguments.seed, arguments.seed + arguments.graphs)
     if arguments.only is not None:
-        seeds = range(arguments.only, arguments.only + 1)
-    return _run(seeds, deep=arguments.only is not None, list_rows=arguments.rows)
-
-
-def _run(seeds: range, *, deep: bool, list_rows: bool) -> int:
-    counts: Counter[str] = Counter()
-    covered: Counter[tuple[str, int]] = Counter()
-    kinds: dict[str, list[int]] = {}
+        return _repeat(arguments.only, arguments.save)
+    seeds = range(arguments.seed, arguments.seed + arguments.graphs)
     start = perf_counter()
+    total = Tally()
+    for tally in _tallies(seeds, arguments.processes):
+        for seed, backend, failure in tally.failures:
+            print(f"seed {seed} {backend}: {failure}", flush=True)
+        total.add(tally)
+    _tell(total, list_rows=arguments.rows)
+    print(f"{perf_counter() - start:8.0f} seconds")
+    return 1 if total.failures else 0
+
+
+def _repeat(seed: int, save: Path | None) -> int:
+    graph = draw_graph(seed)
+    settings = draw_settings(graph)
+    print(settings)
+    print(onnx.printer.to_text(graph.model))
+    if save is not None:
+        onnx.save(graph.model, save)
+    failures = check(graph, settings, deep=True)
+    for failure in failures:
+        print(failure)
+    return 1 if failures else 0
+
+
+def _tallies(seeds: range, processes: int) -> Iterator[Tally]:
+    chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
+    if processes == 1:
+        yield from map(_examine, chunks)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_examine, chunks)
+
+
+def _examine(seeds: range) -> Tally:
+    warnings.simplefilter("ignore")
+    tally = Tally()
     for seed in seeds:
         try:
             graph = draw_graph(seed)
         except Rejected:
-            counts["not drawn"] += 1
+            tally.counts["not drawn"] += 1
             continue
         if not runs(graph):
-            counts["refused by onnx or onnxruntime"] += 1
+            tally.counts["refused by onnx or onnxruntime"] += 1
             continue
         settings = draw_settings(graph)
-        counts["legalized"] += 1
-        counts[f"backend {settings.backend}"] += 1
-        covered.update({_row_of(*each) for each in graph.operators} - {None})  # type: ignore[arg-type]
-        failures = check(graph, settings, deep=deep or seed % DEEP_EVERY == 0)
-        for failure in failures:
-            kinds.setdefault(failure.kind, []).append(seed)
-            print(f"seed {seed} {settings.backend}: {failure}", flush=True)
-        if deep:
-            print(settings)
-            onnx.save(graph.model, f"/tmp/fuzz_{seed}.onnx")
-            print(onnx.printer.to_text(graph.model))
-    for name, count in sorted(counts.items()):
+        tally.counts["legalized"] += 1
+        tally.counts[f"backend {settings.backend}"] += 1
+        tally.covered.update({_row_of(*each) for each in graph.operators} - {None})  # type: ignore[arg-type]
+        failures = check(graph, settings, deep=seed % DEEP_EVERY == 0)
+        tally.failures += [(seed, settings.backend, failure) for failure in failures]
+    return tally
+
+
+def _tell(total: Tally, *, list_rows: bool) -> None:
+    for name, count in sorted(total.counts.items()):
         print(f"{count:8} {name}")
-    missing = [f"{r.operator} since {r.since}" for r in rows() if not covered[r.operator, r.since]]
+    missing = [f"{r.operator} since {r.since}" for r in rows() if not total.covered[r.operator, r.since]]
     print(
         f"{len(rows()) - len(missing):8} of {len(rows())} rows of the op table; without: {', '.join(missing) or 'none'}"
     )
     if list_rows:
         for r in rows():
-            print(f"{covered[r.operator, r.since]:8} {r.operator} since {r.since}")
+            print(f"{total.covered[r.operator, r.since]:8} {r.operator} since {r.since}")
+    kinds: dict[str, list[int]] = {}
+    for seed, _, failure in total.failures:
+        kinds.setdefault(failure.kind, []).append(seed)
     for kind, failing in sorted(kinds.items()):
         print(f"{len(failing):8} failures: {kind}; seeds {' '.join(map(str, failing[:20]))}")
-    print(f"{perf_counter() - start:8.0f} seconds")
-    return 1 if kinds else 0
 
 
 def _row_of(operator: str, opset: int) -> tuple[str, int] | None:

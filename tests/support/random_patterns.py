@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -345,13 +346,18 @@ def forced_row(seed: int) -> Row:
 
 
 def _opset_for(b: Builder, row: Row) -> int:
-    later = [r.since for r in rows() if r.operator == row.operator and r.since > row.since]
+    return b.draw.randint(*_opsets(row.operator, row.since))
+
+
+@cache
+def _opsets(operator: str, since: int) -> tuple[int, int]:
+    """The first and the last opset in which this row of the op table speaks of the operator."""
+    later = [r.since for r in rows() if r.operator == operator and r.since > since]
     newest = min([*(since - 1 for since in later), NEWEST_OPSET])
-    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == row.operator and s.domain == ""]
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == operator and s.domain == ""]
     usable = [s.since_version for s in schemas if not s.deprecated]
     retired = [s.since_version for s in schemas if s.deprecated and s.since_version > max(usable)]
-    newest = min([newest, *(version - 1 for version in retired)])
-    return b.draw.randint(max(row.since, min(usable)), newest)
+    return max(since, min(usable)), min([newest, *(version - 1 for version in retired)])
 
 
 def draw_graph(seed: int) -> RandomGraph:
