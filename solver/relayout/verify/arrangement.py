@@ -95,16 +95,19 @@ class Arrangement:
         """Whether some source leads to this shape, as far as the atoms alone say."""
         if len(shape) != len(self.dims):
             return False
+        several = {a.axis for group, extent in zip(self.dims, shape, strict=True) if extent != 1 for a in group}
         for group, extent in zip(self.dims, shape, strict=True):
-            closed = math.prod(atom.outer // atom.inner for atom in group if atom.outer)
-            is_closed = all(atom.outer for atom in group)
+            atoms = [atom for atom in group if atom.axis in several]
+            closed = math.prod(atom.outer // atom.inner for atom in atoms if atom.outer)
+            is_closed = all(atom.outer for atom in atoms)
             if isinstance(extent, int) and (extent != closed if is_closed else extent % closed):
                 return False
         return True
 
     def reach(self, axis: int, extent: int) -> int:
         """How many values the axis takes, zeros included."""
-        return max([extent, *(atom.outer for group in self.dims for atom in group if atom.axis == axis)])
+        outer = [atom.outer for group in self.dims for atom in group if atom.axis == axis]
+        return max([extent, *outer]) if extent != 1 else 1
 
     def of(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         """The array of the source as this value holds it; None where the two do not fit."""
@@ -115,9 +118,10 @@ class Arrangement:
         padded = np.zeros(reaches, array.dtype)
         padded[tuple(slice(extent) for extent in array.shape)] = array
         cut = [atom for axis in range(array.ndim) for atom in reversed(atoms.get(axis, ()))]
-        pieces = padded.reshape([(atom.outer or reaches[atom.axis]) // atom.inner for atom in cut])
+        sizes = {a: (a.outer or reaches[a.axis]) // a.inner if reaches[a.axis] != 1 else 1 for a in cut}
+        pieces = padded.reshape([sizes[atom] for atom in cut])
         turned = pieces.transpose([cut.index(atom) for group in self.dims for atom in group])
-        shape = [math.prod((a.outer or reaches[a.axis]) // a.inner for a in group) for group in self.dims]
+        shape = [math.prod(sizes[atom] for atom in group) for group in self.dims]
         return np.ascontiguousarray(turned.reshape(shape))
 
     def back(self, array: np.ndarray[Any, Any], extents: Sequence[int]) -> np.ndarray[Any, Any] | None:
@@ -143,6 +147,8 @@ class Arrangement:
             return extents[group[0].axis]
         product = 1
         for atom in group:
+            if extents[atom.axis] == 1:
+                continue
             end: Extent = atom.outer or extents[atom.axis]
             if not isinstance(end, int):
                 return None
@@ -195,8 +201,8 @@ def _fault_of_axis(axis: int, atoms: Sequence[Atom], extent: Extent) -> str | No
             return f"atoms of axis {axis} that overlap at stride {atoms[place + 1].inner}"
         stride = atom.outer
     last = atoms[-1]
-    if not isinstance(extent, int):
-        return None
+    if not isinstance(extent, int) or extent == 1:
+        return None  # a unit axis has no place: its atoms are one element each
     if last.outer and last.outer < extent:
         return f"atoms of axis {axis} that end at {last.outer} of {extent}"
     if not last.outer and extent % last.inner:

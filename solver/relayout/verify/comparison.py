@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from relayout.report import Finding
-from relayout.verify.arrangement import Arrangement, Extent, arrangement_of, whole
+from relayout.verify.arrangement import Arrangement, Extent, arrangement_of
 from relayout.verify.contract import node_label
-from relayout.verify.derivation import Derivation, derive, walk
-from relayout.verify.operators import OURS, AxisNames, constant_ints, named, own_names, standard_names
+from relayout.verify.derivation import fed
+from relayout.verify.meanings import check_meanings
 
-__all__ = ["check_against", "fed"]
-
-Relation = frozenset[tuple[str, str]]
-
+__all__ = ["check_against"]
 
 def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """Yield what differs between the two at the boundary, in annotated values, and in what operators read axes for."""
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
     yield from _check_inner_shapes(model, original)
-    yield from _check_meanings(model, original)
-
-
-def fed(model: ir.Model) -> list[ir.Value]:
-    """The graph inputs that a caller must feed: those that have no default."""
-    return [value for value in model.graph.inputs if not value.is_initializer()]
+    yield from check_meanings(model, original)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
@@ -71,25 +62,6 @@ def _arranged(source: ir.Value, arrangement: Arrangement | None) -> tuple[Extent
     return extents if arrangement is None or arrangement.fault(extents) else arrangement.shape(extents)
 
 
-def _contradict(name: str | None, other: str | None) -> bool:
-    """Whether two names of one axis cannot both be right.
-
-    An axis that no operator names goes by the input that it comes from (`x.0`), which may be any letter.
-    """
-    if name is None or other is None:
-        return False
-    return name != other and ("." in name) == ("." in other)
-
-
-def _made(relation: Relation) -> list[str]:
-    return [made for made, _ in relation]
-
-
-def _alike(names: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether all these names are letters, or all are places of graph inputs: one may be the other."""
-    return len({"." in name for name in (*names, *others)}) <= 1
-
-
 def _shown(shape: object) -> str:
     return "unknown" if shape is None else f"[{', '.join(map(str, shape))}]"  # type: ignore[call-overload]
 
@@ -110,140 +82,3 @@ def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding
                 found=_shown(value.shape),
                 message=f"value {value.name}: the annotated order does not lead from its source's shape to its own",
             )
-
-
-def _check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Each operator reads, of each operand, the axes that its twin in the original reads.
-
-    A name clash between producer and reader is no fault: a network may turn its picture. But the same clash must be in
-    both models, whatever layouts lie between; and an axis that is given by number must have the same meaning in both.
-    The axes of a graph input are named for their place in the original's.
-    """
-    theirs, mine = derive(original, _places(original)), derive(model, _places(model))
-    twins = _by_name(original)
-    namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
-    for name, node in _by_name(model).items():
-        twin = twins.get(name)
-        if twin is None or twin.op_type != node.op_type or len(twin.inputs) != len(node.inputs):
-            continue
-        for n in range(len(node.inputs)):
-            # What is said by place in a layout was said by place in the source; a standard operator's was rewritten.
-            by_place = node.domain == OURS
-            here, there = _relation(node, n, mine, by_place), _relation(twin, n, theirs, by_place)
-            if here is not None and there is not None and here != there and _alike(_made(here), _made(there)):
-                yield _mismatch(node, n, there, here)
-        yield from _check_results(node, twin, namesakes, mine, theirs)
-        axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
-        if axes_here is None or axes_there is None or not _alike(axes_here, axes_there):
-            continue
-        if axes_here != axes_there:
-            yield Finding(
-                rule="axis-mismatch",
-                node=node_label(node),
-                operand=0,
-                expected=f"axes {', '.join(sorted(axes_there.elements()))}",
-                found=f"axes {', '.join(sorted(axes_here.elements()))}",
-                message=f"this {node.op_type} works along other axes than in the original",
-            )
-
-
-def _check_results(
-    node: ir.Node, twin: ir.Node, namesakes: Mapping[str | None, ir.Value], mine: Derivation, theirs: Derivation
-) -> Iterator[Finding]:
-    """An annotated order leads from the names of the original's axes to the names of the value's own.
-
-    The original's value is the one of the same name, for a Transpose between the two may have gone, or else its twin's.
-    """
-    for value, result in zip(node.outputs, twin.outputs, strict=False):
-        source = namesakes.get(value.name, result)
-        here, there, arrangement = mine.made(value), theirs.made(source), arrangement_of(value)
-        if here is None or there is None or value.shape is None or source.shape is None:
-            continue
-        arrangement = arrangement or whole(range(len(there)))
-        known = [name for name in there if name is not None]
-        fits = not arrangement.fault(tuple(source.shape)) and len(arrangement.dims) == len(here)
-        if not fits or len(set(known)) != len(known):
-            continue
-        expected = [there[axis] if axis is not None else None for axis in arrangement.axes]
-        if any(_contradict(a, b) and extent != 1 for a, b, extent in zip(here, expected, value.shape, strict=True)):
-            yield Finding(
-                rule="layout-annotation",
-                node=node_label(node),
-                expected="".join(name or "*" for name in expected),
-                found="".join(name or "*" for name in here),
-                message=f"value {value.name}: its order does not lead from the original's axes to its own",
-            )
-
-
-def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
-    """Names for the axes of graph inputs that do not depend on how these lie: `x.1` is axis 1 of the original's x."""
-    places: dict[ir.Value, AxisNames] = {}
-    for value in fed(model):
-        if value.shape is not None:
-            axes = (arrangement_of(value) or whole(range(len(value.shape)))).axes
-            places[value] = tuple(f"{value.name}.{axis}" if axis is not None else None for axis in axes)
-    return {
-        value: names for value, names in places.items() if value.shape is not None and len(names) == len(value.shape)
-    }
-
-
-def _by_name(model: ir.Model) -> dict[str, ir.Node]:
-    nodes = list(walk(model.graph))
-    counts = Counter(node.name for node in nodes)
-    return {node.name: node for node in nodes if node.name and counts[node.name] == 1}
-
-
-def _relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> Relation | None:
-    """What the producer calls each axis, beside what this operator reads it for; None where not all of it is known.
-
-    Axes of extent 1 are left out: they may stand anywhere.
-    """
-    value, read, facts = node.inputs[n], own_names(node, "input", n), named(node)
-    if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
-        read = standard_names(len(value.shape))
-    if read is not None and facts is not None and not facts.spatial:
-        read = tuple(name if name == "C" else None for name in read)
-    if read is not None and facts is not None and facts.pooled:
-        read = tuple("kept" if name in ("N", "C") else "reduced" for name in read)
-    made = derivation.made(value) if value is not None else None
-    if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
-        return None
-    pairs = [(a, b) for a, b, extent in zip(made, read, value.shape, strict=True) if b is not None and extent != 1]
-    known = [(a, b) for a, b in pairs if a is not None]
-    return frozenset(known) if len(known) == len(pairs) else None
-
-
-_ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", "Softmax", "Split", "TopK"})
-
-
-def _numbered_axes(node: ir.Node, derivation: Derivation) -> Counter[str] | None:
-    """The names of the axes that an operator is given by number; None where it is given none, or one has no name."""
-    value = node.inputs[0] if node.inputs else None
-    made = derivation.made(value) if value is not None else None
-    reduces = node.op_type.startswith("Reduce") or node.op_type in ("ArgMax", "ArgMin")
-    if made is None or node.domain not in ("", "ai.onnx") or not (reduces or node.op_type in _ALONG_AXES):
-        return None
-    axes = (
-        constant_ints(node, "axes", 1)
-        if node.op_type.startswith("Reduce")
-        else constant_ints(node, "axis", 1 if node.op_type == "CumSum" else len(node.inputs))
-    )
-    if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
-        return None
-    # An axis of extent 1 may stand anywhere.
-    names = [made[axis] for axis in axes if value is not None and value.shape is not None and value.shape[axis] != 1]
-    return None if None in names else Counter(str(name) for name in names)
-
-
-def _mismatch(node: ir.Node, n: int, expected: Relation, found: Relation) -> Finding:
-    def text(relation: Relation) -> str:
-        return ", ".join(f"{made} read as {read}" for made, read in sorted(relation))
-
-    return Finding(
-        rule="axis-mismatch",
-        node=node_label(node),
-        operand=n,
-        expected=text(expected),
-        found=text(found),
-        message=f"operand {n} of this {node.op_type} reads other axes than in the original",
-    )

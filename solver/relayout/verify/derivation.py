@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
-from relayout.verify.operators import AxisNames, axis_sources, named, own_names
+from relayout.verify.operators import AxisNames, axis_names, axis_sources, named, with_whole_parts
 
-__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "Derivation", "derive", "walk"]
+__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "Derivation", "derive", "fed", "walk"]
 
 LAYOUT = "relayout.layout"
 BOUNDARY = "relayout.boundary_layout"
@@ -59,6 +59,11 @@ def walk(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
 
 
+def fed(model: ir.Model) -> list[ir.Value]:
+    """The graph inputs that a caller must feed: those that have no default."""
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
 def derive(model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None) -> Derivation:
     """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare."""
     nodes = list(walk(model.graph))
@@ -68,7 +73,7 @@ def derive(model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None) -
     for node in nodes:
         for m, result in enumerate(node.outputs):
             if result.shape is not None:
-                made[result] = _forward(node, m, len(result.shape), made)
+                made[result] = with_whole_parts(_forward(node, m, len(result.shape), made), result.shape)
     read: dict[ir.Value, frozenset[AxisNames]] = {}
     for node in reversed(nodes):
         for n, operand in enumerate(node.inputs):
@@ -97,7 +102,7 @@ def declared_layout(value: ir.Value) -> Layout | None:
 
 
 def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames]) -> AxisNames:
-    own = own_names(node, "result", m) or (None,) * rank
+    own = axis_names(node, "result", m) or (None,) * rank
     if all(own) and _names_axes(node):
         return own
     known: list[set[str]] = [set() for _ in range(rank)]
@@ -132,7 +137,7 @@ def _agreed(names: set[str]) -> str | None:
 
 
 def _backward(node: ir.Node, n: int, rank: int, read: Mapping[ir.Value, frozenset[AxisNames]]) -> frozenset[AxisNames]:
-    own = own_names(node, "input", n) if _names_axes(node) else None
+    own = axis_names(node, "input", n) if _names_axes(node) else None
     readings = {own} if own is not None else set()
     if own is not None and all(own):
         return frozenset(readings)
@@ -157,7 +162,7 @@ def _passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     source, result = node.inputs[n], node.outputs[m]
     if n or m or source is None or source.shape is None or result.shape is None:
         return None
-    before, after = own_names(node, "input", 0) or (), own_names(node, "result", 0) or ()
+    before, after = axis_names(node, "input", 0) or (), axis_names(node, "result", 0) or ()
     if None not in before and sorted(map(str, before)) == sorted(map(str, after)):
         return tuple(before.index(name) for name in after)
     return tuple(range(len(result.shape))) if len(source.shape) == len(result.shape) else None

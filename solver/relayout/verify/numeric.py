@@ -13,7 +13,7 @@ from relayout.report import Finding, Numeric, OutputDifference
 from relayout.totals import constant_values
 from relayout.verify.arrangement import Arrangement, arrangement_of, whole
 from relayout.verify.blocked_types import types_of
-from relayout.verify.comparison import fed
+from relayout.verify.derivation import fed
 from relayout.verify.distance import Arrays, arrays, difference
 from relayout.verify.running import LARGEST_MODEL, RUNTIMES, Session, weights_size
 from relayout.verify.sampling import Array, draw_inputs, plans, with_noise, with_weights

@@ -18,6 +18,7 @@ __all__ = [
     "OURS",
     "AxisNames",
     "Named",
+    "axis_names",
     "axis_sources",
     "constant_ints",
     "is_elementwise",
@@ -25,6 +26,7 @@ __all__ = [
     "named",
     "own_names",
     "standard_names",
+    "with_whole_parts",
 ]
 
 AxisNames = tuple[str | None, ...]
@@ -160,6 +162,26 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     if facts.spatial:
         return standard_names(rank)
     return tuple("C" if axis == 1 else None for axis in range(rank))
+
+
+def axis_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
+    """What `own_names` says, where a part that is all of an axis goes by the axis's name."""
+    names = own_names(node, side, n)
+    value = (node.inputs if side == "input" else node.outputs)[n]
+    return names if names is None or value is None or value.shape is None else with_whole_parts(names, value.shape)
+
+
+def with_whole_parts(names: AxisNames, shape: ir.Shape) -> AxisNames:
+    """The names of a value's axes, where a part that is all of an axis goes by the axis's name: of NCHWc the c, if C
+    has extent 1."""
+    units = {name for name, extent in zip(names, shape, strict=True) if name is not None and extent == 1}
+    alone = {name for name in units if name.isupper() and name.lower() in names}
+    if not alone:
+        return names
+    return tuple(
+        None if name in alone else name.upper() if name is not None and name.upper() in alone else name
+        for name in names
+    )
 
 
 def _declared(node: ir.Node, attribute: str, rank: int) -> AxisNames | None:
