@@ -191,9 +191,7 @@ def legal_model(path: Path, target: Path) -> tuple[str, float]:
     from relayout_backends.x86_nchwc import X86Nchwc
 
     start = perf_counter()
-    backend = X86Nchwc()
-    model, report = relayout.legalize(str(path), backend)
-    backend.finish(model)
+    model, report = relayout.legalize(str(path), X86Nchwc())
     write_model(model, target)
     return report.status, perf_counter() - start
 

@@ -144,6 +144,7 @@ def legalize_model(
         run.legalize(graph, {}, {}, holder)
     if run.changed:
         drop_unused(model)
+        backend.finish(model)
     after = totals(model, dims) if run.changed else before
     report = run.report(before, after)
     _settle(model.graph, report.boundary)

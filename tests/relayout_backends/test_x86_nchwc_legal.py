@@ -1,0 +1,163 @@
+"""Whole networks for `x86-nchwc`: same numbers, no finding, few reorders, and legal already when legalized again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net
+
+import relayout
+from relayout_backends.x86_nchwc import X86Nchwc
+from relayout_backends.x86_nchwc.blocks import DOMAIN, probe
+
+pytest.importorskip("onnxruntime")
+
+BLOCK = probe()
+Network = Callable[[], onnx.ModelProto]
+
+
+def conv(net: Net, x: str, inputs: int, outputs: int, kernel: int = 3, **attributes: object) -> str:
+    """A convolution whose results are about as large as its data, so that deep networks stay in range."""
+    groups = int(attributes.get("group", 1))  # type: ignore[call-overload]
+    drawn = net.rng.standard_normal((outputs, inputs // groups, kernel, kernel)) / (inputs // groups) ** 0.5 / kernel
+    weights = net.constant(drawn.astype(np.float32)), net.weight(outputs)
+    return str(net.node("Conv", x, *weights, pads=[kernel // 2] * 4, **attributes))
+
+
+def residual() -> onnx.ModelProto:
+    """Three residual blocks after a convolution of an image, pooled to a vector."""
+    net = Net()
+    x = net.node("Relu", conv(net, net.input("image", [1, 3, 32, 32]), 3, 2 * BLOCK, strides=[2, 2]))
+    x = net.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    for _ in range(3):
+        y = net.node("Relu", conv(net, x, 2 * BLOCK, BLOCK, 1))
+        y = conv(net, y, BLOCK, 2 * BLOCK)
+        x = net.node("Relu", net.node("Add", x, y))
+    x = net.node("Flatten", net.node("GlobalAveragePool", x))
+    net.output(net.node("MatMul", x, net.weight(2 * BLOCK, 5)))
+    return net.model()
+
+
+def dense() -> onnx.ModelProto:
+    """Normalized, convolved and concatenated, with channels that are no whole blocks at the end."""
+    net = Net()
+    x = conv(net, net.input("image", [2, 3, 16, 16]), 3, BLOCK)
+    channels = BLOCK
+    for grown in (BLOCK, 2 * BLOCK, 5):
+        parameters = [net.weight(channels) for _ in range(3)]
+        parameters.append(net.constant(net.rng.uniform(0.5, 2, channels).astype(np.float32)))
+        y = net.node("Relu", net.node("BatchNormalization", x, *parameters))
+        x = net.node("Concat", x, conv(net, y, channels, grown), axis=1)
+        channels += grown
+    net.output(net.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2]))
+    return net.model()
+
+
+def gated() -> onnx.ModelProto:
+    """Depthwise convolutions, squeeze and excite, channels that are no whole blocks."""
+    net = Net()
+    x = net.input("image", [1, 20, 12, 12])
+    for _ in range(2):
+        y = net.node("HardSwish", conv(net, x, 20, 40, 1))
+        y = net.node(
+            "Clip", conv(net, y, 40, 40, 5, group=40), net.constant(np.float32(0)), net.constant(np.float32(6))
+        )
+        gate = net.node("GlobalAveragePool", y)
+        gate = net.node("Sigmoid", conv(net, net.node("Relu", conv(net, gate, 40, 10, 1)), 10, 40, 1))
+        y = conv(net, net.node("Mul", y, gate), 40, 20, 1)
+        x = net.node("Add", x, y)
+    net.output(x)
+    return net.model()
+
+
+def channels_last() -> onnx.ModelProto:
+    """Convolutions between Transposes, element-wise operators on channels-last data, as exporters write them."""
+    net = Net()
+    x = net.input("image", [1, 16, 16, 8])
+    channels = 8
+    for outputs in (2 * BLOCK, 3 * BLOCK):
+        y = conv(net, net.node("Transpose", x, perm=[0, 3, 1, 2]), channels, outputs)
+        y = net.node("Transpose", y, perm=[0, 2, 3, 1])
+        y = net.node("Sub", y, net.weight(outputs))
+        y = net.node("Relu", net.node("Mul", y, net.weight(1, 1, 1, outputs)))
+        x = net.node("Concat", y, y, axis=3)
+        channels = 2 * outputs
+    net.output(net.node("ReduceMean", x, axes=[1, 2], keepdims=0))
+    return net.model()
+
+
+def dynamic() -> onnx.ModelProto:
+    """A batch, a height and a width that are not known."""
+    net = Net()
+    x = net.node("Relu", conv(net, net.input("image", ["N", 3, "H", "W"]), 3, 2 * BLOCK))
+    y = net.node("Sigmoid", conv(net, x, 2 * BLOCK, 2 * BLOCK))
+    x = net.node("Mul", net.node("Add", x, y), net.weight(2 * BLOCK, 1, 1))
+    x = net.node("Resize", x, "", net.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
+    net.output(conv(net, x, 2 * BLOCK, 4))
+    return net.model()
+
+
+def operators(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node)
+
+
+def reorders(model: onnx.ModelProto) -> int:
+    counts = operators(model)
+    return counts[f"{DOMAIN}::ReorderInput"] + counts[f"{DOMAIN}::ReorderOutput"] + counts["Transpose"]
+
+
+@pytest.mark.parametrize("network", [residual, dense, gated, channels_last, dynamic], ids=lambda n: n.__name__)
+def test_a_network_keeps_its_numbers(network: Network) -> None:
+    source = network()
+    legal, report = relayout.legalize(source, X86Nchwc())
+    assert report.status == "optimal"
+    verification = relayout.verify(legal, X86Nchwc(), against=source)
+    assert verification.findings == ()
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
+
+
+@pytest.mark.parametrize(("network", "most"), [(residual, 0), (gated, 4), (channels_last, 1), (dynamic, 1)])
+def test_a_network_is_blocked_once(network: Network, most: int) -> None:
+    legal, _ = relayout.legalize(network(), X86Nchwc())
+    assert reorders(legal) <= most
+
+
+def test_a_convolution_of_few_outputs_is_cheaper_plain() -> None:
+    legal, _ = relayout.legalize(dynamic(), X86Nchwc())
+    assert [node.output[0] for node in legal.graph.node if node.op_type == "Conv" and not node.domain] == ["conv_5"]
+
+
+@pytest.mark.parametrize("network", [residual, gated, channels_last], ids=lambda n: n.__name__)
+def test_a_blocked_network_is_legal_already(network: Network) -> None:
+    legal, _ = relayout.legalize(network(), X86Nchwc())
+    again, _ = relayout.legalize(legal, X86Nchwc())
+    assert again.graph.node == legal.graph.node
+
+
+def test_convolutions_do_what_follows_them() -> None:
+    legal, _ = relayout.legalize(residual(), X86Nchwc())
+    counts = operators(legal)
+    assert counts["Relu"] == counts["Add"] == 0
+
+
+def test_a_model_for_blocks_of_eight_is_found_out() -> None:
+    legal, _ = relayout.legalize(residual(), X86Nchwc(block=8))
+    assert relayout.verify(legal, X86Nchwc(block=8)).findings == ()
+    assert any(f.rule == "blocked-value" for f in relayout.verify(legal, X86Nchwc(block=16)).findings)
+
+
+def test_a_bias_added_to_blocks_by_channel_is_found() -> None:
+    legal, _ = relayout.legalize(residual(), X86Nchwc())
+    pool = next(node for node in legal.graph.node if node.op_type == "MaxPool")
+    legal.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2 * BLOCK, 1, 1), np.float32), "wrong"))
+    place = list(legal.graph.node).index(pool)
+    legal.graph.node.insert(place, onnx.helper.make_node("Add", [pool.input[0], "wrong"], ["shifted"], name="shift"))
+    pool.input[0] = "shifted"
+    legal.graph.node[place + 1].input[0] = "shifted"
+    findings = [f for f in relayout.verify(legal, X86Nchwc()).findings if f.rule == "blocked-value"]
+    assert [finding.node for finding in findings] == ["shift"]
