@@ -2,8 +2,8 @@
 
 With blocks of b along an axis, b a divisor of the stride s, result i reads `image[i * s + tap - begin]` for each tap of
 the kernel. With as many zeros before the kernel as make `begin` a multiple of b, `front = -begin % b`, that is place
-`(front + tap) % b` of block `i * (s / b) + (front + tap) // b - (begin + front) / b`: a convolution over blocks of stride
-s / b, whose channels are the places times the old channels.
+`(front + tap) % b` of block `i * (s / b) + (front + tap) // b - (begin + front) / b`: a convolution over blocks, whose
+stride is s / b and whose channels are the places times the old channels.
 
 After "Automatic Space to Depth Transform in MLIR Bridge" (TensorFlow), which puts a zero before an odd kernel and asks
 that b divide the image. Here the image may have any size (its last block is filled up with zeros) and any padding.
