@@ -56,24 +56,22 @@ class Prices:
         """What making `target` from `source` costs at a place; None: it cannot be made."""
         if source == target:
             return 0
-        if not _can_be_written(tensor, source, target):
-            return None
         if place not in self._own:
-            return self.traffic(tensor, source, target)
+            return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
         question = (tensor, place, source, target)
         if question not in self._asked:
             self._asked[question] = self._ask(self._at[place], tensor, source, target)
-        cost = self._asked[question]
-        return self.traffic(tensor, source, target) if cost is None else cost
+        return self._asked[question]
 
     def crossing(self, tensor: Tensor, format_: Order, source: str, target: str) -> int:
         """What bringing the tensor in this format from one place to another costs."""
         return self._backend.crossing_cost(self.bytes_of(tensor, format_), source, target)
 
     def _ask(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> int | None:
+        """What the backend says that it costs, or else the traffic; None where neither it nor a Reshape writes it."""
         operand = self._operands[tensor.root]
         if operand is None or not tensor.extents:
-            return None
+            return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
         dtype = tensor.root.dtype
         size = max(1, dtype.bitwidth // 8) if dtype is not None and dtype.bitwidth else 4
         whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
@@ -82,9 +80,11 @@ class Prices:
         given, wanted = [n or Layout.any(len(order)) for n, order in zip(named, whole, strict=True)]
         # Without a layout's name there is no telling the backend's operator what to make.
         own = backend.conversion(lies, given, wanted) if all(named) else None
-        if own is not None and own.cost is not None:
-            return own.cost
-        return backend.conversion_cost(lies, given, wanted)
+        writes_itself = own is not None and own.rewrite is not None
+        if not writes_itself and not _can_be_written(tensor, source, target):
+            return None
+        cost = own.cost if own is not None and own.cost is not None else backend.conversion_cost(lies, given, wanted)
+        return self.traffic(tensor, source, target) if cost is None else cost
 
 
 def _prices_itself(backend: Backend) -> bool:
