@@ -13,7 +13,8 @@ import onnx_ir as ir
 from relayout.backend import Backend
 from relayout.formulation import Formulation
 from relayout.rewrite.placing import place_nodes
-from relayout.rewrite.rewriter import Rewriter
+from relayout.rewrite.rewriter import clean_up, enter_inputs, leave_outputs, write
+from relayout.rewrite.workshop import Workshop
 
 __all__ = ["rewrite"]
 
@@ -25,11 +26,11 @@ def rewrite(
 
     The formulation was built from this very object, which is changed.
     """
-    rewriter = Rewriter(model, graph, backend, formulation, assignment)
-    rewriter.enter_inputs()
+    shop = Workshop(model, graph, backend, formulation, assignment)
+    enter_inputs(shop)
     for node in list(graph):
-        rewriter.write(node)
-    rewriter.leave_outputs()
-    rewriter.clean_up()
+        write(shop, node)
+    leave_outputs(shop)
+    clean_up(shop)
     if backend.places():
-        place_nodes(rewriter)
+        place_nodes(shop)

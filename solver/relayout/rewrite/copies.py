@@ -1,4 +1,4 @@
-"""Every tensor of the source in the formats that the legal model has it in, and the nodes that make one from another."""
+"""Every tensor of the source in the formats that the legal model has it in, and what makes one from another."""
 
 from __future__ import annotations
 

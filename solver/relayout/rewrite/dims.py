@@ -11,7 +11,7 @@ from relayout.rewrite.constants import Laid, input_dims
 from relayout.rules import Free, Rule
 from relayout.views import Operand
 
-__all__ = ["own_dims", "port_dims", "root_dims"]
+__all__ = ["flat", "own_dims", "port_dims", "present", "root_dims"]
 
 
 def port_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> Dims:
@@ -36,6 +36,16 @@ def own_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> L
         # What a result lacks it does not have: only inputs are stretched.
         return tuple(group for group in found if group is not None) if port.is_result else found
     return one_each(form)
+
+
+def present(own: Laid) -> Dims:
+    """The dimensions that there are, without those that stand in for axes the operand lacks."""
+    return tuple(group for group in own if group is not None)
+
+
+def flat(dims: Dims) -> Order:
+    """All atoms in their order, whatever dimensions they make up."""
+    return tuple(chain.from_iterable(dims))
 
 
 def root_dims(operand: Operand, own: Laid) -> Dims:

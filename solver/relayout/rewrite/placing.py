@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from relayout.holding import PLACE_KEY
-from relayout.rewrite.rewriter import Rewriter, replace_inside
+from relayout.rewrite.rewriter import replace_inside
+from relayout.rewrite.workshop import Workshop
 from relayout.views import captured_values
 
 __all__ = ["place_nodes"]
@@ -19,17 +20,17 @@ __all__ = ["place_nodes"]
 Readers = dict[ir.Value, dict[str, list[ir.Node]]]
 
 
-def place_nodes(rewriter: Rewriter) -> None:
+def place_nodes(shop: Workshop) -> None:
     """Give every node that computes from data its place, and every input and output of the graph. Constants are at hand
     everywhere."""
-    own = {node: rewriter.chosen[id(choice)].place for node, choice in rewriter.by_node.items()}
-    fixed = _fixed_places(rewriter)
-    last = _output_places(rewriter)
+    own = {node: shop.chosen[id(choice)].place for node, choice in shop.by_node.items()}
+    fixed = _fixed_places(shop)
+    last = _output_places(shop)
     for value, place in last.items():
         value.metadata_props[PLACE_KEY] = place
-    constant = rewriter.tensors.constant_nodes
+    constant = shop.tensors.constant_nodes
     readers: Readers = {}
-    for node in reversed(list(rewriter.graph)):
+    for node in reversed(list(shop.graph)):
         if node in own:
             _note(node, own[node], readers)
         elif node not in constant:
@@ -37,16 +38,16 @@ def place_nodes(rewriter: Rewriter) -> None:
             given = [last[value] for value in node.outputs if value in last]
             places = next((fixed[value] for value in node.outputs if value in fixed), (*given, *read))
             if given or read:
-                _spread(rewriter, node, tuple(dict.fromkeys(places)), given, readers)
+                _spread(shop, node, tuple(dict.fromkeys(places)), given, readers)
 
 
-def _fixed_places(rewriter: Rewriter) -> dict[ir.Value, tuple[str, ...]]:
+def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
     """The places of the values that give a tensor in a format: where its producer runs, which is the first, or where
     the conversions were chosen to run."""
     made: dict[ir.Value, tuple[str, ...]] = {}
-    inputs = set(rewriter.graph.inputs)
-    for choice in rewriter.requirements.choices:
-        alternative = rewriter.chosen[id(choice)]
+    inputs = set(shop.graph.inputs)
+    for choice in shop.requirements.choices:
+        alternative = shop.chosen[id(choice)]
         for port, format_ in zip(choice.ports, alternative.formats, strict=True):
             if not port.is_result:
                 continue
@@ -54,23 +55,23 @@ def _fixed_places(rewriter: Rewriter) -> dict[ir.Value, tuple[str, ...]]:
                 port.operand.value.metadata_props[PLACE_KEY] = alternative.place
             tensor = port.operand.tensor
             targets = {format_: (alternative.place,)}
-            for conversion in rewriter.made.get(tensor, ()):
+            for conversion in shop.made.get(tensor, ()):
                 at = (*targets.get(conversion.target, ()), conversion.place)
                 targets[conversion.target] = tuple(sorted(at, key=lambda place: place != alternative.place))
             for target, places in targets.items():
-                if rewriter.copies.has(tensor, target):
-                    made[rewriter.copies.first(tensor, target).value] = places
+                if shop.copies.has(tensor, target):
+                    made[shop.copies.first(tensor, target).value] = places
     return made
 
 
-def _output_places(rewriter: Rewriter) -> dict[ir.Value, str]:
+def _output_places(shop: Workshop) -> dict[ir.Value, str]:
     """The places of the graph's outputs."""
     found: dict[ir.Value, str] = {}
-    for choice in rewriter.requirements.choices:
+    for choice in shop.requirements.choices:
         if choice.node is None:
             for port in choice.ports:
                 if not port.is_result:
-                    found[rewriter.graph.outputs[port.index]] = rewriter.chosen[id(choice)].place
+                    found[shop.graph.outputs[port.index]] = shop.chosen[id(choice)].place
     return found
 
 
@@ -82,13 +83,13 @@ def _note(node: ir.Node, place: str, readers: Readers) -> None:
 
 
 def _spread(
-    rewriter: Rewriter, node: ir.Node, places: Sequence[str], given: Sequence[str], readers: Readers
+    shop: Workshop, node: ir.Node, places: Sequence[str], given: Sequence[str], readers: Readers
 ) -> None:
     """Let an added node run at these places, each reader reading what is at its own, or else at the first. What the
     graph gives is the node itself."""
     home = next((place for place in given if place in places), places[0])
     _note(node, home, readers)
-    at = {place: node if place == home else _twin(rewriter, node) for place in places}
+    at = {place: node if place == home else _twin(shop, node) for place in places}
     for place, twin in at.items():
         if twin is not node:
             _note(twin, place, readers)
@@ -101,9 +102,9 @@ def _spread(
                 del readers[value][place]
 
 
-def _twin(rewriter: Rewriter, node: ir.Node) -> ir.Node:
+def _twin(shop: Workshop, node: ir.Node) -> ir.Node:
     """The same node once more, right after the first."""
-    fresh = rewriter.emitter.fresh
+    fresh = shop.emitter.fresh
     results = []
     for value in node.outputs:
         result = ir.Value(name=fresh(f"{value.name}_too"), shape=value.shape, type=value.type)
@@ -114,7 +115,7 @@ def _twin(rewriter: Rewriter, node: ir.Node) -> ir.Node:
     twin = ir.Node(
         node.domain, node.op_type, node.inputs, attributes, outputs=results, name=name, overload=node.overload
     )
-    rewriter.graph.insert_after(node, [twin])
+    shop.graph.insert_after(node, [twin])
     return twin
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,11 +17,9 @@ from relayout.memory_format import Atom, Extent, Order, normal_form
 from relayout.paths import Dims, dims_shape, steps_of
 from relayout.physical import Physical
 from relayout.rewrite.dims import port_dims, root_dims
+from relayout.rewrite.workshop import Workshop
 from relayout.rules import Axes, Free, extents_of
 from relayout.writing import Extents
-
-if TYPE_CHECKING:
-    from relayout.rewrite.rewriter import Rewriter
 
 __all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
 
@@ -29,17 +27,17 @@ __all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
 class _Way:
     """What all of them share: making nodes and constants, and what was given."""
 
-    def __init__(self, rewriter: Rewriter, stem: str) -> None:
-        self._rewriter = rewriter
+    def __init__(self, shop: Workshop, stem: str) -> None:
+        self._shop = shop
         self._stem = stem
         self.given: dict[int, Physical] = {}
 
     @property
     def opset(self) -> int:
-        return self._rewriter.emitter.opset
+        return self._shop.emitter.opset
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
-        return self._rewriter.emitter.constant(stem, array)
+        return self._shop.emitter.constant(stem, array)
 
     def emit(
         self,
@@ -53,19 +51,19 @@ class _Way:
         like: ir.Value | None = None,
     ) -> ir.Value:
         if domain:
-            self._rewriter.model.opset_imports.setdefault(domain, version)
+            self._shop.model.opset_imports.setdefault(domain, version)
         kind = like if like is not None else next((value for value in inputs if value is not None), None)
         stem = f"{self._stem}_{operator}" if operator else self._stem
-        return self._rewriter.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
+        return self._shop.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
 
 
 class NodeWay(_Way):
     """One node, as its backend writes it (see `relayout.writing.Writing`)."""
 
-    def __init__(self, rewriter: Rewriter, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
-        super().__init__(rewriter, node.outputs[0].name or "value")
+    def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
+        super().__init__(shop, node.outputs[0].name or "value")
         self._choice, self._node, self._form = choice, node, form
-        formats = rewriter.chosen[id(choice)].formats
+        formats = shop.chosen[id(choice)].formats
         self._ports: dict[tuple[bool, int], tuple[Port, Order]] = {
             (p.is_result, p.index): (p, f) for p, f in zip(choice.ports, formats, strict=True)
         }
@@ -91,14 +89,14 @@ class NodeWay(_Way):
         port, format_ = known
         tensor, dims, stem = port.operand.tensor, self._dims(port), port.operand.tensor.root.name or "value"
         if shape is None:
-            return self._rewriter.copies.read(tensor, format_, dims, stem=stem).value
-        return self._rewriter.copies.read_as(tensor, format_, dims, shape, stem=stem).value
+            return self._shop.copies.read(tensor, format_, dims, stem=stem).value
+        return self._shop.copies.read_as(tensor, format_, dims, shape, stem=stem).value
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         value = self._node.inputs[index]
-        if value is None or not self._rewriter.tensors.is_constant(value):
+        if value is None or not self._shop.tensors.is_constant(value):
             raise InternalError(f"{self._choice.label}: input {index} is no constant")
-        return self._rewriter.constants.stepped(value, steps)
+        return self._shop.constants.stepped(value, steps)
 
     def give(self, index: int, value: ir.Value) -> None:
         port, _ = self._ports[True, index]
@@ -112,10 +110,10 @@ class NodeWay(_Way):
 class ConversionWay(_Way):
     """One conversion, as the backend writes it."""
 
-    def __init__(self, rewriter: Rewriter, made: Made, source: Dims, target: Dims, *, stem: str) -> None:
-        super().__init__(rewriter, f"{stem}_laid")
+    def __init__(self, shop: Workshop, made: Made, source: Dims, target: Dims, *, stem: str) -> None:
+        super().__init__(shop, f"{stem}_laid")
         self._made = made
-        root = rewriter.tensors.operands[made.tensor.root]
+        root = shop.tensors.operands[made.tensor.root]
         assert root is not None
         self._source, self._target = root_dims(root, source), root_dims(root, target)
 
@@ -130,8 +128,8 @@ class ConversionWay(_Way):
         tensor, format_ = self._made.tensor, self._made.source
         stem = tensor.root.name or "value"
         if shape is None:
-            return self._rewriter.copies.read(tensor, format_, self._source, stem=stem).value
-        return self._rewriter.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
+            return self._shop.copies.read(tensor, format_, self._source, stem=stem).value
+        return self._shop.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         raise InternalError("a conversion has no constants")
@@ -151,10 +149,10 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
 class SpaceWay(_Way):
     """One node of a Free rule in an order that its operator does not take (see `relayout.rules.SpaceWriting`)."""
 
-    def __init__(self, rewriter: Rewriter, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
-        super().__init__(rewriter, node.outputs[0].name or "value")
+    def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
+        super().__init__(shop, node.outputs[0].name or "value")
         self._choice, self._node, self._rule, self._form = choice, node, rule, form
-        formats = rewriter.chosen[id(choice)].formats
+        formats = shop.chosen[id(choice)].formats
         self._ports: dict[tuple[bool, int], tuple[Port, Order]] = {
             (p.is_result, p.index): (p, f) for p, f in zip(choice.ports, formats, strict=True)
         }
@@ -179,10 +177,10 @@ class SpaceWay(_Way):
             assert extents is not None
             units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
             wanted = tuple(normal_form(self._own(g, axes), extents) for g in dims)
-            return self._rewriter.constants.stepped(value, steps_of(units, wanted, extents))
+            return self._shop.constants.stepped(value, steps_of(units, wanted, extents))
         port, format_ = known
         stem = port.operand.tensor.root.name or "value"
-        return self._rewriter.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
+        return self._shop.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
 
     def emit_dims(
         self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
@@ -199,7 +197,7 @@ class SpaceWay(_Way):
         physical = Physical(value, self._root(port, axes, dims))
         value.shape = ir.Shape(dims_shape(physical.dims, extents))
         own = port_dims(self._choice, port, self._form, self._rule)
-        self.given[index] = self._rewriter.emitter.convert(physical, own, extents, f"{self._stem}_view")
+        self.given[index] = self._shop.emitter.convert(physical, own, extents, f"{self._stem}_view")
 
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))

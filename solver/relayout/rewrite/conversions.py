@@ -1,0 +1,82 @@
+"""The conversions of a solution, each made once, right after what gives its tensor."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from relayout.backend import Backend, TensorType
+from relayout.choices import NodeChoice
+from relayout.contract import element_size
+from relayout.formulation import Made
+from relayout.memory_format import Atom, Order, with_units
+from relayout.paths import Dims, dims_shape, one_each
+from relayout.rewrite.dims import port_dims
+from relayout.rewrite.ways import ConversionWay
+from relayout.rewrite.workshop import Workshop
+from relayout.views import Tensor
+
+__all__ = ["copies_after", "make_copies"]
+
+
+def copies_after(shop: Workshop, node: ir.Node, choice: NodeChoice) -> None:
+    for port in choice.ports:
+        if port.is_result:
+            make_copies(shop, port.operand.tensor, stem=shop.stem(port.operand))
+    shop.place_after(node)
+
+
+def make_copies(shop: Workshop, tensor: Tensor, stem: str) -> None:
+    """One Transpose for each format that is wanted and was not given, in the dimensions of its first reader."""
+    for made in shop.made.get(tensor, ()):
+        if _made_by_backend(shop, made, stem):
+            continue
+        source = shop.copies.first(made.tensor, made.source)
+        copy = shop.emitter.convert(source, _first_dims(shop, made), tensor.extents, f"{stem}_laid")
+        shop.copies.enter(tensor, made.target, copy)
+        axes = _axes_of(copy.dims, len(tensor.extents))
+        if axes is not None:
+            root = shop.tensors.operands[tensor.root]
+            assert root is not None
+            shop.annotate(copy.value, root, tuple((Atom(axis),) for axis in axes))
+
+
+def _made_by_backend(shop: Workshop, made: Made, stem: str) -> bool:
+    """Write the conversion with the backend's own operator, where it has one."""
+    backend = shop.backend.at(made.place)
+    if type(backend).conversion is Backend.conversion:
+        return False
+    root = shop.tensors.operands[made.tensor.root]
+    assert root is not None
+    layouts = [shop.requirements.names.layout(root, order) for order in _in_full(made)]
+    source, target = layouts
+    if source is None or target is None:
+        return False
+    tensor = TensorType(
+        element_size(made.tensor.root), tuple(dims_shape(one_each(_in_full(made)[0]), made.tensor.extents))
+    )
+    reordering = backend.conversion(tensor, source, target)
+    if reordering is None or reordering.rewrite is None:
+        return False
+    way = ConversionWay(shop, made, *(one_each(order) for order in _in_full(made)), stem=stem)
+    reordering.rewrite(way)
+    shop.copies.enter(made.tensor, made.target, way.given[0])
+    return True
+
+
+def _in_full(made: Made) -> tuple[Order, Order]:
+    """Both formats with their unit axes, as layouts have them."""
+    extents = made.tensor.extents
+    return with_units(made.source, extents), with_units(made.target, extents)
+
+
+def _first_dims(shop: Workshop, made: Made) -> Dims:
+    touch = made.wanted_by[0]
+    choice = shop.requirements.choices[touch.choice]
+    rule = shop.tensors.rules.get(choice.node) if choice.node is not None else None
+    return port_dims(choice, choice.ports[touch.port], shop.chosen[id(choice)].form, rule)
+
+
+def _axes_of(dims: Dims, rank: int) -> tuple[int, ...] | None:
+    """The root's axis in each dimension, where every dimension is one whole axis."""
+    axes = tuple(group[0].axis for group in dims if len(group) == 1 and group[0].is_whole)
+    return axes if len(axes) == len(dims) == rank else None

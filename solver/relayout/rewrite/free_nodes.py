@@ -1,0 +1,114 @@
+"""Nodes whose operands share a space of axes, written in the order that was chosen for the space."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from relayout.choices import FreeForm, NodeChoice, Port, in_source
+from relayout.layout_functions import DOMAIN, Turn
+from relayout.memory_format import Extent, Order
+from relayout.physical import Physical
+from relayout.rewrite.constants import input_dims
+from relayout.rewrite.dims import own_dims, port_dims, present
+from relayout.rewrite.functions import operand_extents, relayout, standard, turned, word
+from relayout.rewrite.workshop import Workshop
+from relayout.rules import NO_EDIT, Axes, Edit, Free
+from relayout.rules.spatial import native_letters
+
+__all__ = ["write_free"]
+
+
+def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> Edit | None:
+    """Wire the node itself to operands with the dimensions of the form; how its text is still to change."""
+    alternative = shop.chosen[id(choice)]
+    ports = {(p.is_result, p.index): (p, f) for p, f in zip(choice.ports, alternative.formats, strict=True)}
+    hidden = _hidden_shape(shop, node, rule, form, ports)
+    for index, value in enumerate(node.inputs):
+        axes = rule.inputs[index] if index < len(rule.inputs) else None
+        if value is None:
+            continue
+        if (False, index) not in ports:
+            if axes is not None and shop.tensors.is_constant(value):
+                shop.replace(node, index, shop.constants.laid(value, input_dims(rule, axes, form.dims)))
+            continue
+        port, format_ = ports[False, index]
+        tensor, stem = port.operand.tensor, shop.stem(port.operand)
+        dims = port_dims(choice, port, form, rule)
+        if hidden is not None and axes is not None:
+            shop.replace(node, index, shop.copies.read_as(tensor, format_, dims, hidden, stem=stem).value)
+            continue
+        # An operand of lower rank may as well have unit dimensions at the front: broadcasting adds them anyway.
+        result_axes = rule.outputs[0] or ()
+        most = len(form.dims) if axes is not None and rule.broadcasts and len(axes) < len(result_axes) else 0
+        shop.replace(node, index, shop.copies.read(tensor, format_, dims, most=most, stem=stem).value)
+    edit = None
+    if hidden is None and form.dims != in_source(len(form.dims)) and _operator(shop, choice, node, rule, form):
+        strides = {g[0].axis: g[0].inner for g in reversed(form.dims) if g[0].axis in rule.steps and len(g) == 1}
+        stepped = rule.edit_steps is not None and any(stride > 1 for stride in strides.values())
+        edit = rule.edit_steps(form.axes, strides) if stepped and rule.edit_steps else rule.edit(form.axes)
+    for index, value in enumerate(node.outputs):
+        if (True, index) not in ports:
+            continue
+        port, format_ = ports[True, index]
+        if hidden is not None and rule.outputs[index] is not None:
+            value.shape = ir.Shape(hidden)
+            dims = port_dims(choice, port, form, rule)
+            shop.copies.enter(port.operand.tensor, format_, Physical(value, dims, hidden))
+        else:
+            shop.register(value, port.operand, format_, present(own_dims(choice, port, form, rule)))
+    return edit
+
+
+def _hidden_shape(
+    shop: Workshop, node: ir.Node, rule: Free, form: FreeForm, ports: dict[tuple[bool, int], tuple[Port, Order]]
+) -> tuple[Extent, ...] | None:
+    """Where an element-wise node reads only tensors that a shape hides, all the same one, it works on them as they
+    are: elements at equal places meet. None elsewhere."""
+    axes = tuple(range(len(rule.extents)))
+    elementwise = rule.splits == rule.broadcasts == axes and rule.edit(form.axes) is NO_EDIT
+    if not elementwise or all(a.is_whole for group in form.dims for a in group):
+        return None
+    found: set[tuple[Extent, ...] | None] = set()
+    for index, value in enumerate(node.inputs):
+        own = rule.inputs[index] if index < len(rule.inputs) else None
+        if value is None or own is None or own == ():
+            continue
+        if (False, index) not in ports:
+            return None
+        port, format_ = ports[False, index]
+        if own != axes or port.operand.view.extents != rule.extents:
+            return None
+        found.add(shop.copies.hidden(port.operand.tensor, format_))
+    shared = next(iter(found)) if len(found) == 1 else None
+    return shared if all(own in (axes, None) for own in rule.outputs) else None
+
+
+def _operator(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> bool:
+    """ONNX's own operator where it takes this order, else `relayout::` with the layout in letters; whether it is
+    ONNX's own, whose attributes speak of the axes as they lie."""
+    if not rule.letters:
+        return True
+    data = choice.ports[0].operand.view.extents
+    layout = word(form.dims, rule.letters, data if len(data) == len(rule.letters) else None)
+    native = native_letters(len(rule.letters))
+    if rule.allows(form.axes) and (layout == native or not form.asked):
+        if node.domain == DOMAIN:
+            standard(node)
+        return True
+    assert layout is not None  # only what a backend's layout names is written so
+    places = tuple(native.index(letter) for letter in rule.letters)
+
+    extents = operand_extents(choice)
+
+    def turn(axes: Axes | None, index: int, *, is_result: bool) -> Turn | None:
+        if axes is None or len(axes) != len(places):
+            return None
+        return turned(form.dims, places, extents.get((is_result, index)))
+
+    relayout(shop,
+        node,
+        (("data_layout", layout),),
+        tuple(turn(axes, index, is_result=False) for index, axes in enumerate(rule.inputs)),
+        tuple(turn(axes, index, is_result=True) for index, axes in enumerate(rule.outputs)),
+    )
+    return False

@@ -1,0 +1,106 @@
+"""What all who write the legal model share: the model, what was chosen, the tensors that there are, and new nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from relayout.backend import Backend
+from relayout.choices import in_source
+from relayout.formulation import Formulation, Made
+from relayout.memory_format import Order
+from relayout.paths import Dims, dims_shape
+from relayout.physical import Emitter, Physical
+from relayout.rewrite.annotations import annotate, noted_order
+from relayout.rewrite.constants import Constants
+from relayout.rewrite.copies import Copies
+from relayout.rewrite.dims import flat, root_dims
+from relayout.views import Operand, Tensor
+
+__all__ = ["Workshop"]
+
+
+class Workshop:
+    """One graph that is being rewritten in place."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        graph: ir.Graph,
+        backend: Backend,
+        formulation: Formulation,
+        assignment: Sequence[int],
+    ) -> None:
+        self.backend = backend
+        self.model = model
+        self.graph = graph
+        self.requirements = formulation.requirements
+        self.tensors = self.requirements.tensors
+        self.emitter = Emitter(_names(model), model.opset_imports.get("", 1))
+        self.constants = Constants(self.tensors, self.emitter)
+        self.chosen = {
+            id(choice): choice.alternatives[picked]
+            for choice, picked in zip(self.requirements.choices, assignment, strict=True)
+        }
+        self.by_node = {choice.node: choice for choice in self.requirements.choices if choice.node is not None}
+        self.copies = Copies(self.emitter)
+        self.made: dict[Tensor, list[Made]] = {}
+        for made in formulation.conversions(assignment):
+            self.made.setdefault(made.tensor, []).append(made)
+        self.first = next(iter(self.graph), None)
+        self.earlier = {
+            value: order
+            for value, operand in self.tensors.operands.items()
+            if operand is not None and (order := noted_order(value, len(operand.view.axes))) is not None
+        }
+
+
+
+    def register(self, value: ir.Value, operand: Operand, format_: Order, own: Dims) -> None:
+        """`value` now holds the operand's tensor with these dimensions of its own axes."""
+        dims = root_dims(operand, own)
+        self.copies.enter(operand.tensor, format_, Physical(value, dims))
+        if own != in_source(len(operand.view.axes)):
+            value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
+            self.annotate(value, operand, own)
+
+    def annotate(self, value: ir.Value, operand: Operand, own: Dims) -> None:
+        """Say how the value lies."""
+        earlier = self.earlier.get(operand.value, tuple(range(len(operand.view.axes))))
+        annotate(value, own, earlier, self.requirements.names.layout(operand, flat(own)))
+
+    def stem(self, operand: Operand) -> str:
+        return operand.tensor.root.name or "value"
+
+    def replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        if node.inputs[index] is not value:
+            node.replace_input_with(index, value)
+
+    def place(self, node: ir.Node | None, *, front: bool = False) -> None:
+        """Put what was emitted before `node`; without one at the graph's end, or its front."""
+        emitted, self.emitter.emitted = self.emitter.emitted, []
+        if not emitted:
+            return
+        if node is not None:
+            self.graph.insert_before(node, emitted)
+        elif front and self.first is not None:
+            self.graph.insert_before(self.first, emitted)
+        else:
+            self.graph.extend(emitted)
+
+    def place_after(self, node: ir.Node) -> None:
+        emitted, self.emitter.emitted = self.emitter.emitted, []
+        if emitted:
+            self.graph.insert_after(node, emitted)
+
+
+def _names(model: ir.Model) -> set[str]:
+    """Every value's and node's name, in subgraphs too: an inner name must not hide an outer one."""
+    names: set[str] = set()
+    for graph in (model.graph, *model.graph.subgraphs()):
+        names.update(v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
+        for node in graph:
+            names.add(node.name or "")
+            names.update(v.name for v in node.outputs if v.name)
+    return names
