@@ -37,10 +37,10 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
 
 
 def _named(choice: NodeChoice) -> frozenset[str]:
-    """The names of the layouts that the backend states for the results, in every way to run the node."""
+    """The names of the layouts that the backend states for the results, in any way to run the node."""
     places = [place for place, port in enumerate(choice.ports) if port.is_result]
     stated = {texts[place] for texts in choice.layouts for place in places}
-    return frozenset(filter(None, map(_names, stated))) if "" not in stated else frozenset()
+    return frozenset(filter(None, map(_names, stated)))
 
 
 def _names(text: str) -> str | None:

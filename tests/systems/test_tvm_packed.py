@@ -1,0 +1,215 @@
+"""TVM's packed layouts: `NCHW4c` with `OIHW4o`, `NCHW16c` with `OIHW16i16o`, and what adapts to a packed axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+import relayout
+from relayout import Layout, Report, load_backend
+
+Desired = Mapping[str, Sequence[str]]
+PACKED: Desired = {"Conv": ["NCHW4c", "OIHW4i4o"]}
+
+
+def converted(net: Net, desired: Desired = PACKED) -> tuple[onnx.ModelProto, Report]:
+    """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
+    model = net.model()
+    legal, report = relayout.legalize(model, "convert-layout", desired_layouts=desired, check=True)
+    assert report.status == "optimal"
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(model, legal)
+    return legal, report
+
+
+def layouts(model: onnx.ModelProto, op_type: str) -> list[dict[str, str]]:
+    """The layout attributes of every node of this operator, as TVM writes them."""
+    return [
+        {a.name: Layout.parse(a.s.decode()).to_tvm() for a in node.attribute if a.name.endswith("_layout")}
+        for node in model.graph.node
+        if node.op_type == op_type
+    ]
+
+
+def chain(channels: int, **attributes: int) -> Net:
+    net = Net()
+    value = net.input("x", (2, channels, 6, 5))
+    for _ in range(2):
+        value = net.node("Relu", net.conv(value, channels, channels, **attributes))
+    net.output(value)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("channels", "data", "kernel", "shape"),
+    [
+        (8, "NCHW4c", "OIHW4o", (2, 8, 3, 3, 4)),
+        (8, "NCHW4c", "OIHW4i4o", (2, 2, 3, 3, 4, 4)),
+        (16, "NCHW16c", "OIHW16i16o", (1, 1, 3, 3, 16, 16)),
+        (32, "NCHW16c", "OIHW16i16o", (2, 2, 3, 3, 16, 16)),
+        (8, "NCHW4c", "OHWI", (8, 3, 3, 8)),
+        (8, "NHWC4c", "HWOI4o", (3, 3, 2, 8, 4)),
+    ],
+)
+def test_packed_convolutions_share_two_data_transforms_and_have_their_weights_packed(
+    channels: int, data: str, kernel: str, shape: tuple[int, ...]
+) -> None:
+    legal, report = converted(chain(channels), {"nn.conv2d": [data, kernel]})
+    assert report.after.transposes == 2
+    assert layouts(legal, "Conv") == [{"data_layout": data, "kernel_layout": kernel}] * 2
+    assert {node.domain for node in legal.graph.node if node.op_type == "Conv"} == {"relayout"}
+    assert {tuple(c.dims) for c in legal.graph.initializer if len(c.dims) == len(shape)} == {shape}
+
+
+def test_a_depthwise_convolution_is_packed_by_its_output_channels() -> None:
+    legal, report = converted(chain(8, group=8), {"Conv": ["NCHW4c", "OIHW4o"]})
+    assert report.after.transposes == 2
+    assert layouts(legal, "Conv") == [{"data_layout": "NCHW4c", "kernel_layout": "OIHW4o"}] * 2
+
+
+def test_a_transposed_convolution_is_packed_too() -> None:
+    net = Net()
+    value = net.input("x", (1, 8, 4, 3))
+    for _ in range(2):
+        value = net.node("Relu", net.node("ConvTranspose", value, net.weight(8, 8, 2, 2), strides=[2, 1]))
+    net.output(value)
+    legal, report = converted(net, {"nn.conv2d_transpose": ["NCHW4c", "IOHW4i4o"]})
+    assert report.after.transposes == 2
+    assert layouts(legal, "ConvTranspose") == [{"data_layout": "NCHW4c", "kernel_layout": "IOHW4i4o"}] * 2
+
+
+def test_a_convolution_whose_channels_do_not_divide_stays_as_it_is() -> None:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (1, 3, 6, 6)), 3, 8))
+    net.output(net.conv(value, 8, 8))
+    legal, report = converted(net)
+    assert [node.domain for node in legal.graph.node if node.op_type == "Conv"] == ["", "relayout"]
+    assert report.after.transposes == 2
+
+
+def test_plain_channels_last_and_packed_convolutions_live_in_one_network() -> None:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (1, 8, 6, 6)), 8, 8))
+    net.output(net.node("Relu", net.node("ConvTranspose", value, net.weight(8, 8, 2, 2))))
+    legal, report = converted(net, {**PACKED, "ConvTranspose": ["NHWC", "default"]})
+    assert layouts(legal, "ConvTranspose") == [{"data_layout": "NHWC", "kernel_layout": "HWIO"}]
+    assert report.after.transposes == 3
+
+
+# What stands between two packed convolutions
+
+
+def axes(net: Net, *numbers: int) -> str:
+    return net.constant(np.array(numbers, np.int64))
+
+
+def batch_norm(net: Net, value: str) -> str:
+    variance = net.constant(net.rng.uniform(0.5, 1.5, 8).astype(np.float32))
+    return str(net.node("BatchNormalization", value, net.weight(8), net.weight(8), net.weight(8), variance))
+
+
+def split(net: Net, value: str, axis: int, *sizes: int) -> str:
+    parts = net.node("Split", value, axes(net, *sizes), results=2, axis=axis)
+    return str(net.node("Concat", *reversed(parts), axis=axis))
+
+
+def cut(net: Net, value: str, start: int, end: int, axis: int, step: int = 1) -> str:
+    return str(net.node("Slice", value, axes(net, start), axes(net, end), axes(net, axis), axes(net, step)))
+
+
+def reduced(op: str, *along: int, keepdims: int) -> Callable[[Net, str], str]:
+    def build(net: Net, value: str) -> str:
+        result = net.node(op, value, axes=along, keepdims=keepdims)
+        if not keepdims:
+            result = net.node("Unsqueeze", result, axes(net, *along))
+        return str(net.node("Mul", value, result))
+
+    return build
+
+
+# What it is -> how it is built on a value [2, 8, 6, 10] that is packed by fours, and the channels that it has then.
+ADAPTS: dict[str, tuple[Callable[[Net, str], str], int]] = {
+    "relu": (lambda n, v: n.node("Relu", v), 8),
+    "clip": (lambda n, v: n.node("Clip", v, n.constant(np.float32(0)), n.constant(np.float32(1))), 8),
+    "cast": (lambda n, v: n.node("Cast", n.node("Cast", v, to=11), to=1), 8),
+    "where": (lambda n, v: n.node("Where", n.node("Greater", v, n.constant(np.float32(0))), v, n.node("Neg", v)), 8),
+    "a constant a channel": (lambda n, v: n.node("Add", v, n.weight(8, 1, 1)), 8),
+    "a constant for all": (lambda n, v: n.node("Mul", v, n.weight(1)), 8),
+    "a constant a column": (lambda n, v: n.node("Add", v, n.weight(10)), 8),
+    "prelu": (lambda n, v: n.node("PRelu", v, n.weight(8, 1, 1)), 8),
+    "batch norm": (batch_norm, 8),
+    "concatenation of channels": (lambda n, v: n.node("Concat", v, n.node("Tanh", v), axis=1), 16),
+    "concatenation of columns": (lambda n, v: n.node("Concat", v, n.node("Tanh", v), axis=-1), 8),
+    "concatenation with a constant": (lambda n, v: n.node("Concat", v, n.weight(2, 4, 6, 10), axis=1), 12),
+    "split of channels": (lambda n, v: split(n, v, 1, 4, 4), 8),
+    "split of rows": (lambda n, v: split(n, v, 2, 1, 5), 8),
+    "slice of channels": (lambda n, v: cut(n, v, 4, 8, 1), 4),
+    "slice of rows": (lambda n, v: cut(n, v, 5, 0, 2, -2), 8),
+    "pad of rows and columns": (lambda n, v: n.node("Pad", v, axes(n, 0, 0, 1, 2, 0, 0, 0, 1)), 8),
+    "pad of channels": (lambda n, v: n.node("Pad", v, axes(n, 0, 4, 0, 0, 0, 8, 0, 0)), 20),
+    "max pool": (lambda n, v: n.node("MaxPool", v, kernel_shape=[2, 2]), 8),
+    "average pool": (lambda n, v: n.node("AveragePool", v, kernel_shape=[2, 3], strides=[1, 2]), 8),
+    "global pool": (lambda n, v: n.node("Mul", v, n.node("GlobalAveragePool", v)), 8),
+    "resize": (lambda n, v: n.node("Resize", v, "", n.constant(np.array([1, 1, 2, 2], np.float32))), 8),
+    "softmax of columns": (lambda n, v: n.node("Softmax", v, axis=3), 8),
+    "mean of space": (reduced("ReduceMean", 2, 3, keepdims=1), 8),
+    "mean of space, squeezed": (reduced("ReduceMean", 2, 3, keepdims=0), 8),
+    "largest channel": (reduced("ReduceMax", 1, keepdims=1), 8),
+    "sum of channels, squeezed": (reduced("ReduceSumSquare", 1, keepdims=0), 8),
+    "mean of all but the batch": (reduced("ReduceMean", 1, 2, 3, keepdims=1), 8),
+    "residual sum": (lambda n, v: n.node("Add", n.conv(v, 8, 8), v), 8),
+}
+
+
+def between_convolutions(build: Callable[[Net, str], str], channels: int) -> Net:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (2, 8, 6, 10)), 8, 8))
+    net.output(net.conv(build(net, value), channels, 8))
+    return net
+
+
+@pytest.mark.parametrize("what", ADAPTS)
+def test_what_stands_between_two_packed_convolutions_adapts_to_them(what: str) -> None:
+    legal, report = converted(between_convolutions(*ADAPTS[what]))
+    assert report.after.transposes == 2
+    assert {attributes["data_layout"] for attributes in layouts(legal, "Conv")} == {"NCHW4c"}
+
+
+@pytest.mark.parametrize(
+    ("build", "channels", "transposes"),
+    [
+        (lambda n, v: split(n, v, 1, 3, 5), 8, 4),
+        (lambda n, v: n.node("Pad", v, axes(n, 0, 1, 0, 0, 0, 3, 0, 0)), 12, 4),
+        (lambda n, v: n.node("Concat", n.weight(2, 2, 6, 10), v, n.weight(2, 2, 6, 10), axis=1), 12, 4),
+        # Four channels by fours are channels last: once unpacked, these need not be packed again.
+        (lambda n, v: cut(n, v, 2, 6, 1), 4, 3),
+        (lambda n, v: cut(n, v, 0, 8, 1, 2), 4, 3),
+    ],
+)
+def test_what_does_not_divide_a_packed_axis_is_unpacked(
+    build: Callable[[Net, str], str], channels: int, transposes: int
+) -> None:
+    assert converted(between_convolutions(build, channels))[1].after.transposes == transposes
+
+
+def test_a_packed_network_is_left_as_it_is() -> None:
+    legal, _ = converted(chain(8))
+    for backend, options in (("convert-layout", {"desired_layouts": PACKED}), ("onnx", {})):
+        twice, report = relayout.legalize(legal, load_backend(backend, options=options))
+        assert report.before == report.after
+        assert [node.op_type for node in twice.graph.node] == [node.op_type for node in legal.graph.node]
+
+
+def test_densely_concatenated_features_stay_packed() -> None:
+    net = Net()
+    value, channels = net.conv(net.input("x", (1, 4, 8, 8)), 4, 8), 8
+    for _ in range(4):
+        features = net.conv(net.node("Relu", net.node("Mul", value, net.weight(channels, 1, 1))), channels, 4)
+        value, channels = net.node("Concat", value, features, axis=1), channels + 4
+    net.output(value)
+    assert converted(net)[1].after.transposes <= 2
