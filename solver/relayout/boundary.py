@@ -13,15 +13,14 @@ from typing import cast
 import onnx_ir as ir
 
 from relayout.backend import TensorType
-from relayout.binding import fill, names_for
+from relayout.binding import bind, fill, is_tiled, names_for
 from relayout.candidates import FORMATS_PER_TENSOR, Spaces
 from relayout.choices import NodeChoice, Port, boundary_choice
 from relayout.contract import element_size
 from relayout.errors import InfeasibleError, UsageError
 from relayout.layout import Layout
-from relayout.memory_format import Atom, Order, normal_form, order_of, source_order
+from relayout.memory_format import Atom, Extent, Order, is_padded, normal_form, order_of, source_order, with_units
 from relayout.names import Names, conventional
-from relayout.rules import Axes
 from relayout.views import Operand, Tensors
 
 __all__ = ["ANY", "Boundary", "is_wildcard", "set_boundary", "tied_names"]
@@ -186,7 +185,8 @@ class _Ends:
         """Each end in the layout; the letters are its own, or those of the first that it is tied to and has some."""
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
-        orders = [_axes(operand, self._names.of(operand) or lent, wanted, where) for operand in operands]
+        pads = all(end.side == "input" for end in ends)
+        orders = [_order(operand, self._names.of(operand) or lent, wanted, where, pads=pads) for operand in operands]
         if len(set(orders)) > 1:
             raise UsageError(
                 "tied values cannot lie alike, for their axes have different names",
@@ -195,9 +195,12 @@ class _Ends:
                 found=", ".join(f"{e.value.name} {self._names.of(o)}" for e, o in zip(ends, operands, strict=True)),
                 hint="without a comma between them each is laid out by its own letters; `any` goes by places",
             )
-        for end, operand, axes in zip(ends, operands, orders, strict=True):
+        for end, operand, order in zip(ends, operands, orders, strict=True):
             choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
-            choice.add([choice.ports[0].format_of(axes)], order_of(axes), 0, [wanted])
+            format_ = _format(choice.ports[0], order)
+            if format_ is None:
+                raise _misfit(None, wanted, where)
+            choice.add([format_], order, 0, [wanted])
             yield choice
 
     def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:
@@ -260,10 +263,19 @@ def _orders(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
         view = port.operand.view
         for format_ in spaces.formats[port.operand.tensor]:
             own = view.from_root(format_)
-            # What feeds the graph transposes; it does not regroup dimensions.
-            if own is not None and all(atom.is_whole for atom in own):
+            if own is not None and len(ports) == 1 and _is_cut(own, view.extents, pads=port.is_result):
+                yield with_units(own, view.extents)
+            elif own is not None and all(atom.is_whole for atom in own):
                 # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.
                 yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(ports) > 1 else 1)
+
+
+def _is_cut(order: Order, extents: tuple[Extent, ...], *, pads: bool) -> bool:
+    """Whether axes are cut, in a way that the graph's caller can do and undo: by known extents, and padding only what
+    is fed."""
+    if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):
+        return False
+    return sum(not isinstance(extent, int) for extent in extents) <= 1
 
 
 def _completions(placed: Order, rank: int) -> Iterator[Order]:
@@ -292,6 +304,8 @@ def _format(port: Port, order: Order) -> Order | None:
 
 def _shown(choice: NodeChoice, order: Order, names: Names) -> list[str]:
     natural = order == source_order(len(order))
+    if any(not atom.is_whole for atom in order):
+        return [str(names.layout(port.operand, order) or ANY) for port in choice.ports]
     numbers = "as in the source" if natural else ",".join(str(atom.axis) for atom in order)
     return [names.in_order(port.operand, order) or numbers for port in choice.ports]
 
@@ -305,19 +319,19 @@ def is_wildcard(wanted: str) -> bool:
     return wanted == ANY or (wanted.strip("* \t") == "" and "*" in wanted)
 
 
-def _axes(operand: Operand, letters: str | None, wanted: str, where: str) -> Axes:
+def _order(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> Order:
     """The operand's axes in the order that the layout says, by these letters; stars stand for those that are left."""
     layout, rank = Layout.parse(wanted), len(operand.view.axes)
     names = names_for(layout, letters, rank)
+    if is_tiled(layout):
+        extents = operand.view.extents
+        order = bind(layout, names, extents, 1, pads=pads) if names is not None else None
+        if order is None or not _is_cut(order, extents, pads=pads):
+            raise _misfit(letters, wanted, where)
+        return order
     filled = fill(layout.names, names) if names is not None else None
     if names is None or filled is None:
-        raise UsageError(
-            "the layout does not fit the tensor",
-            where=where,
-            expected=f"the letters of {letters} in any order" if letters else "a tensor whose axes have names",
-            found=wanted,
-            hint="the letters are those of the operators that use the tensor; `any` lets the solver choose",
-        )
+        raise _misfit(letters, wanted, where)
     axes = tuple(names.index(name) for name in filled)
     tensor = TensorType(element_size(operand.tensor.root), tuple(operand.view.extents[axis] for axis in axes))
     factors = tensor.stride_factors()
@@ -325,4 +339,14 @@ def _axes(operand: Operand, letters: str | None, wanted: str, where: str) -> Axe
         raise InfeasibleError(
             "no conversion provides alignment or black boxes", conflict=(f"{where}: requires {layout}",)
         )
-    return axes
+    return order_of(axes)
+
+
+def _misfit(letters: str | None, wanted: str, where: str) -> UsageError:
+    return UsageError(
+        "the layout does not fit the tensor",
+        where=where,
+        expected=f"the letters of {letters} in any order" if letters else "a tensor whose axes have names",
+        found=wanted,
+        hint="the letters are those of the operators that use the tensor; `any` lets the solver choose",
+    )

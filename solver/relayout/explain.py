@@ -3,15 +3,16 @@ boundary."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import onnx_ir as ir
 
 from relayout.choices import NodeChoice
 from relayout.formulation import Formulation, Touch
-from relayout.memory_format import Atom, Order, source_order
+from relayout.memory_format import Atom, Order, source_order, with_units
 from relayout.names import Names
+from relayout.paths import dims_shape, one_each, steps_of
 from relayout.report import BoundaryValue, Conversion, Crossing, RequiredBy
 from relayout.rules import extents_of
 from relayout.views import Operand
@@ -92,9 +93,23 @@ def _laid(value: ir.Value, operand: Operand | None, order: Order | None, names: 
     extents = extents_of(value)
     if operand is None or order is None or order == source_order(len(order)):
         return {"shape": extents, "layout": names.of(operand) if operand is not None else None}
+    if extents is not None and any(not atom.is_whole for atom in order):
+        dims = one_each(order)
+        steps = steps_of(one_each(source_order(len(extents))), dims, extents)
+        return {
+            "shape": tuple(dims_shape(dims, extents)),
+            "transform": tuple(_in_numbers(step) for step in steps),
+            "layout": str(names.layout(operand, order) or "") or None,
+        }
     axes = tuple(atom.axis for atom in order)
     shape = tuple(extents[axis] for axis in axes) if extents is not None else None
     return {"shape": shape, "order": axes, "layout": names.in_order(operand, order)}
+
+
+def _in_numbers(step: Mapping[str, Any]) -> dict[str, Any]:
+    """The step with -1 for an extent that is known at run time only."""
+    numbers = {key: [n if isinstance(n, int) else -1 for n in field] for key, field in step.items() if key != "op"}
+    return {"op": step["op"], **numbers}
 
 
 def who(choice: NodeChoice, port: int) -> str:
@@ -129,7 +144,9 @@ def shown(formulation: Formulation, operand: Operand, format_: Order) -> str:
     letters = formulation.requirements.names.of(operand)
     own = operand.view.from_root(format_)
     if own is None or not all(a.is_whole for a in own):
-        return ",".join(_atom_text(a) for a in format_)
+        full = with_units(own, operand.view.extents) if own is not None else None
+        layout = formulation.requirements.names.layout(operand, full) if full is not None else None
+        return str(layout) if layout is not None else ",".join(_atom_text(a) for a in format_)
     axes = [a.axis for a in own]
     for axis in range(len(operand.view.axes)):
         if axis not in axes:

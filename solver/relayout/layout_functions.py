@@ -22,7 +22,7 @@ from relayout.paths import Dims, one_each
 from relayout.physical import Emitter, Physical
 from relayout.roles import DATA, KERNEL, has_roles, input_role, is_transposed, result_role, spatial_letters
 
-__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_function", "with_bodies"]
+__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_body", "ensure_function", "with_bodies"]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
@@ -78,9 +78,14 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
         if node.domain == DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
-            node.overload = ensure_function(model, _signature(node))
+            ensure_body(model, node)
     completed: onnx.ModelProto = ir.to_proto(model)
     return completed
+
+
+def ensure_body(model: ir.Model, node: ir.Node) -> None:
+    """Let `node`, an operator of our domain with its layouts in attributes, call a function that is its body."""
+    node.overload = ensure_function(model, _signature(node))
 
 
 def drop_unused(model: ir.Model) -> None:

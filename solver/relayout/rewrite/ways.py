@@ -13,11 +13,13 @@ import onnx_ir as ir
 from relayout.choices import FreeForm, LaidForm, NodeChoice, Port
 from relayout.errors import InternalError
 from relayout.formulation import Made
+from relayout.layout_functions import DOMAIN, ensure_body
 from relayout.memory_format import Atom, Extent, Order, normal_form
 from relayout.paths import Dims, dims_shape, steps_of
 from relayout.physical import Physical
 from relayout.rewrite.dims import port_dims, root_dims
 from relayout.rewrite.workshop import Workshop
+from relayout.roles import has_roles
 from relayout.rules import Axes, Free, extents_of
 from relayout.writing import Extents
 
@@ -54,7 +56,11 @@ class _Way:
             self._shop.model.opset_imports.setdefault(domain, version)
         kind = like if like is not None else next((value for value in inputs if value is not None), None)
         stem = f"{self._stem}_{operator}" if operator else self._stem
-        return self._shop.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
+        made = self._shop.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
+        node = made.producer()
+        if domain == DOMAIN and node is not None and has_roles(node):
+            ensure_body(self._shop.model, node)
+        return made
 
 
 class NodeWay(_Way):
