@@ -35,8 +35,8 @@ def run(*command: str | Path) -> str:
 PUBLIC = {
     "relayout": """
         Backend BackendError Implementation InfeasibleError InputError InternalError Layout LayoutSyntaxError
-        OutOfTimeError RelayoutError Reordering Report TensorType UsageError Verification explain legalize load_backend read_model
-        verify write_model
+        OutOfTimeError RelayoutError Reordering Report TensorType UsageError Verification explain legalize load_backend
+        read_model verify write_model
     """,
     "relayout_backends": "",
     "relayout_api": "",

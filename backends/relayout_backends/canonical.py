@@ -4,8 +4,8 @@ Glow's rule: an operator that works element by element, or is on the list of tho
 nothing; of every other one the operands of rank 4 must be NHWC. Operators that Glow does not have are asked nothing
 either. A filter's NHWC has the output channels first: OHWI.
 
-GatherND and ScatterND tell axes by their place and by nothing else, so there is no saying them of NHWC data: they are as
-ONNX has them.
+GatherND and ScatterND tell axes by their place and by nothing else, so there is no saying them of NHWC data: they are
+as ONNX has them.
 
 Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,

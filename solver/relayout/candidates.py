@@ -27,7 +27,10 @@ Answer = TypeVar("Answer")
 class Geometry:
     """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
 
-    __slots__ = ("_apart", "_beside", "_extended", "_formats", "_mixed", "_named", "_operands", "_padded", "_steps", "extents")
+    __slots__ = (
+        *("_apart", "_beside", "_extended", "_formats", "_mixed", "_named", "_operands", "_padded", "_steps"),
+        "extents",
+    )
 
     def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
         # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
@@ -185,7 +188,8 @@ class Spaces:
     def geometry(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Geometry:
         """The geometry of a space of `rule`, shared by all spaces of the same."""
         views = tuple([(o.view.axes, o.view.extents, o.view.root_extents, axes) for o, axes in operands])
-        key = (rule.extents, rule.splits, rule.mixes, rule.scrambles, tuple(rule.steps.items()), rule.zeros, tuple(rule.beside.items()), views)
+        steps, beside = tuple(rule.steps.items()), tuple(rule.beside.items())
+        key = (rule.extents, rule.splits, rule.mixes, rule.scrambles, steps, rule.zeros, beside, views)
         found = self._geometries.get(key)
         if found is None:
             found = self._geometries[key] = Geometry(rule, operands)

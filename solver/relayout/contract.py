@@ -79,7 +79,7 @@ class Contract:
     def fault(
         self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
     ) -> str | None:
-        """The first port that, with these dimensions, does not meet the wish. `letters` are the operator's own names."""
+        """The first port that, with these dimensions, does not meet the wish. `letters`: the operator's own names."""
         place = wish.implementation.place
         for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True):
             if layout is not None and not self._meets(port, layout, dims, own or self._names.of(port.operand), place):

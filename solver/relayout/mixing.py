@@ -1,7 +1,7 @@
 """Operators that do not mind how the index of an axis is scrambled, as long as all operands that share it follow.
 
-A convolution sums over its input channels in any order if the kernel has them in the same one; a matrix product over its
-contracted axis. So a channel shuffle before it, or a Flatten of channels-last data, is nothing but other constants.
+A convolution sums over its input channels in any order if the kernel has them in the same one; a matrix product over
+its contracted axis. So a channel shuffle before it, or a Flatten of channels-last data, is nothing but other constants.
 """
 
 from __future__ import annotations

@@ -190,7 +190,8 @@ class Emitter:
         if self.opset < 10:
             window = {"starts": [0], "ends": [end], "axes": [stage.place]}
             return self.node("Slice", [value], window, value, shape, stem)
-        bounds = [self.integers(f"{stem}_{what}", [n]) for what, n in (("start", 0), ("end", end), ("axis", stage.place))]
+        numbers = {"start": 0, "end": end, "axis": stage.place}
+        bounds = [self.integers(f"{stem}_{what}", [number]) for what, number in numbers.items()]
         return self.node("Slice", [value, *bounds], {}, value, shape, stem)
 
     def _units(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
@@ -218,14 +219,12 @@ def _static_target(
     """The shape input of a Reshape: numbers, 0 where a dimension stays in its place, one -1; None if that won't do."""
     if 0 in extents:
         return None  # 0 would mean "as it was", and -1 nothing at all
+    source, own_shape = source or (), own_shape or ()
     shape: list[int] = []
     for place, extent in enumerate(dims_shape(target, extents)):
-        if isinstance(extent, int):
-            shape.append(extent)
-        elif (source is not None and place < len(source) and source[place] == target[place]) or (own_shape is not None and place < len(own_shape) and _same(own_shape[place], extent)):
-            shape.append(0)
-        else:
-            shape.append(-1)
+        same_atoms = place < len(source) and source[place] == target[place]
+        same_extent = place < len(own_shape) and _same(own_shape[place], extent)
+        shape.append(extent if isinstance(extent, int) else 0 if same_atoms or same_extent else -1)
     return shape if shape.count(-1) <= 1 else None
 
 

@@ -252,7 +252,13 @@ class _Nodes:
                 self._spaces.add_order(space, order)
 
     def _accepted_somewhere(
-        self, choice: NodeChoice, rule: Free, axes_of: Orders, places: list[list[Wish]], geometry: Geometry, order: Order
+        self,
+        choice: NodeChoice,
+        rule: Free,
+        axes_of: Orders,
+        places: list[list[Wish]],
+        geometry: Geometry,
+        order: Order,
     ) -> tuple[tuple[Wish, FreeForm, int], ...] | None:
         """How the node runs in this order on each device that takes it, at which cost beyond the wish's own; None
         where there is none."""
@@ -283,9 +289,8 @@ class _Nodes:
                 if form is not None and not scrambled:
                     return wish, form, 0
                 if rule.write is not None:
-                    form = next(
-                        (f for p in placements(dims, rank) if rule.writes((f := FreeForm(p, rewritten=True)).axes)), None
-                    )
+                    rewritten = (FreeForm(place, rewritten=True) for place in placements(dims, rank))
+                    form = next((form for form in rewritten if rule.writes(form.axes)), None)
                     if form is not None:
                         return wish, form, self._traffic(choice, rule, rule.extra(form.axes))
                 continue

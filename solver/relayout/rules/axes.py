@@ -313,11 +313,10 @@ def slice_(node: Reading) -> Free:
     def edit_steps(order: Axes, strides: Mapping[int, int]) -> Edit:
         bounds = [windows.get(a, (0, 0)) for a in sliced]
         firsts, lasts = node.integers(1), node.integers(2)
-        starts = [b[0] // strides[a] if strides.get(a, 1) > 1 else n for a, b, n in zip(sliced, bounds, firsts, strict=True)]
-        ends = [b[1] // strides[a] if strides.get(a, 1) > 1 else n for a, b, n in zip(sliced, bounds, lasts, strict=True)]
-        return Edit(
-            constants={1: np.array(starts, np.int64), 2: np.array(ends, np.int64), **edit(order).constants}
-        )
+        units = [strides.get(a, 1) for a in sliced]
+        starts = [b[0] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, firsts, strict=True)]
+        ends = [b[1] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, lasts, strict=True)]
+        return Edit(constants={1: np.array(starts, np.int64), 2: np.array(ends, np.int64), **edit(order).constants})
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     steps = _steps({a: (extents[a], *window) for a, window in windows.items()})

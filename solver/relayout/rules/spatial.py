@@ -43,8 +43,8 @@ def _named(
     """Data operands that lie alike; `allows_native` says which orders ONNX's own operator takes.
 
     "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
-    spatial axes in any order. `write` writes the operator in any order, given the channel axis and the spatial ones, and
-    reads and writes the data `passes` times more than the operator does.
+    spatial axes in any order. `write` writes the operator in any order, given the channel axis and the spatial ones,
+    and reads and writes the data `passes` times more than the operator does.
     """
     extents = node.extents(0)
     rank = len(extents)
