@@ -21,6 +21,7 @@ from relayout.verify.blocked_types import (
     Type,
     extent,
     noted,
+    reads_plain,
     types_of,
 )
 from relayout.verify.contract import node_label
@@ -104,7 +105,7 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
                 node, 0, f"a multiple of {_GRAIN} channels", str(channels), "onnxruntime refuses these channels"
             )
         return
-    wants_blocks = node.op_type != "Conv" or not _reads_plain(node, size)
+    wants_blocks = node.op_type != "Conv" or not reads_plain(node, size)
     places = (0, 3) if node.op_type == "Conv" else (0,)
     for n in places:
         kind = operands[n] if n < len(operands) else None
@@ -120,12 +121,6 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
         yield from _check_kernel(node, operands[0], size, wants_blocks)
     if node.op_type == "ReorderOutput":
         yield from _check_crop(node, operands[0], size)
-
-
-def _reads_plain(node: ir.Node, size: int | None) -> bool:
-    """Whether onnxruntime's blocked convolution takes its data as plain: one group of fewer channels than a block."""
-    channels = extent(node.inputs[0], 1)
-    return node.attributes.get_int("group", 1) == 1 and channels is not None and channels < (size or _SIZES[1])
 
 
 def _check_kernel(node: ir.Node, data: Type | None, size: int | None, reads_blocks: bool) -> Iterator[Finding]:

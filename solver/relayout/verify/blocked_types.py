@@ -6,7 +6,7 @@ C/block, H, W, block. Their nodes note the size of the block, and how many of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -14,7 +14,18 @@ import onnx_ir as ir
 from relayout.verify.derivation import walk
 from relayout.verify.operators import is_elementwise, named
 
-__all__ = ["BLOCKED_DOMAIN", "BLOCK_KEY", "PLAIN", "POINTWISE", "STANDARD", "Type", "extent", "noted", "types_of"]
+__all__ = [
+    "BLOCKED_DOMAIN",
+    "BLOCK_KEY",
+    "PLAIN",
+    "POINTWISE",
+    "STANDARD",
+    "Type",
+    "extent",
+    "noted",
+    "reads_plain",
+    "types_of",
+]
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 BLOCK_KEY = "relayout.block"
@@ -23,6 +34,7 @@ CHANNELS_KEY = "relayout.channels"
 STANDARD = ("", "ai.onnx")
 # One operand by itself, place by place; any further operand is a parameter.
 POINTWISE = frozenset({"Bernoulli", "Cast", "CastLike", "Clip", "DequantizeLinear", "Dropout", "QuantizeLinear"})
+_LARGEST = 16
 _NOT_FINITE_AT_ZERO = frozenset({"Div", "Log", "Mod", "Reciprocal"})
 
 
@@ -44,14 +56,49 @@ def types_of(model: ir.Model) -> dict[ir.Value, Type]:
     nodes = list(walk(model.graph))
     if not any(node.domain == BLOCKED_DOMAIN for node in nodes):
         return {}
-    types = {value: PLAIN for value in model.graph.inputs if value.shape is not None and len(value.shape) == 4}
+    types = {value: PLAIN for value in model.graph.inputs if extent(value, 1) is not None and not _one_place(value)}
+    _carry_forward(nodes, types)
+    # A view may have made blocks of anything: what is read as blocks, and not known to be plain, is meant to be some.
+    for node in reversed(nodes):
+        for value in _wanted_in_blocks(node, types):
+            types.setdefault(value, Type(True, noted(node, BLOCK_KEY)))
+    _carry_forward(nodes, types)
+    return types
+
+
+def _carry_forward(nodes: Sequence[ir.Node], types: dict[ir.Value, Type]) -> None:
     for node in nodes:
         operands = [types.get(value) if value is not None else None for value in node.inputs]
         for result in node.outputs:
             kind = _made(node, operands, result)
-            if kind is not None:
+            if kind is not None and not _one_place(result):
                 types[result] = kind
-    return types
+
+
+def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type]) -> list[ir.Value]:
+    """The operands that must be blocked, given what this node is or what it makes."""
+    if node.domain == BLOCKED_DOMAIN:
+        plain = node.op_type == "ReorderInput" or reads_plain(node, noted(node, BLOCK_KEY))
+        operands = [*([] if plain else node.inputs[:1]), *(node.inputs[3:4] if node.op_type == "Conv" else [])]
+    elif any(result in types and types[result].is_blocked for result in node.outputs):
+        parameters = 1 if node.op_type in POINTWISE or node.op_type in ("Slice", "Split") else len(node.inputs)
+        operands = list(node.inputs[:parameters])
+    else:
+        return []
+    full = extent(node.outputs[0], 2), extent(node.outputs[0], 3)
+    return [
+        value
+        for value in operands
+        if value is not None and not value.is_initializer() and not _one_place(value) and extent(value, 1) is not None
+        if node.domain == BLOCKED_DOMAIN or (extent(value, 2), extent(value, 3)) == full
+    ]
+
+
+def reads_plain(node: ir.Node, size: int | None) -> bool:
+    """Whether this is a blocked convolution that takes its data as plain: one group of fewer channels than a block."""
+    channels = extent(node.inputs[0], 1)
+    one_group = node.op_type == "Conv" and node.attributes.get_int("group", 1) == 1
+    return one_group and channels is not None and channels < (size or _LARGEST)
 
 
 def _made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
@@ -93,8 +140,6 @@ def _along(node: ir.Node, known: Sequence[Type], result: ir.Value) -> Type:
 def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
     if node.op_type == "ReorderOutput":
         return PLAIN
-    if extent(result, 2) == 1 and extent(result, 3) == 1:
-        return None  # one place an image: blocks and plain data are the same memory
     size, channels = noted(node, BLOCK_KEY), noted(node, CHANNELS_KEY)
     if node.op_type == "ReorderInput":
         channels = extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
@@ -102,6 +147,11 @@ def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.
         channels = operands[0].channels
         size = size or operands[0].size
     return Type(True, size, channels)
+
+
+def _one_place(value: ir.Value) -> bool:
+    """Whether an image has one place: blocks and plain data are the same memory then."""
+    return extent(value, 2) == extent(value, 3) == 1
 
 
 def noted(node: ir.Node, key: str) -> int | None:
