@@ -27,6 +27,7 @@ ROUNDS = 4
 DECISIONS = 12
 INTEGRAL = 0.999
 CLEAR = 0.9
+SHARE = 10
 
 
 def minimise(problem: Problem, clock: Clock, known: int | None = None) -> Outcome:
@@ -62,13 +63,18 @@ class _Search:
 
     def closes(self, kernel: Kernel, *, exact: bool) -> bool:
         """Bound, thin out and eliminate until nothing is left; CP-SAT gets what stays, if the answer must be exact."""
+        # Roughly first: what that leaves is mostly less, and the next solution starts no earlier.
+        precise = False
         for _ in range(ROUNDS):
             kernel.eliminate(SMALL_CELLS)
             if self.closed(kernel):
                 return True
             if self.cost >= FORBIDDEN:
                 self.offer(kernel, guess(kernel.network.copy(), kernel.alive, SMALL_CELLS, clock=self.clock))
-            relaxation = relax(kernel.network, kernel.alive, self.clock, precise=exact)
+            relaxation = relax(kernel.network, kernel.alive, self.clock, precise=precise)
+            if relaxation is None and exact and not precise:
+                precise = True
+                continue
             if relaxation is None:
                 break
             kernel.settle(relaxation)
@@ -80,8 +86,9 @@ class _Search:
             fewer = kernel.thin(self.cost - 1 - kernel.paid)
             if self.closed(kernel) or (kernel.finish(LARGE_CELLS) and self.closed(kernel)):
                 return True
-            if not fewer:
+            if not fewer and (precise or not exact):
                 break
+            precise = exact
         return exact and self.by_cpsat(kernel)
 
     def closed(self, kernel: Kernel) -> bool:
@@ -124,13 +131,14 @@ def _dived(kernel: Kernel, values: dict[int, list[float]], clock: Clock) -> Stat
     if not fractional:
         return None
     for _ in range(DECISIONS):
-        clearest = max(fractional, key=lambda x: _clarity(kernel.network, x, values[x]))
+        clearest = sorted(fractional, key=lambda x: _clarity(kernel.network, x, values[x]), reverse=True)
+        decided = set(clearest[: 1 + len(clearest) // SHARE])
         for x in left:
-            if x == clearest or max(values[x]) > CLEAR:
+            if x in decided or max(values[x]) > CLEAR:
                 left[x] = [left[x][values[x].index(max(values[x]))]]
                 values[x] = [1.0]
         rest = {x for x in left if len(left[x]) > 1}
-        again = relax(restrict(kernel.network, left, FORBIDDEN - 1), rest, clock) if rest else None
+        again = relax(restrict(kernel.network, left, FORBIDDEN - 1), rest, clock, precise=False) if rest else None
         if again is None:
             break
         values.update(again.values)
