@@ -20,7 +20,7 @@ from relayout.writing import Extents, Rewrite, Writing
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["BLOCK_KEY", "CHANNELS_KEY", "DOMAIN", "SIZES", "Blocks", "blocked_way", "probe"]
+__all__ = ["BLOCK_KEY", "CHANNELS_KEY", "DOMAIN", "SIZES", "Blocks", "blocked_way", "probe", "zeros_after"]
 
 DOMAIN = "com.microsoft.nchwc"
 BLOCK_KEY = "relayout.block"
@@ -42,6 +42,10 @@ class Blocks:
         'NCHWc[tile:16]'
         """
         return Layout.parse(f"NCHWc[tile:{self.size}]")
+
+    def is_blocked(self, layout: Layout) -> bool:
+        """Whether this is the layout of a value in these blocks, padded or not."""
+        return layout.names == "NCHWc" and layout.tile(4) == self.size
 
     def padded(self, channels: int) -> int:
         """The channels that are in memory: `channels` rounded up to whole blocks.
@@ -92,6 +96,17 @@ def blocked_way(node: ir.Node, blocks: Blocks, rewrite: Rewrite) -> Implementati
         rewrite=rewrite,
         pads=True,
     )
+
+
+def zeros_after(writing: Writing, value: ir.Value, shape: Extents, axis: int, count: int) -> ir.Value:
+    """`value` with `count` zeros after it along `axis`, so that it has this shape, when the model runs."""
+    import numpy as np
+
+    pads = [0] * (2 * len(shape))
+    pads[len(shape) + axis] = count
+    if writing.opset < 11:
+        return writing.emit("Pad", [value], {"pads": pads}, shape=shape)
+    return writing.emit("Pad", [value, writing.constant("pads", np.array(pads, np.int64))], shape=shape)
 
 
 @cache

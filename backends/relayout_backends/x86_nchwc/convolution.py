@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from relayout.backend import Implementation, rank_of
 from relayout.layout import Layout
 from relayout.writing import Writing
-from relayout_backends.x86_nchwc.blocks import Blocks
+from relayout_backends.x86_nchwc.blocks import Blocks, zeros_after
 from relayout_backends.x86_nchwc.costs import multiplying, multiplying_depthwise
-from relayout_backends.x86_nchwc.normalization import zeros_after
 from relayout_backends.x86_nchwc.shapes import attributes, channels_of, extents, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _bias(writing: Writing, outputs: int, padded: int) -> ir.Value:
     extra = padded - outputs
     if is_known(writing.node.inputs[2]):
         return writing.laid(2, [{"op": "pad", "pads": [0, extra]}] if extra else [])
-    return zeros_after(writing, writing.read(2), outputs, padded) if extra else writing.read(2)
+    return zeros_after(writing, writing.read(2), (padded,), 0, extra) if extra else writing.read(2)
 
 
 def _plain_cost(shape: _Shape, places: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from relayout.backend import Implementation
 from relayout.writing import Writing
-from relayout_backends.x86_nchwc.blocks import Blocks, blocked_way
+from relayout_backends.x86_nchwc.blocks import Blocks, blocked_way, zeros_after
 from relayout_backends.x86_nchwc.shapes import channels_of, extents, is_float_image, numbers
 
 if TYPE_CHECKING:
@@ -62,16 +62,8 @@ def _computed(writing: Writing, channels: int, padded: int) -> tuple[ir.Value, i
     factor = writing.emit("Div", [scale, spread], shape=shape)
     offset = writing.emit("Sub", [shift, writing.emit("Mul", [mean, factor], shape=shape)], shape=shape)
     if padded > channels:
-        factor, offset = (zeros_after(writing, vector, channels, padded) for vector in (factor, offset))
+        factor, offset = (zeros_after(writing, vector, (padded,), 0, padded - channels) for vector in (factor, offset))
     kernel = (padded, 1, 1, 1)
     return writing.emit(
         "Reshape", [factor, writing.constant("shape", np.array(kernel, np.int64))], shape=kernel
     ), offset
-
-
-def zeros_after(writing: Writing, vector: ir.Value, length: int, padded: int) -> ir.Value:
-    """A vector of `length` with zeros after it, so that it is `padded` long, when the model runs."""
-    pads = [0, padded - length]
-    if writing.opset < 11:
-        return writing.emit("Pad", [vector], {"pads": pads}, shape=(padded,))
-    return writing.emit("Pad", [vector, writing.constant("pads", np.array(pads, np.int64))], shape=(padded,))
