@@ -263,7 +263,8 @@ def _orders(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
         view = port.operand.view
         for format_ in spaces.formats[port.operand.tensor]:
             own = view.from_root(format_)
-            if own is not None and len(ports) == 1 and _is_cut(own, view.extents, pads=port.is_result):
+            # A caller can cut what he feeds; what he gets has the axes that he knows.
+            if own is not None and len(ports) == 1 and port.is_result and _is_cut(own, view.extents, pads=True):
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
                 # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.
