@@ -142,7 +142,8 @@ def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.
         return PLAIN
     size, channels = noted(node, BLOCK_KEY), noted(node, CHANNELS_KEY)
     if node.op_type == "ReorderInput":
-        channels = extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
+        # Channels that are no multiple of four were filled up before, and the node says how many there are.
+        channels = channels or extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
     elif node.op_type != "Conv" and operands[0] is not None:
         channels = operands[0].channels
         size = size or operands[0].size

@@ -1,0 +1,39 @@
+"""Random convolutional networks come out with the same numbers and without a finding, blocked by choice or by force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+import pytest
+from random_convolutions import draw_network
+
+import relayout
+from relayout.backend import Implementation
+from relayout_backends.x86_nchwc import X86Nchwc
+
+pytest.importorskip("onnxruntime")
+
+
+class Blocked(X86Nchwc):
+    """Everything that can be blocked is."""
+
+    name = "blocked"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        ways = super().implementations(node)
+        return [way if way.rewrite is not None else replace(way, cost=way.cost + 10**8) for way in ways]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_network_keeps_its_numbers(seed: int) -> None:
+    source = draw_network(seed)
+    if not source.graph.output:
+        pytest.skip("nothing was drawn")
+    backend = Blocked() if seed % 2 else X86Nchwc()
+    legal, _ = relayout.legalize(source, backend)
+    verification = relayout.verify(legal, X86Nchwc(), against=source)
+    assert [finding for finding in verification.findings if finding.severity == "error"] == []
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
