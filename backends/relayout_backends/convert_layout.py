@@ -22,6 +22,7 @@ from relayout.roles import (
     DATA,
     KERNEL,
     OTHER,
+    has_roles,
     input_role,
     is_transposed,
     kernel_input,
@@ -72,25 +73,19 @@ class ConvertLayout(Backend):
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         wish = self._wish(node)
-        if wish is not None or node.op_type not in _FOLLOWERS or self._is_skipped(node) or _is_packed(node):
+        if wish is not None or node.op_type not in _FOLLOWERS or self._is_skipped(node) or not has_roles(node):
             return (_implementation(node, wish),)
         followed = [Wish(data) for data in self._followed if _runs(node, Wish(data))]
         return [_implementation(node, each) for each in (None, *followed)]
 
     def _wish(self, node: ir.Node) -> Wish | None:
-        if not node.inputs or _is_packed(node):
+        if not has_roles(node) or not node.inputs:
             return None
         wish = self._wishes.get((node.op_type, rank_of(node.inputs[0])))
         return wish if wish is not None and _runs(node, wish) and not self._is_skipped(node) else None
 
     def _is_skipped(self, node: ir.Node) -> bool:
         return node.name in self._skipped or (self._counts and _number(node) in self._skipped)
-
-
-def _is_packed(node: ir.Node) -> bool:
-    """Whether the source itself has the node in a packed layout: there it stays."""
-    own = own_layout(node, DATA, 0)
-    return any(own.tile(i) is not None for i in range(own.rank))
 
 
 def _number(node: ir.Node) -> int | None:
@@ -145,7 +140,7 @@ def _implementation(node: ir.Node, wish: Wish | None) -> Implementation:
 def _input_layout(node: ir.Node, n: int, wish: Wish | None) -> Layout:
     role, rank = input_role(node, n), rank_of(node.inputs[n])
     if wish is None:
-        return Layout.any(rank) if _is_packed(node) else own_layout(node, role, rank)
+        return own_layout(node, role, rank)
     if role == KERNEL:
         return wish.kernel or _default_kernel(node, wish.data)
     return wish.data if role == DATA else Layout.any(rank)
@@ -154,7 +149,7 @@ def _input_layout(node: ir.Node, n: int, wish: Wish | None) -> Layout:
 def _result_layout(node: ir.Node, n: int, wish: Wish | None) -> Layout:
     role, rank = result_role(node, n), rank_of(node.outputs[n])
     if wish is None:
-        return Layout.any(rank) if _is_packed(node) else own_layout(node, role, rank, is_result=True)
+        return own_layout(node, role, rank, is_result=True)
     return (wish.result or wish.data) if role == DATA else Layout.any(rank)
 
 

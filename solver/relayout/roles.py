@@ -70,8 +70,11 @@ _SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
 
 
 def has_roles(node: ir.Node) -> bool:
-    """Whether `node` is an operator whose axes have names, such as Conv, a pool or BatchNormalization."""
-    return node.op_type in _ROLES and node.domain in _DOMAINS
+    """Whether `node` is an operator whose axes have names, such as Conv, a pool or BatchNormalization.
+
+    One that the source has in a packed layout stays as it is: its operands have more dimensions than it has axes.
+    """
+    return node.op_type in _ROLES and node.domain in _DOMAINS and not _is_packed(node)
 
 
 def input_role(node: ir.Node, n: int) -> str:
@@ -135,6 +138,21 @@ def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) 
             expected=error.expected,
             found=f"{error.found} in {text!r}, column {error.column}",
         ) from error
+
+
+def _is_packed(node: ir.Node) -> bool:
+    if node.domain != "relayout" or "data_layout" not in node.attributes:
+        return False
+    return _has_tiles(node.attributes["data_layout"].as_string())
+
+
+@lru_cache(maxsize=256)
+def _has_tiles(text: str) -> bool:
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        return False  # own_layout says so
+    return any(layout.tile(i) is not None for i in range(layout.rank))
 
 
 def _role(node: ir.Node, side: int, n: int) -> str:

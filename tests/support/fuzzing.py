@@ -25,8 +25,9 @@ from relayout.report import Report
 from relayout.roles import OPERATORS, kernel_input
 from relayout.totals import totals
 from relayout.verify import verify
+from relayout.verify.arrangement import ATOMS, ORDER, parse_atoms
 
-__all__ = ["Failure", "Settings", "check", "draw_settings", "runs"]
+__all__ = ["Failure", "Settings", "check", "draw_settings", "laid", "runs"]
 
 # How often a shipped backend is drawn, where that is not once.
 _OFTEN = {"onnx": 5, "nhwc": 3, "convert-layout": 3, "auto-nhwc": 2, "x86-nchwc": 2}
@@ -120,7 +121,7 @@ def _desired_layouts(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
 def _packed(draw: random.Random, operator: str, spatial: str) -> list[str]:
     """Channels by a few, in the data alone or in the kernel too."""
     tile = draw.choice([2, 2, 3, 4])
-    data = draw.choice([f"NC{spatial}{tile}c", f"NC{spatial}{tile}c", f"N{spatial}C{tile}c"])
+    data = f"NC{spatial}{tile}c"
     kernels = [f"OI{spatial}{tile}i{tile}o", f"OI{spatial}{tile}o", f"O{spatial}I"]
     return [data] if kernel_input(operator) is None else [data, draw.choice(kernels)]
 
@@ -213,15 +214,14 @@ def _numbers(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, kind: st
         return [Failure("names", f"{[v.name for v in (*legal.graph.input, *legal.graph.output)]}")]
     feeds = {}
     for value in legal.graph.input:
-        array = graph.feeds[value.name]
-        feeds[value.name] = array.transpose(_order(value, array.ndim)).copy(order="C")
+        feeds[value.name] = laid(value, graph.feeds[value.name])
     try:
         got = run(legal, feeds)
     except Exception as error:
         return [Failure(f"{kind}, cannot run", _line(error))]
     found = []
     for value, one, other in zip(legal.graph.output, facts.numbers, got, strict=True):
-        one = one.transpose(_order(value, one.ndim))
+        one = laid(value, one)
         if one.shape != other.shape or one.dtype != other.dtype:
             found.append(
                 Failure(f"{kind}, shape", f"{value.name}: {one.shape} {one.dtype}, got {other.shape} {other.dtype}")
@@ -238,9 +238,16 @@ def _numbers(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, kind: st
     return found
 
 
-def _order(value: onnx.ValueInfoProto, rank: int) -> tuple[int, ...]:
+def laid(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
+    """The source's array as the legal model's input or output holds it."""
     told = {entry.key: entry.value for entry in value.metadata_props}
-    return tuple(int(a) for a in told["relayout.order"].split(",")) if "relayout.order" in told else tuple(range(rank))
+    if ATOMS in told:
+        arrangement = parse_atoms(told[ATOMS])
+        arranged = arrangement.of(array) if arrangement is not None else None
+        assert arranged is not None, f"{value.name}: {told[ATOMS]} of {array.shape}"
+        return np.ascontiguousarray(arranged)
+    order = [int(axis) for axis in told[ORDER].split(",")] if ORDER in told else list(range(array.ndim))
+    return np.ascontiguousarray(array.transpose(order)).reshape([array.shape[axis] for axis in order])
 
 
 def _accounts(
@@ -309,7 +316,7 @@ def _again(facts: _Facts, legal: onnx.ModelProto, report: Report, settings: Sett
     except Exception as error:
         return [_crash("again", error)]
     # What a decomposition cost is not asked of its parts again.
-    if second.cost > report.cost and all(shape is not None and shape.is_static() for shape in facts.legal):
+    if second.cost > report.cost and facts.all_shapes_known:
         return [Failure("again, cost", f"{report.cost} first, {second.cost} the second time")]
     if second.cost != report.cost and not facts.all_shapes_known:
         return []  # what is not known of a shape is priced by what is known of its neighbours

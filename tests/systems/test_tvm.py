@@ -406,7 +406,6 @@ BETWEEN: dict[str, Callable[[Net, str], str]] = {
         "Resize", v, "", n.constant(np.array([1, 1, 2, 3], np.float32)), mode="linear"
     ),
     "cubic resize": lambda n, v: n.node("Resize", v, "", "", axes(n, 2, 8, 5, 7), mode="cubic"),
-    "group norm": lambda n, v: n.node("GroupNormalization", v, n.weight(4), n.weight(4), num_groups=4),
     "response norm": lambda n, v: n.node("LRN", v, size=3),
     "space to depth and back": lambda n, v: n.node(
         "DepthToSpace", n.node("Relu", n.node("SpaceToDepth", v, blocksize=2)), blocksize=2
@@ -447,6 +446,14 @@ def between_convolutions(build: Callable[[Net, str], str], channels: int = 8) ->
 @pytest.mark.parametrize("what", BETWEEN)
 def test_what_stands_between_two_convolutions_adapts_to_them(what: str) -> None:
     assert converted(between_convolutions(BETWEEN[what]))[1].after.transposes == 2
+
+
+def test_group_norm_adapts_too() -> None:
+    net = Net(opset=21)
+    value = net.node("Relu", net.conv(net.input("x", (2, 8, 8, 10)), 8, 8))
+    value = net.node("GroupNormalization", value, net.weight(8), net.weight(8), num_groups=4)
+    net.output(net.conv(value, 8, 4))
+    assert converted(net)[1].after.transposes == 2
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
