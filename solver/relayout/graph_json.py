@@ -74,11 +74,32 @@ class TransposeStep(_Strict):
     perm: list[Count]
 
 
-class ReshapeStep(_Strict):
+class _StepFrom(_Strict):
+    from_: list[Count] | None = Field(None, alias="from", description="the shape before the step")
+
+
+class ReshapeStep(_StepFrom):
     """numpy.reshape(data, shape), row-major."""
 
     op: Literal["reshape"]
     shape: list[Count]
+
+
+class PadStep(_StepFrom):
+    """Zeros: how many before each dimension, then how many after each."""
+
+    op: Literal["pad"]
+    pads: list[Count]
+
+
+class CropStep(_StepFrom):
+    """The first so many of each dimension."""
+
+    op: Literal["crop"]
+    shape: list[Count]
+
+
+Transform = Annotated[TransposeStep | ReshapeStep | PadStep | CropStep, Field(discriminator="op")]
 
 
 class ConstantJson(_Strict):
@@ -89,9 +110,7 @@ class ConstantJson(_Strict):
     shape: list[Count]
     data: str | None = Field(None, description="base64 of the elements, little-endian, row-major")
     values: list[Any] | None = Field(None, description="the elements, flat or nested")
-    transform: list[Annotated[TransposeStep | ReshapeStep, Field(discriminator="op")]] = Field(
-        default=[], description="what the owner of absent data has to do to it"
-    )
+    transform: list[Transform] = Field(default=[], description="what the owner of absent data has to do to it")
     source: str = Field("", description="whose data that is, where it is not the source's constant of this name")
     metadata: Texts = {}
     doc: str = ""

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from relayout.errors import InputError
 from relayout.graph_json import ConstantJson
 from relayout.tensor_types import dtype_of_name
-from relayout.tensors import AbsentTensor, transform_of
+from relayout.tensors import AbsentTensor, check_steps, transform_of
 
 __all__ = ["bytes_of", "constant_to_proto", "number_of", "tensor_to_json", "text_of", "type_name", "type_proto"]
 
@@ -94,7 +94,8 @@ def constant_to_proto(constant: ConstantJson, where: str) -> onnx.TensorProto:
             "a constant says twice what it holds", where=where, expected="one of data, values, transform or none"
         )
     if constant.data is None and constant.values is None and math.prod(constant.shape) > 0:
-        steps = [step.model_dump() for step in constant.transform]
+        steps = [step.model_dump(by_alias=True, exclude_none=True) for step in constant.transform]
+        check_steps(constant.shape, steps, where)
         return AbsentTensor(dtype, constant.shape, constant.name, steps, doc_string=constant.doc).raw
     proto = onnx.TensorProto(name=constant.name, data_type=dtype.value, dims=constant.shape)
     if constant.doc:

@@ -8,7 +8,7 @@ data: each read makes the array anew and lets it go with its last reference. Ste
     {"op": "pad", "pads": [0, 0, 8, 0]}              zeros: how many before each dimension, then how many after each
     {"op": "crop", "shape": [56, 147]}               the first so many of each dimension
 
-A step may carry `from`, the shape before it.
+Reshape and crop carry `from`, the shape before them, so that every step can be undone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = [
     "Step",
     "Steps",
     "apply_step",
+    "check_steps",
     "relaid",
+    "shape_before",
     "share",
     "transform_of",
 ]
@@ -76,8 +78,8 @@ class AbsentTensor(TensorProtoTensor):
 
     def relaid(self, steps: Sequence[Step]) -> AbsentTensor:
         """The same constant with `steps` added to what its owner must do. What was said of the data no longer holds."""
-        shape = _shape_after(tuple(self.shape.numpy()), steps)
-        return AbsentTensor(self.dtype, shape, self.name, (*self.transform, *steps))
+        noted, shape = _noted(tuple(self.shape.numpy()), steps)
+        return AbsentTensor(self.dtype, shape, self.name, (*self.transform, *noted))
 
     def numpy(self) -> NoReturn:
         """Raise InputError: there is no data."""
@@ -119,10 +121,11 @@ class RelaidTensor(ir.LazyTensor):
 
     __slots__ = ("source", "transform")
 
+    transform: Steps
+
     def __init__(self, source: ir.TensorProtocol, steps: Sequence[Step]) -> None:
         self.source = source
-        self.transform: Steps = tuple(steps)
-        shape = _shape_after(tuple(source.shape.numpy()), steps)
+        self.transform, shape = _noted(tuple(source.shape.numpy()), steps)
         super().__init__(
             self._relay,
             source.dtype,
@@ -198,23 +201,64 @@ def apply_step(array: np.ndarray[Any, Any], step: Step) -> np.ndarray[Any, Any]:
     return np.pad(array, list(zip(pads[: array.ndim], pads[array.ndim :], strict=True)))
 
 
-def _step(noted: Mapping[str, Any]) -> Step:
-    field = {"transpose": "perm", "reshape": "shape", "crop": "shape", "pad": "pads"}[noted["op"]]
-    fields = [field, "from"] if "from" in noted else [field]
-    return {"op": noted["op"], **{name: [int(number) for number in noted[name]] for name in fields}}
+def shape_before(shape: Sequence[int], step: Step) -> tuple[int, ...] | None:
+    """The shape that a step makes `shape` of; None where the step does not tell.
+
+    >>> shape_before([8, 3], {"op": "transpose", "perm": [1, 0]})
+    (3, 8)
+    """
+    if "from" in step:
+        return tuple(step["from"])
+    if step["op"] == "transpose" and sorted(step["perm"]) == list(range(len(shape))):
+        return tuple(shape[step["perm"].index(axis)] for axis in range(len(shape)))
+    if step["op"] == "pad" and len(step["pads"]) == 2 * len(shape):
+        before, after = step["pads"][: len(shape)], step["pads"][len(shape) :]
+        return tuple(extent - zeros - more for extent, zeros, more in zip(shape, before, after, strict=True))
+    return None
 
 
-def _shape_after(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
+def check_steps(shape: Sequence[int], steps: Sequence[Step], where: str) -> None:
+    """InputError where the steps do not lead to `shape`, as far back as they tell."""
+    shape = tuple(shape)
+    for number, step in reversed(list(enumerate(steps))):
+        before = shape_before(shape, step)
+        known = before is not None and min(before, default=0) >= 0
+        made = _shape_after(before, step) if before is not None and known else tuple(step.get("shape", ()))
+        if made != shape:
+            raise InputError(
+                "the steps of a constant's transform do not fit",
+                where=f"{where}, transform[{number}]",
+                expected=f"a step that makes shape {list(shape)}",
+                found=str(dict(step)),
+            )
+        if before is None:
+            return
+        shape = before
+
+
+def _noted(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[Steps, tuple[int, ...]]:
+    """The steps, with the shape before each that does not tell it otherwise, and the shape after all of them."""
+    noted: list[Step] = []
     for step in steps:
-        if step["op"] == "transpose" and sorted(step["perm"]) == list(range(len(shape))):
-            shape = tuple(shape[axis] for axis in step["perm"])
-        elif step["op"] == "reshape" and math.prod(step["shape"]) == math.prod(shape):
-            shape = tuple(step["shape"])
-        elif step["op"] == "pad" and len(step["pads"]) == 2 * len(shape):
-            ends = zip(step["pads"][: len(shape)], step["pads"][len(shape) :], strict=True)
-            shape = tuple(extent + before + after for extent, (before, after) in zip(shape, ends, strict=True))
-        elif step["op"] == "crop" and len(step["shape"]) == len(shape):
-            shape = tuple(min(extent, kept) for extent, kept in zip(shape, step["shape"], strict=True))
-        else:
+        after = _shape_after(shape, step)
+        if after is None:
             raise InternalError("a constant cannot be re-laid like this", found=f"{dict(step)} on shape {list(shape)}")
-    return shape
+        noted.append({**step, "from": list(shape)} if step["op"] in ("reshape", "crop") else step)
+        shape = after
+    return tuple(noted), shape
+
+
+def _shape_after(shape: tuple[int, ...], step: Step) -> tuple[int, ...] | None:
+    """The shape that a step makes of `shape`; None where it does not fit."""
+    if step["op"] == "transpose":
+        fits = sorted(step["perm"]) == list(range(len(shape)))
+        return tuple(shape[axis] for axis in step["perm"]) if fits else None
+    if step["op"] == "pad":
+        fits = len(step["pads"]) == 2 * len(shape)
+        before, after = step["pads"][: len(shape)], step["pads"][len(shape) :]
+        return tuple(e + b + a for e, b, a in zip(shape, before, after, strict=True)) if fits else None
+    wanted = tuple(step["shape"])
+    if step["op"] == "reshape":
+        return wanted if math.prod(wanted) == math.prod(shape) else None
+    fits = len(wanted) == len(shape) and all(kept <= extent for kept, extent in zip(wanted, shape, strict=True))
+    return wanted if fits else None

@@ -233,10 +233,45 @@ def test_the_answer_says_what_to_do_to_absent_data() -> None:
         "name": "k",
         "dtype": "float",
         "shape": [2, 3],
-        "transform": [{"op": "transpose", "perm": [1, 0]}, {"op": "reshape", "shape": [2, 3]}],
+        "transform": [*steps, {"op": "reshape", "shape": [2, 3], "from": [3, 2]}],
     }
     assert to_json(model)["constants"] == [expected]
     assert constant(to_json(model)).transform == tuple(expected["transform"])
+
+
+def test_every_step_survives_and_is_checked_against_the_others() -> None:
+    steps = [
+        {"op": "transpose", "perm": [1, 0]},
+        {"op": "pad", "pads": [0, 0, 3, 0]},
+        {"op": "reshape", "shape": [2, 8], "from": [8, 2]},
+        {"op": "crop", "shape": [2, 3], "from": [2, 8]},
+    ]
+    source = graph(constants=[{"name": "k", "dtype": "float", "shape": [2, 3], "transform": steps}])
+    assert to_json(read_model(source))["constants"][0]["transform"] == steps
+
+
+STEP_FAULTS: dict[str, tuple[list[Json], int]] = {
+    "an axis twice": ([{"op": "transpose", "perm": [0, 0]}], 0),
+    "too few axes": ([{"op": "transpose", "perm": [0]}], 0),
+    "another shape": ([{"op": "reshape", "shape": [6]}], 0),
+    "elements lost": ([{"op": "reshape", "shape": [2, 3], "from": [7]}], 0),
+    "elements found": ([{"op": "crop", "shape": [2, 3], "from": [2, 2]}], 0),
+    "too few pads": ([{"op": "pad", "pads": [1, 1]}], 0),
+    "more zeros than elements": ([{"op": "pad", "pads": [0, 0, 3, 0]}], 0),
+    "steps that do not meet": (
+        [{"op": "pad", "pads": [0, 1]}, {"op": "reshape", "shape": [2, 3], "from": [3, 2]}],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", STEP_FAULTS)
+def test_steps_that_lead_elsewhere_are_an_error(fault: str) -> None:
+    steps, number = STEP_FAULTS[fault]
+    source = graph(constants=[{"name": "k", "dtype": "float", "shape": [2, 3], "transform": steps}])
+    with pytest.raises(InputError, match="transform do not fit") as caught:
+        read_model(source)
+    assert caught.value.where.endswith(f"constant 'k', transform[{number}]")
 
 
 def test_without_weights_large_constants_stay_at_home_and_small_ones_come() -> None:

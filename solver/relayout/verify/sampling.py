@@ -6,6 +6,7 @@ last axis, so that a swapped axis shows in any result that depends on it at all.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,9 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.shape_inference import all_graphs
-from relayout.tensors import AbsentTensor, Step, apply_step
+from relayout.tensors import AbsentTensor, Step, apply_step, shape_before
 
 __all__ = ["Array", "Plan", "draw_inputs", "plans", "with_noise", "with_weights"]
+
+MOST_ELEMENTS = 1 << 30
+"""A constant of more is not drawn, be little of it in the model."""
 
 Array = np.ndarray[Any, Any]
 
@@ -146,11 +150,10 @@ def _weight(tensor: AbsentTensor) -> Array:
 
 def _shape_before(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
     for step in reversed(steps):
-        if "from" in step:
-            shape = tuple(step["from"])
-            continue
-        if step["op"] != "transpose":
+        before = shape_before(shape, step)
+        if before is None:
             raise ValueError(f"the shape before {dict(step)} is not noted")
-        perm = list(step["perm"])
-        shape = tuple(shape[perm.index(axis)] for axis in range(len(shape)))
+        shape = before
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"its owner has {math.prod(shape)} elements")
     return shape
