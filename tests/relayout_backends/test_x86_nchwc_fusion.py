@@ -167,6 +167,14 @@ def test_a_result_in_another_shape_is_a_view() -> None:
     assert kinds(model.fused(v)) == ["Conv", "Reshape"]
 
 
+def test_a_view_that_is_given_is_made_at_once() -> None:
+    model = Model()
+    v = model.then("Mul", model.split("c"), model.vector())
+    v = model.then("Reshape", v, np.array(PLAIN, np.int64), shape=PLAIN)
+    (node,) = model.fused(v)
+    assert node.outputs[0].name == v
+
+
 def test_a_constant_less_a_value_turns_its_sign() -> None:
     model = Model()
     v = model.then("Sub", model.vector(), model.split("c"), shape=SPLIT)

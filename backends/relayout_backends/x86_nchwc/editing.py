@@ -108,9 +108,15 @@ class Editing:
         for node in views:
             result = node.outputs[0]
             source = next((source for source in sources(result)[1:] if same_shape(source, result)), None)
-            if source is not None and not result.is_graph_output():
+            if source is None:
+                continue
+            if not result.is_graph_output():
                 ir.convenience.replace_all_uses_with(result, source)
+            elif source.producer() is not None and not source.is_graph_output():
+                self.replace(result, source, [node])
         for node in reversed(views):
+            if node.graph is not self.graph:
+                continue
             if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
                 self.remove([node])
 
