@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relayout.backend import Backend
+from relayout.binding import bind
 from relayout.choices import NodeChoice
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
+from relayout.paths import one_each
 from relayout.requirements import Requirements
 from relayout.views import Tensor
 
@@ -20,7 +22,7 @@ __all__ = ["changes"]
 
 def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool, ...]]:
     """For each choice, whether each of its alternatives is a change. Choices come in the order of the graph."""
-    carried: dict[Tensor, frozenset[str]] = {}
+    carried: dict[Tensor, frozenset[Layout]] = {}
     for choice in requirements.choices:
         as_source = tuple(not a.is_source for a in choice.alternatives)
         if not backend.flows_down or choice.node is None:
@@ -36,27 +38,32 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
         yield tuple(not each for each in followed) if followed is not None and any(followed) else as_source
 
 
-def _named(choice: NodeChoice) -> frozenset[str]:
-    """The names of the layouts that the backend states for the results, in any way to run the node."""
+def _named(choice: NodeChoice) -> frozenset[Layout]:
+    """The layouts that the backend states for the results, in any way to run the node."""
     places = [place for place, port in enumerate(choice.ports) if port.is_result]
     stated = {texts[place] for texts in choice.layouts for place in places}
-    return frozenset(filter(None, map(_names, stated)))
+    return frozenset(filter(None, map(_plain, stated)))
 
 
-def _names(text: str) -> str | None:
+def _plain(text: str) -> Layout | None:
+    """The layout with its names and tiles alone; None where it says nothing, or more than an order."""
     try:
         layout = Layout.parse(text)
     except LayoutSyntaxError:
         return None
-    return layout.names if all(layout.tile(i) is None for i in range(layout.rank)) else None
+    if not text or any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank)):
+        return None
+    return layout
 
 
-def _in_layouts(requirements: Requirements, choice: NodeChoice, layouts: frozenset[str]) -> Sequence[bool] | None:
+def _in_layouts(requirements: Requirements, choice: NodeChoice, layouts: frozenset[Layout]) -> Sequence[bool] | None:
     """Whether each alternative gives its result in one of these layouts; None where the result's axes have no names."""
     for place, port in enumerate(choice.ports):
         letters = requirements.names.of(port.operand) if port.is_result else None
-        fitting = [word for word in layouts if letters is not None and sorted(word) == sorted(letters)]
-        if letters is not None and fitting:
-            wanted = {port.format_of(tuple(letters.index(letter) for letter in word)) for word in fitting}
+        if letters is None:
+            continue
+        orders = [bind(layout, letters, port.operand.view.extents, 1) for layout in layouts]
+        wanted = {port.format_in(one_each(order)) for order in orders if order is not None} - {None}
+        if wanted:
             return [alternative.formats[place] in wanted for alternative in choice.alternatives]
     return None
