@@ -246,7 +246,19 @@ def test_padding_that_is_not_zero_is_found() -> None:
 
 TILED = """net (float[2,3,5,4,4] x, float[2,3,3,3,4,4] w) => (float[2,2,5,4,4] y) {
     y = relayout.Conv <data_layout = "NCHWc[tile:4]", kernel_layout = "OIHWi[tile:4]o[tile:4]",
-                       kernel_shape = [3,3], pads = [1,1,1,1]> (x, w) }"""
+                       kernel_shape = [3,3], pads = [1,1,1,1]> (x, w) }
+<domain: "relayout", opset_import: ["" : 20]>
+Conv <kernel_shape, pads, data_layout, kernel_layout> (X, W) => (Y) {
+    Xt = Transpose <perm = [0,1,4,2,3]> (X)
+    Xs = Constant <value = int64[4] {0, 12, 5, 4}> ()
+    Xn = Reshape (Xt, Xs)
+    Wt = Transpose <perm = [0,5,1,4,2,3]> (W)
+    Ws = Constant <value = int64[4] {8, 12, 3, 3}> ()
+    Wn = Reshape (Wt, Ws)
+    Yn = Conv <kernel_shape: ints = @kernel_shape, pads: ints = @pads> (Xn, Wn)
+    Ys = Constant <value = int64[5] {0, 2, 4, 5, 4}> ()
+    Yr = Reshape (Yn, Ys)
+    Y = Transpose <perm = [0,1,3,4,2]> (Yr) }"""
 
 # Ten channels in blocks of four: the kernel has ten, the data twelve.
 PADDED = """net (float[2,3,5,4,4] x, float[2,10,3,3,4] w) => (float[2,2,5,4,4] y) {

@@ -33,6 +33,9 @@ _MOST_PLACES = 1 << 23
 # Extents for axes of which none is known.
 _SMALL = (2, 3, 5, 7, 4, 6, 8, 9)
 
+_OTHER_ORDER = "another order of the elements"
+_NOT_RUN = "not tried"
+
 Array = np.ndarray[Any, Any]
 
 
@@ -79,6 +82,22 @@ def does(
     One of the two is in `layout`, with `extents`, and the other as the operator has it, with `axes`: where `start` is
     an input of the body the way leads into the operator, else out of it.
     """
+    # An axis of extent 1 could be exchanged with another unseen.
+    longer = _longer(layout, extents)
+    fault = _try(start, end, layout, axes, longer, opset) if longer != tuple(extents) else _NOT_RUN
+    return fault if fault in (None, _OTHER_ORDER) else _try(start, end, layout, axes, extents, opset)
+
+
+def _longer(layout: Layout, extents: Sequence[int | None]) -> tuple[int | None, ...]:
+    if len(extents) != layout.rank:
+        return tuple(extents)
+    fixed = [layout.outer(i) is not None or layout.attribute(i, "pad") is not None for i in range(layout.rank)]
+    return tuple(2 if extent == 1 and not keep else extent for extent, keep in zip(extents, fixed, strict=True))
+
+
+def _try(
+    start: ir.Value, end: ir.Value, layout: Layout, axes: AxisNames, extents: Sequence[int | None], opset: int
+) -> str | None:
     inward = start.producer() is None
     size = math.prod(extent or 8 for extent in extents)
     found = reading(layout, axes, extents, exact=size <= _MOST_PLACES)
@@ -98,7 +117,7 @@ def does(
         return "something else"
     if result.shape != expected.shape:
         return f"shape {list(result.shape)} in place of {list(expected.shape)}"
-    return None if np.array_equal(result, expected) else "another order of the elements"
+    return None if np.array_equal(result, expected) else _OTHER_ORDER
 
 
 def _run(start: ir.Value, end: ir.Value, array: Array, opset: int) -> Array | None:

@@ -213,10 +213,13 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         return
     # The declared layout of an input is what derivation starts from; readers may still take it for something else.
     candidates = derivation.candidates(value) if key == LAYOUT else []
-    if not candidates or layout.rank != rank:
-        return
-    # An axis of extent 1 may stand anywhere, under any name.
     extents = _extents(value)
+    if not candidates or layout.rank != len(extents):
+        return
+    tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
+    if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
+        yield _annotation(value, text, f"shape {list(extents)}", "the annotation has tiles of another size")
+    # An axis of extent 1 may stand anywhere, under any name.
     clash = [
         i
         for i, name in enumerate(layout.names)
