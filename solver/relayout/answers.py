@@ -112,7 +112,8 @@ class _Question:
             return self.named(given, n) if given.is_numbered else given
         if str(given) == "*":
             return Layout.any(rank)
-        raise self.nonsense(f"a layout of rank {rank}, as the tensor", f"{str(given)!r}, of rank {given.rank}", n)
+        axes = axis_count(given)
+        raise self.nonsense(f"a layout of rank {rank}, as the tensor", f"{str(given)!r}, of rank {axes}", n)
 
     def named(self, given: Layout, n: int) -> Layout:
         """The layout in the letters of the operator, where it names its axes; where not, as it is."""
