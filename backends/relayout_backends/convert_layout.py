@@ -44,6 +44,8 @@ _FOLLOWERS = frozenset(
     InstanceNormalization LRN LpPool MaxPool Resize SpaceToDepth Upsample""".split()
 )
 _COUNTED = ("Conv", "DeformConv")
+# They give other channels than they take, each of another part of a tile.
+_NEVER_PACKED = ("DepthToSpace", "SpaceToDepth")
 
 
 class ConvertLayout(Backend):
@@ -105,6 +107,8 @@ def _runs(node: ir.Node, wish: Wish) -> bool:
     TVM leaves a convolution as it is whose channels do not divide.
     """
     if rank_of(node.inputs[0]) != axis_count(wish.data):
+        return False
+    if node.op_type in _NEVER_PACKED and wish.data.rank != axis_count(wish.data):
         return False
     inputs = [(v, input_role(node, n), _input_layout(node, n, wish), False) for n, v in enumerate(node.inputs)]
     results = [(v, result_role(node, n), _result_layout(node, n, wish), True) for n, v in enumerate(node.outputs)]
