@@ -80,7 +80,7 @@ def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type]) -> list[ir.
     if node.domain == BLOCKED_DOMAIN:
         plain = node.op_type == "ReorderInput" or reads_plain(node, noted(node, BLOCK_KEY))
         operands = [*([] if plain else node.inputs[:1]), *(node.inputs[3:4] if node.op_type == "Conv" else [])]
-    elif any(result in types and types[result].is_blocked for result in node.outputs):
+    elif _keeps_places(node) and any(result in types and types[result].is_blocked for result in node.outputs):
         parameters = 1 if node.op_type in POINTWISE or node.op_type in ("Slice", "Split") else len(node.inputs)
         operands = list(node.inputs[:parameters])
     else:
@@ -92,6 +92,12 @@ def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type]) -> list[ir.
         if value is not None and not value.is_initializer() and not _one_place(value) and extent(value, 1) is not None
         if node.domain == BLOCKED_DOMAIN or (extent(value, 2), extent(value, 3)) == full
     ]
+
+
+def _keeps_places(node: ir.Node) -> bool:
+    """Whether what is blocked after `node` was blocked before it."""
+    kept = node.op_type in ("Concat", "Identity", "Slice", "Split", *POINTWISE)
+    return node.domain in STANDARD and (kept or is_elementwise(node))
 
 
 def reads_plain(node: ir.Node, size: int | None) -> bool:
