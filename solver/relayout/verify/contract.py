@@ -12,7 +12,7 @@ from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.verify.arrangement import ATOMS, ORDER, arrangement_of
 from relayout.verify.derivation import BOUNDARY, LAYOUT, PLACE, Derivation, declared_layout, walk
-from relayout.verify.operators import AxisNames, named, own_names
+from relayout.verify.operators import AxisNames, named, own_names, with_whole_parts
 from relayout.verify.placement import ways_of
 
 __all__ = ["check_annotations", "check_requirements"]
@@ -212,9 +212,10 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
         return
     # The declared layout of an input is what derivation starts from; readers may still take it for something else.
-    candidates = derivation.candidates(value) if key == LAYOUT else []
+    namings = derivation.candidates(value) if key == LAYOUT else []
+    candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     extents = _extents(value)
-    if not candidates or layout.rank != len(extents):
+    if not candidates or value.shape is None or layout.rank != len(extents):
         return
     tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
     if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
@@ -222,8 +223,8 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
     # An axis of extent 1 may stand anywhere, under any name.
     clash = [
         i
-        for i, name in enumerate(layout.names)
-        if name != "*" and extents[i] != 1
+        for i, name in enumerate(with_whole_parts(tuple(layout.names), value.shape))
+        if name not in (None, "*") and extents[i] != 1
         if (known := {naming[i] for naming in candidates} - {None}) and name not in known
     ]
     if clash:
