@@ -18,7 +18,7 @@ from random_graphs import RandomGraph
 
 from relayout.backend import Backend, load_backend
 from relayout.discovery import find_backends
-from relayout.errors import BackendError, InfeasibleError, UsageError
+from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
 from relayout.legalize import legalize
 from relayout.model_io import read_model
 from relayout.report import Report
@@ -394,6 +394,8 @@ def _verified(
 def _other_engine(graph: RandomGraph, report: Report, settings: Settings, options: Mapping[str, Any]) -> list[Failure]:
     try:
         _, other = legalize(graph.model, settings.loaded(), engine="cp-sat", time_limit=20, **options)
+    except OutOfTimeError:
+        return []
     except Exception as error:
         return [_crash("cp-sat", error)]
     if other.status == "optimal" and other.cost != report.cost:
