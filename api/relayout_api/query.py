@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from relayout.backend_options import option_value
 from relayout.errors import UsageError
 from relayout_api.schemas import ExplainWish, LegalizeWish, VerifyWish
 from relayout_api.validation import load_body, validated
@@ -24,6 +25,7 @@ class _Query(BaseModel):
     dim: _Pairs = Field([], description="NAME=N, the size of a symbolic dim", examples=[["N=8"]])
     desired_layout: _Pairs = Field([], description="OP=LAYOUT[,KERNEL], for the backend convert-layout")
     skip: _Pairs = Field([], description="a node that the backend convert-layout leaves alone")
+    backend_option: _Pairs = Field([], description="NAME=VALUE, an option of the backend; JSON or text")
 
     def _backend(self) -> str | dict[str, Any]:
         return load_body(self.backend.encode(), "query.backend") if self.backend.startswith("{") else self.backend
@@ -34,6 +36,9 @@ class _Query(BaseModel):
             "dims": {name: _number(text) for name, text in _pairs(self.dim, "dim").items()},
             "desired_layouts": {op: text.split(",") for op, text in layouts.items()},
             "skip": self.skip,
+            "backend_options": {
+                name: option_value(text) for name, text in _pairs(self.backend_option, "backend_option").items()
+            },
         }
 
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
+from relayout.backend_options import options_of
 from relayout.discovery import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout import Layout
@@ -28,6 +29,7 @@ from relayout_api.schemas import (
     LayoutInfo,
     LayoutText,
     LegalizeWish,
+    OptionInfo,
     VerifyWish,
 )
 from relayout_api.settings import Settings
@@ -180,7 +182,13 @@ def _installed() -> bytes:
     except BackendError as error:
         raise InternalError("the installed backends clash", found=str(error)) from error
     infos = [
-        BackendInfo(name=each.name, distribution=each.distribution, version=each.version, summary=_summary(each))
+        BackendInfo(
+            name=each.name,
+            distribution=each.distribution,
+            version=each.version,
+            summary=_summary(each),
+            options=_options(each),
+        )
         for each in plugins
     ]
     return BackendList(backends=infos).model_dump_json().encode()
@@ -192,6 +200,17 @@ def _summary(plugin: Plugin) -> str:
     except BackendError as error:
         return error.problem
     return " ".join(says.partition("\n\n")[0].split())
+
+
+def _options(plugin: Plugin) -> list[OptionInfo]:
+    try:
+        options = options_of(plugin.load())
+    except BackendError:
+        return []
+    return [
+        OptionInfo(name=each.name, expected=each.expected, default=each.default_text, about=each.about)
+        for each in options
+    ]
 
 
 def _tvm(layout: Layout) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from relayout.declarative_table import BackendTable
 from relayout.graph_json import GraphJson
@@ -24,6 +24,7 @@ __all__ = [
     "LegalizeResponse",
     "LegalizeWish",
     "ModelResponse",
+    "OptionInfo",
     "ReportResponse",
     "VerifyOptions",
     "VerifyRequest",
@@ -51,6 +52,7 @@ class _SearchOptions(_Strict):
     engine: Literal["auto", "cp-sat"] = "auto"
     desired_layouts: dict[_Name, list[_Word]] = Field({}, description="for the backend convert-layout")
     skip: list[_Name] = Field([], description="nodes that the backend convert-layout leaves alone")
+    backend_options: dict[_Name, JsonValue] = Field({}, description="options of the backend: GET /v1/backends has them")
 
 
 class LegalizeOptions(_SearchOptions):
@@ -74,6 +76,7 @@ class VerifyOptions(_Strict):
     dims: dict[_Name, _Size] = Field({}, description="sizes of symbolic dims")
     desired_layouts: dict[_Name, list[_Word]] = Field({}, description="for the backend convert-layout")
     skip: list[_Name] = Field([], description="nodes that the backend convert-layout leaves alone")
+    backend_options: dict[_Name, JsonValue] = Field({}, description="options of the backend: GET /v1/backends has them")
     samples: Annotated[int, Field(ge=1, le=16)] = Field(2, description="random inputs to run both models on")
 
 
@@ -146,13 +149,23 @@ class ReportResponse(_Strict):
     report: Report
 
 
+class OptionInfo(_Strict):
+    """An option of a backend: what it takes, in words, its default as JSON text, and what it does."""
+
+    name: str
+    expected: str
+    default: str
+    about: str
+
+
 class BackendInfo(_Strict):
-    """An installed backend: its name, the distribution that brings it, and what it says of itself."""
+    """An installed backend: its name, the distribution that brings it, what it says of itself, and its options."""
 
     name: str
     distribution: str
     version: str
     summary: str
+    options: list[OptionInfo] = []
 
 
 class BackendList(_Strict):

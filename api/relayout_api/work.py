@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, TypeVar
 
 from relayout.backend import Backend, load_backend
+from relayout.backend_options import gathered
 from relayout.errors import InputError
 from relayout.legalize import Options, inline_functions, legalize_model
 from relayout.model_io import Source, read_model, to_json, to_proto
@@ -103,7 +103,7 @@ def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
 
 
 def _backend(wish: LegalizeWish | ExplainWish | VerifyWish) -> Backend:
-    options: Mapping[str, Any] = {"desired_layouts": wish.options.desired_layouts, "skip": tuple(wish.options.skip)}
+    options = gathered(wish.options.desired_layouts, wish.options.skip, wish.options.backend_options)
     # Never a file: a string is a name, and only installed backends have names.
     return load_backend(wish.backend, options=options, allow_files=False)
 

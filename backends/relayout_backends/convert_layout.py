@@ -61,6 +61,8 @@ class ConvertLayout(Backend):
         desired_layouts: Mapping[str, Sequence[str]] | None = None,
         skip: Collection[str | int] = (),
     ) -> None:
+        """`desired_layouts`: by operator, a list of the layouts of its data, its kernel and its result. `skip`: nodes
+        that stay as they are, by name or by TVM's count."""
         super().__init__(context)
         self._wishes = dict(read_wish(operator, words) for operator, words in (desired_layouts or {}).items())
         self._followed = tuple(dict.fromkeys(wish.data for wish in self._wishes.values()))

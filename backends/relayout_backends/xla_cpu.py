@@ -52,6 +52,7 @@ class XlaCpu(Backend):
         *,
         custom_calls: Mapping[str, Mapping[str, str | Sequence[str]]] | None = None,
     ) -> None:
+        """`custom_calls`: by operator (`domain::Name`), a table of its `operands` and its `result`, minor to major."""
         super().__init__(context)
         self._calls = {name: CustomCall.read(name, layouts) for name, layouts in (custom_calls or {}).items()}
 

@@ -211,8 +211,9 @@ def load_backend(
 ) -> Backend:
     """The backend that `spec` describes: a name, a .toml or .json file, an inline table, an instance or a class.
 
-    `options` go to the backend's constructor; None and empty ones are left out. With `allow_files=False` a string is
-    only ever a name: that is how a service loads what strangers send. Raises BackendError.
+    `options` go to the backend's constructor; None, empty text and empty containers are left out. With
+    `allow_files=False` a string is only ever a name: that is how a service loads what strangers send. Raises
+    BackendError.
     """
     # Reading packages' metadata and validating tables are heavy imports that the interface itself does not need.
     from relayout.discovery import load

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend import Backend
+from relayout.backend_options import check_options
 from relayout.errors import BackendError, RelayoutError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def load(
     context: Backend | None = None,
 ) -> Backend:
     """See `relayout.backend.load_backend`. `context` is the outermost backend, where that is another."""
-    given = {name: value for name, value in options.items() if value}
+    given = {name: value for name, value in options.items() if not _is_empty(value)}
     if isinstance(spec, Mapping):
         return _configured(_declared(spec, context), given)
     if isinstance(spec, str | os.PathLike):
@@ -87,6 +88,11 @@ def load(
             return _configured(_declared(Path(name), context), given)
         return _configured(_named(name).load(), given, name, context)
     return _configured(spec, given, context=context)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether an option is not given at all; no and 0 are answers."""
+    return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
 def _claims() -> dict[str, list[Plugin]]:
@@ -168,18 +174,11 @@ def _configured(
     if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
         raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
     name = name or found.name or (found.__name__ if isinstance(found, type) else type(found).__name__)
-    parameters = inspect.signature(found).parameters.values() if isinstance(found, type) else ()
-    known = sorted(each.name for each in parameters if each.name != "context" and each.kind is not each.VAR_KEYWORD)
-    unknown = sorted(set(options) - set(known))
-    if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
-        raise BackendError(
-            f"the backend {name!r} does not take these options",
-            expected=f"of {', '.join(known)}" if known else "no options",
-            found=", ".join(unknown),
-        )
+    check_options(name, found, options)
     if isinstance(found, Backend):
         return found
-    in_context = {"context": context} if context is not None and "context" in [each.name for each in parameters] else {}
+    takes_context = "context" in inspect.signature(found).parameters
+    in_context = {"context": context} if context is not None and takes_context else {}
     try:
         backend = found(**options, **in_context)
     except RelayoutError:

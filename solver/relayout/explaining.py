@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from relayout.backend import load_backend
+from relayout.backend_options import gathered
 from relayout.legalize import BackendSpec, Options, Progress, legalize_model
 from relayout.model_io import Source, read_model
 from relayout.reasons import LIMIT
@@ -25,6 +27,7 @@ def explain(
     engine: str = "auto",
     desired_layouts: Mapping[str, Sequence[str]] | None = None,
     skip: Sequence[str] = (),
+    backend_options: Mapping[str, Any] | None = None,
     limit: int = LIMIT,
     progress: Progress | None = None,
 ) -> Report:
@@ -35,5 +38,5 @@ def explain(
     and the errors are those of `legalize`. The argument is never changed.
     """
     options = Options(objective, input_layouts, output_layouts, dims, time_limit, engine, explain=limit)
-    chosen = load_backend(backend, options={"desired_layouts": desired_layouts, "skip": tuple(skip)})
+    chosen = load_backend(backend, options=gathered(desired_layouts, skip, backend_options))
     return legalize_model(read_model(model), chosen, options, progress=progress).report

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.backend import Backend, load_backend
+from relayout.backend_options import gathered
 from relayout.boundary import is_wildcard, tied_names
 from relayout.cost import OBJECTIVES
 from relayout.errors import OutOfTimeError, UsageError
@@ -93,6 +94,7 @@ def legalize(
     engine: str = "auto",
     desired_layouts: Mapping[str, Sequence[str]] | None = None,
     skip: Sequence[str] = (),
+    backend_options: Mapping[str, Any] | None = None,
     check: bool = False,
     inline: bool = False,
     max_transposes: int | None = None,
@@ -103,13 +105,13 @@ def legalize(
     `model` is a path (.onnx or .json), ONNX bytes, an onnx.ModelProto, an onnx_ir.Model or graph JSON (a dict). The
     legal model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument is never changed.
     `input_layouts` and `output_layouts` set how graph inputs and outputs lie ("NHWC", or "any": the solver chooses).
-    `desired_layouts` and `skip` go to the backend `convert-layout`. `check` runs the verifier against the source;
-    `inline` replaces the `relayout::` functions by their bodies.
+    `backend_options` go to the backend, as do `desired_layouts` and `skip`, which `convert-layout` has. `check` runs
+    the verifier against the source; `inline` replaces the `relayout::` functions by their bodies.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
     options = Options(objective, input_layouts, output_layouts, dims, time_limit, engine, max_transposes)
-    chosen = load_backend(backend, options={"desired_layouts": desired_layouts, "skip": tuple(skip)})
+    chosen = load_backend(backend, options=gathered(desired_layouts, skip, backend_options))
     outcome = legalize_model(read_model(model), chosen, options, progress=progress)
     legal, report = outcome.model, outcome.report
     if check:

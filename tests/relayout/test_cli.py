@@ -504,6 +504,39 @@ def test_desired_layouts_choose_tvms_backend(model: Path, tmp_path: Path, run: R
     }
 
 
+def test_options_reach_a_backend_that_is_named(model: Path, tmp_path: Path, run: Run) -> None:
+    wishes = 'desired_layouts={"Conv": ["NHWC", "OHWI"]}'
+    tvm = ("--backend", "convert-layout", "--backend-option", wishes, "--backend-option", 'skip=["conv2"]')
+    legal = tmp_path / "legal.onnx"
+    assert run("legalize", model, "-o", legal, *tvm).status == 0
+    domains = {node.name: node.domain for node in onnx.load(legal).graph.node if node.op_type == "Conv"}
+    assert domains == {"conv1": "relayout", "conv2": ""}
+    assert run("verify", legal, *tvm).status == 0
+    assert run("verify", model, *tvm).status == 1
+    assert "held by    Conv 'conv2', input 0    NCHW" in run("explain", model, *tvm).out
+
+
+def test_text_that_is_no_json_is_an_option_too(model: Path, tmp_path: Path, run: Run) -> None:
+    oneflow = ("--backend", "auto-nhwc", "--backend-option")
+    for device, kinds in (("cuda", {"relayout"}), ("cpu", {""})):
+        assert run("legalize", model, "-o", tmp_path / "legal.onnx", *oneflow, f"device={device}").status == 0
+        nodes = onnx.load(tmp_path / "legal.onnx").graph.node
+        assert {node.domain for node in nodes if node.op_type == "Conv"} == kinds
+    (tmp_path / "models").mkdir()
+    model.rename(tmp_path / "models" / "model.onnx")
+    assert run("batch", tmp_path / "models", "-o", tmp_path / "legal", *oneflow, "device=cpu").status == 0
+    nodes = onnx.load(tmp_path / "legal" / "model.onnx").graph.node
+    assert {node.domain for node in nodes} == {""}
+
+
+def test_a_backends_options_are_listed_with_it(run: Run) -> None:
+    said = run("backends", "tpu").out
+    assert "--backend-option NAME=VALUE" in said
+    assert "space_to_depth=true  (true or false)\n    whether" in said
+    assert "max_batch=8  (a whole number)\n    for batches" in said
+    assert "--backend-option" not in run("backends", "nhwc").out
+
+
 def test_a_dims_size_is_what_its_bytes_are_priced_by(tmp_path: Path, run: Run) -> None:
     model = saved(tmp_path / "model.onnx", CHANNELS_LAST.replace("[1,", "[N,"))
     costs = []
@@ -541,6 +574,16 @@ def test_a_dims_size_is_what_its_bytes_are_priced_by(tmp_path: Path, run: Run) -
         ("--desired-layout Conf=NHWC", "did you mean Conv?"),
         ("--desired-layout Conv=NHWQ", "NHWQ"),
         ("--desired-layout Conv=NHWC --skip conv3", "did you mean conv2 or conv1?"),
+        ("--backend-option max_batch", "NAME=VALUE"),
+        ("--backend-option max_batch=4", "no options"),
+        ("--backend tpu --backend-option batch=4", "of max_batch, max_channels, space_to_depth"),
+        ("--backend tpu --backend-option max-batch=4", "did you mean max_batch?"),
+        ("--backend tpu --backend-option max_batch=many", "max_batch: the backend 'tpu' does not take this value"),
+        ("--backend tpu --backend-option space_to_depth=1", "true or false"),
+        ("--backend tpu --backend-option max_batch=1 --backend-option max_batch=2", "given twice"),
+        ("--backend auto-nhwc --backend-option device=fpga", "cpu or cuda"),
+        ("--backend x86-nchwc --backend-option block=4", "8 or 16"),
+        ("--desired-layout Conv=NHWC --backend-option desired_layouts={}", "given twice"),
         ("--report .", "that is a folder"),
         ("--report nowhere/report.json", "no such folder"),
         ("--report out.onnx", "two results in one file"),

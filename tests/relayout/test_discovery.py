@@ -17,7 +17,10 @@ from relayout.discovery import find_backends
 from relayout.errors import BackendError
 
 EXAMPLE = Path(__file__).parents[1] / "example_plugin"
-SHIPPED = ["auto-nhwc", "canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"]
+SHIPPED = [
+    *["auto-nhwc", "canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"],
+    *["tpu", "x86-nchwc", "xla-cpu"],
+]
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,43 @@ def test_desired_layouts_are_options_of_convert_layout(client: httpx.Client) -> 
     assert "conv" in [node["name"] for node in answer["graph"]["nodes"] if node.get("domain", "") == ""]
 
 
+def test_a_backend_takes_its_options_in_json_and_in_the_query(client: httpx.Client) -> None:
+    answer = legalize(client, "auto-nhwc", backend_options={"device": "cpu"})
+    assert {node.get("domain", "") for node in answer["graph"]["nodes"]} == {""}
+    wishes = {"desired_layouts": {"Conv": ["NHWC", "OHWI"]}}
+    answer = legalize(client, "convert-layout", backend_options=wishes)
+    assert answer["graph"]["nodes"][0]["attributes"]["kernel_layout"] == "OHWI"
+    body = {"graph": GRAPH, "backend": "convert-layout", "options": {"backend_options": wishes}}
+    assert not client.post("/v1/verify", json=body).json()["report"]["verification"]["passed"]
+    assert client.post("/v1/explain", json=body).json()["report"]["backend"] == "convert-layout"
+    for device, domains in (("cuda", {"", "relayout"}), ("cpu", {""})):
+        query = {"backend": "auto-nhwc", "backend_option": f"device={device}"}
+        answer = client.post("/v1/legalize", params=query, content=onnx_bytes(), headers=ONNX).json()
+        nodes = onnx.load_from_string(b64decode(answer["model"])).graph.node
+        assert {node.domain for node in nodes if node.op_type in ("Conv", "Relu")} == domains
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("max_batch", "many", "a whole number"),
+        ("space_to_depth", 0, "true or false"),
+        ("batch", 1, "of max_batch, max_channels, space_to_depth"),
+    ],
+)
+def test_an_option_that_a_backend_does_not_take_is_refused(
+    option: str, value: object, expected: str, client: httpx.Client
+) -> None:
+    body = {"graph": GRAPH, "backend": "tpu", "options": {"backend_options": {option: value}}}
+    query = {"backend": "tpu", "backend_option": f"{option}={value}"}
+    for answer in (
+        client.post("/v1/legalize", json=body),
+        client.post("/v1/legalize", params=query, content=onnx_bytes(), headers=ONNX),
+    ):
+        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-backend")
+        assert answer.json()["expected"] == expected
+
+
 def test_the_boundary_may_be_given_or_left_open(client: httpx.Client) -> None:
     answer = legalize(client, "onnx", input_layouts={"image": "any"}, output_layouts={"features": "any"})
     assert answer["report"]["after"]["transposes"] == 0
@@ -200,6 +237,10 @@ def test_the_installed_backends_are_listed_by_name(client: httpx.Client) -> None
     assert names == sorted(names)
     assert {"canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"} <= set(names)
     assert all(backend["summary"] for backend in backends)
+    [tpu] = [backend for backend in backends if backend["name"] == "tpu"]
+    assert [option["name"] for option in tpu["options"]] == ["space_to_depth", "max_batch", "max_channels"]
+    assert tpu["options"][1]["expected"] == "a whole number"
+    assert tpu["options"][1]["default"] == "8"
 
 
 def test_a_layout_is_taken_apart(client: httpx.Client) -> None:

@@ -43,6 +43,8 @@ class Tpu(Nhwc):
         max_batch: int = 8,
         max_channels: int = 8,
     ) -> None:
+        """`space_to_depth`: whether convolutions are offered over blocks at all. `max_batch`: for batches of up to so
+        many images. `max_channels`: for images of up to so many channels."""
         super().__init__(context)
         self._max_batch = max_batch if space_to_depth else -1
         self._max_channels = max_channels

@@ -1,15 +1,15 @@
-"""Options that hold more than one word: NAME=LAYOUT, NAME=N, OP=LAYOUT[,KERNEL]."""
+"""Options that hold more than one word: NAME=LAYOUT, NAME=N, OP=LAYOUT[,KERNEL], NAME=VALUE."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from relayout.errors import LayoutSyntaxError, UsageError
 
-__all__ = ["check_known", "dim_sizes", "layouts_by_operator", "named_layouts"]
+__all__ = ["backend_options", "check_known", "dim_sizes", "layouts_by_operator", "named_layouts"]
 
 _Value = TypeVar("_Value")
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])(?![^{]*})")
@@ -48,6 +48,17 @@ def layouts_by_operator(pairs: Sequence[str]) -> dict[str, list[str]]:
     for pair in pairs:
         operator, layouts = _split("--desired-layout", pair, "OP=LAYOUT[,KERNEL], such as Conv=NHWC,OHWI")
         _add(found, "--desired-layout", operator, _COMMA_OUTSIDE_BRACKETS.split(layouts))
+    return found
+
+
+def backend_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """`NAME=VALUE` by name; a value is JSON where it is JSON, else text. Raises UsageError."""
+    from relayout.backend_options import option_value
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, value = _split("--backend-option", pair, "NAME=VALUE, such as max_batch=16")
+        _add(found, "--backend-option", name, option_value(value))
     return found
 
 

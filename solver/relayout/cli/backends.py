@@ -47,10 +47,23 @@ def show_backend(spec: str) -> int:
             alike.setdefault(wants, []).append(operator)
     blocks = ["\n".join([*wrap(", ".join(names), WIDTH), *wants]) for wants, names in alike.items()]
     others = "All other operators" if blocks else "All operators"
-    print_result(
-        "\n\n".join([f"{backend.name}: {_first_line(backend)}", *blocks, f"{others} are as ONNX defines them."])
-    )
+    options = ["\n".join(["Options, as --backend-option NAME=VALUE:", *lines])] if (lines := _options(spec)) else []
+    head = f"{backend.name}: {_first_line(backend)}"
+    print_result("\n\n".join([head, *options, *blocks, f"{others} are as ONNX defines them."]))
     return DONE
+
+
+def _options(name: str) -> list[str]:
+    """Each option with its default, what it takes and what it does; a file has none."""
+    from relayout.backend_options import options_of
+    from relayout.discovery import find_backends
+
+    plugin = find_backends().get(name)
+    lines: list[str] = []
+    for option in options_of(plugin.load()) if plugin is not None else ():
+        lines.append(f"  {option.name}={option.default_text}  ({option.expected})")
+        lines += wrap(option.about, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return lines
 
 
 def _about(plugin: Plugin) -> str:

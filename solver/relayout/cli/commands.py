@@ -10,6 +10,7 @@ import typer
 
 from relayout.cli.options import (
     BackendName,
+    BackendOptions,
     Check,
     DesiredLayouts,
     Dims,
@@ -85,6 +86,7 @@ def legalize_command(
     engine: Engine = "auto",
     desired_layout: DesiredLayouts = [],  # noqa: B006
     skip: Skip = [],  # noqa: B006
+    backend_option: BackendOptions = [],  # noqa: B006
     check: Check = False,
     inline: Inline = False,
     max_transposes: MaxTransposes = None,
@@ -103,6 +105,7 @@ def legalize_command(
         engine=engine,
         desired_layouts=desired_layout,
         skip=skip,
+        backend_options=backend_option,
         check=check,
         inline=inline,
         max_transposes=max_transposes,
@@ -138,13 +141,25 @@ def verify_command(
     dim: Dims = [],  # noqa: B006
     desired_layout: DesiredLayouts = [],  # noqa: B006
     skip: Skip = [],  # noqa: B006
+    backend_option: BackendOptions = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> int:
     """List what breaks the backend's contract; exit status 1 where something does."""
     from relayout.cli.verifying import Files, run_verify
 
     files = Files(report=report, junit=junit, sarif=sarif)
-    return run_verify(model, backend, against, files, budget, dims=dim, desired=desired_layout, skip=skip, quiet=quiet)
+    return run_verify(
+        model,
+        backend,
+        against,
+        files,
+        budget,
+        dims=dim,
+        desired=desired_layout,
+        skip=skip,
+        options=backend_option,
+        quiet=quiet,
+    )
 
 
 @app.command("explain", short_help="Say why each conversion is there.")
@@ -159,6 +174,7 @@ def explain_command(
     time_limit: TimeLimit = None,
     desired_layout: DesiredLayouts = [],  # noqa: B006
     skip: Skip = [],  # noqa: B006
+    backend_option: BackendOptions = [],  # noqa: B006
     limit: Annotated[
         int, typer.Option(min=0, metavar="N", help="Lift no more than N requirements and sets of them.")
     ] = 1000,
@@ -177,6 +193,7 @@ def explain_command(
         time_limit=time_limit,
         desired_layouts=desired_layout,
         skip=skip,
+        backend_options=backend_option,
         explain=limit,
     )
     return run_explain(model, wanted, report)
@@ -223,6 +240,7 @@ def batch_command(
     engine: Engine = "auto",
     desired_layout: DesiredLayouts = [],  # noqa: B006
     skip: Skip = [],  # noqa: B006
+    backend_option: BackendOptions = [],  # noqa: B006
     check: Check = False,
     inline: Inline = False,
     max_transposes: MaxTransposes = None,
@@ -239,6 +257,7 @@ def batch_command(
         engine=engine,
         desired_layouts=desired_layout,
         skip=skip,
+        backend_options=backend_option,
         check=check,
         inline=inline,
         max_transposes=max_transposes,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relayout.cli.arguments import backend_options as parsed_options
 from relayout.cli.arguments import dim_sizes, layouts_by_operator, named_layouts
 from relayout.cli.explaining import boundary_lines
 from relayout.cli.failures import DONE, FINDINGS
@@ -33,6 +34,7 @@ def wanted_of(
     time_limit: float | None,
     desired_layouts: Sequence[str],
     skip: Sequence[str],
+    backend_options: Sequence[str] = (),
     input_layouts: Sequence[str] = (),
     output_layouts: Sequence[str] = (),
     engine: str = "auto",
@@ -46,7 +48,7 @@ def wanted_of(
     # Everything that costs no import first: a mistake on the command line is told at once.
     named = named_layouts("--input-layout", input_layouts), named_layouts("--output-layout", output_layouts)
     sizes, desired = dim_sizes(dims), layouts_by_operator(desired_layouts)
-    chosen = backend_of(backend, desired, skip)
+    chosen = backend_of(backend, desired, skip, parsed_options(backend_options))
     from relayout.legalize import Options
 
     options = Options(objective, *named, sizes, time_limit, engine, max_transposes, explain)

@@ -9,6 +9,7 @@ import typer
 
 __all__ = [
     "BackendName",
+    "BackendOptions",
     "Check",
     "DesiredLayouts",
     "Dims",
@@ -34,6 +35,16 @@ BackendName = Annotated[
         metavar="NAME|FILE",
         help="An installed backend (see `relayout backends`), or a .toml or .json file that declares one. "
         "[default: onnx, or convert-layout with --desired-layout]",
+        show_default=False,
+    ),
+]
+BackendOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--backend-option",
+        metavar="NAME=VALUE",
+        help="An option of the backend (`relayout backends NAME` lists them); a value is JSON where it is JSON, else "
+        "text. May be repeated.",
         show_default=False,
     ),
 ]

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayout.cli.arguments import check_known
 from relayout.errors import InputError
@@ -36,12 +36,15 @@ class Wanted:
     strict: bool = field(default=True)
 
 
-def backend_of(spec: str | None, desired: Mapping[str, Sequence[str]], skip: Sequence[str]) -> Backend:
+def backend_of(
+    spec: str | None, desired: Mapping[str, Sequence[str]], skip: Sequence[str], options: Mapping[str, Any]
+) -> Backend:
     """The backend by name or file; `onnx` where none is named, or `convert-layout` where layouts are desired."""
     from relayout.backend import load_backend
+    from relayout.backend_options import gathered
 
     name = spec or ("convert-layout" if desired else "onnx")
-    return load_backend(name, options={"desired_layouts": dict(desired), "skip": tuple(skip)})
+    return load_backend(name, options=gathered(desired, skip, options))
 
 
 def read_file(path: Path) -> ir.Model:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relayout.cli.arguments import check_known, dim_sizes, layouts_by_operator
+from relayout.cli.arguments import backend_options, check_known, dim_sizes, layouts_by_operator
 from relayout.cli.failures import DONE, FINDINGS
 from relayout.cli.files import STDOUT, check_files, put
 from relayout.cli.findings import finding_lines
@@ -88,11 +88,12 @@ def run_verify(
     dims: Sequence[str],
     desired: Sequence[str],
     skip: Sequence[str],
+    options: Sequence[str],
     quiet: bool,
 ) -> int:
     """Verify the model at `path`, print what was found, and return the exit status."""
     sizes = dim_sizes(dims)
-    chosen = backend_of(backend, layouts_by_operator(desired), skip)
+    chosen = backend_of(backend, layouts_by_operator(desired), skip, backend_options(options))
     check_files({"--report": files.report, "--junit": files.junit, "--sarif": files.sarif})
     budget = read_budget(budget_file) if budget_file is not None else Budget()
     from relayout.report import Report

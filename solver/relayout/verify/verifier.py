@@ -44,14 +44,16 @@ def verify(
     dims: Mapping[str, int] | None = None,
     report: Report | None = None,
     run: bool = True,
+    backend_options: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Return everything that is wrong with `model` for `backend`, as findings.
 
     With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
     seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's accounts are checked too.
+    `backend_options` go to the backend.
     Raises InputError for what is no model, BackendError for a backend that fails; a wrong model is data.
     """
-    chosen = load_backend(backend)
+    chosen = load_backend(backend, options=backend_options)
     findings: list[Finding] = []
     subject, faults = _readable(model)
     findings += faults
