@@ -1,83 +1,163 @@
 """Every model of a folder made legal for every backend that ships: status, before and after, seconds by stage.
 
-    python benchmarks/corpus.py FOLDER [--backend NAME ...] [--objective bytes|transposes]
+    python benchmarks/corpus.py FOLDER [--backend NAME ...] [--objective bytes|transposes] [--verify]
 
-Every model has to be proved optimal, bound equal to cost; exit status 1 where one is not.
+A line for each model and backend, then a table of what is left: backends across, models down. With `--verify` each
+legal model is verified and run beside its source; where two backends give one and the same model, it is run once. Exit
+status 1 where one is not proved optimal, bound equal to cost, or has a finding, or nothing of it was compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
+import onnx_ir as ir
 from measuring import machine
 
-from relayout.backend import load_backend
+from relayout.backend import Backend, load_backend
 from relayout.discovery import find_backends
-from relayout.errors import RelayoutError
+from relayout.errors import InfeasibleError, RelayoutError
 from relayout.legalize import Options, legalize_model
-from relayout.model_io import read_model
+from relayout.model_io import read_model, to_proto
+from relayout.report import Numeric, Report
 
-# `convert-layout` does what it is told; this is TVM's usual example.
-OPTIONS = {"convert-layout": {"desired_layouts": {"Conv": ["NHWC", "OHWI"], "MaxPool": ["NHWC"]}}}
-HEADER = "| model | backend | status | before | after | choices | kernel | read s | build s | solve s | rewrite s |"
+# `convert-layout` does what it is told; this is what TVM's documents tell it.
+DESIRED: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "convert-layout NHWC": {"Conv": ["NHWC", "OHWI"], "MaxPool": ["NHWC"]},
+    "convert-layout NCHW4c": {"Conv": ["NCHW4c", "OIHW4o"]},
+    "convert-layout NCHW16c": {"Conv": ["NCHW16c", "OIHW16i16o"]},
+}
+COLUMNS = "model,backend,status,before,after,checked,choices,kernel,read s,build s,solve s,rewrite s".split(",")
 
 
-def legalized(path: Path, backend: str, objective: str, notes: dict[str, None]) -> tuple[str, str]:
-    """The table's line for one model and backend, and what is wrong with it, if anything is; warnings go to `notes`."""
+@dataclass(slots=True)
+class Table:
+    """What was found: `left` by model and backend, what is wrong, and what was warned of.
+
+    `run` has what was seen of each legal model, by its digest, when it was run beside its source.
+    """
+
+    left: dict[str, dict[str, str]] = field(default_factory=dict)
+    run: dict[bytes, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+
+
+def settings() -> list[str]:
+    """Every backend that ships, by name; `convert-layout` once for each of the layouts that it is told."""
+    names = [name for name in find_backends() if name != "convert-layout"]
+    return [*names, *DESIRED]
+
+
+def backend_of(setting: str) -> Backend:
+    desired = DESIRED.get(setting)
+    options: dict[str, Any] = {} if desired is None else {"desired_layouts": desired}
+    return load_backend(setting.split()[0], options=options)
+
+
+def legalized(path: Path, setting: str, objective: str, verified: bool, table: Table) -> str:
+    """The line for one model and backend; all else that is to be said of it goes to the table."""
+    left = table.left.setdefault(path.stem, {})
+    where = f"{path.stem}, {setting}"
     try:
         start = perf_counter()
         model = read_model(path)
         reading = perf_counter() - start
-        chosen = load_backend(backend, options=OPTIONS.get(backend, {}))
-        report = legalize_model(model, chosen, Options(objective=objective)).report
+        backend = backend_of(setting)
+        legal, report = _outcome(model, backend, objective)
+        checked = _checked(legal, backend, path, report, table.run) if verified else ""
+    except InfeasibleError as error:
+        table.notes[f"{where}: {error}"] = None
+        left[setting] = "infeasible"
+        return f"| {path.stem} | {setting} | infeasible |" + " |" * (len(COLUMNS) - 3)
     except RelayoutError as error:
-        return f"| {path.stem} | {backend} | {type(error).__name__} |" + " |" * 8, str(error)
+        table.faults.append(f"{where}: {error}")
+        left[setting] = "failed"
+        return f"| {path.stem} | {setting} | {type(error).__name__} |" + " |" * (len(COLUMNS) - 3)
     assert report.solver is not None
+    if report.status != "optimal" or report.cost != report.bound:
+        table.faults.append(f"{where}: {report.status}: bound {report.bound} of {report.cost}")
+    if checked not in ("", "equal"):
+        table.faults.append(f"{where}: {checked}")
+    table.notes.update(dict.fromkeys(f"{path.stem}: {warning}" for warning in report.warnings))
+    before, after = (f"{total.transposes} ({total.bytes / 1e6:.2f})" for total in (report.before, report.after))
+    left.setdefault("source", before)
+    left[setting] = after
     seconds = dict(report.solver.seconds)
     build, rewrite = seconds.pop("build"), seconds.pop("rewrite")
-    cells = [path.stem, backend, report.status]
-    cells += [f"{total.transposes} ({total.bytes / 1e6:.2f})" for total in (report.before, report.after)]
+    cells = [path.stem, setting, report.status, before, after, checked]
     cells += [str(report.solver.choices), str(report.solver.kernel_choices)]
     cells += [f"{value:.2f}" for value in (reading, build, sum(seconds.values()), rewrite)]
-    notes.update(dict.fromkeys(f"{path.stem}: {warning}" for warning in report.warnings))
-    proved = report.status == "optimal" and report.cost == report.bound
-    return "| " + " | ".join(cells) + " |", "" if proved else f"{report.status}: bound {report.bound} of {report.cost}"
+    return "| " + " | ".join(cells) + " |"
 
 
-def lines(
-    paths: Sequence[Path], backends: Sequence[str], objective: str, faults: list[str], notes: dict[str, None]
-) -> Iterator[str]:
-    """The table, line by line as it is made; what is wrong is added to `faults`."""
-    yield HEADER
-    yield "|---" * HEADER.count(" | ") + "|---|"
+def _outcome(model: ir.Model, backend: Backend, objective: str) -> tuple[ir.Model, Report]:
+    outcome = legalize_model(model, backend, Options(objective=objective))
+    return outcome.model, outcome.report
+
+
+def _checked(legal: ir.Model, backend: Backend, source: Path, report: Report, run: dict[bytes, str]) -> str:
+    """`equal`, or in a few words why the legal model is not known to be legal and to compute what its source does."""
+    from relayout.verify import verify
+
+    digest = blake2b(source.name.encode() + to_proto(legal).SerializeToString(deterministic=True)).digest()
+    found = verify(legal, backend, against=source, report=report, run=digest not in run)
+    wrong = [finding for finding in found.findings if finding.severity != "note"]
+    if wrong:
+        return f"{len(wrong)} findings, {wrong[0].rule}, {wrong[0].node}: {wrong[0].message} ({wrong[0].found})"
+    return run.setdefault(digest, _compared(found.numeric))
+
+
+def _compared(numeric: Numeric | None) -> str:
+    if numeric is None or numeric.status != "compared":
+        return f"not compared: {numeric.reason if numeric else ''}"
+    still = [output.name for output in numeric.outputs if not output.sensitivity]
+    return f"what is compared does not move with the inputs: {', '.join(still)}" if still else "equal"
+
+
+def lines(paths: Sequence[Path], wanted: Sequence[str], objective: str, verified: bool, table: Table) -> Iterator[str]:
+    """The lines as they are made."""
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield "|---" * len(COLUMNS) + "|"
     for path in paths:
-        for backend in backends:
-            line, fault = legalized(path, backend, objective, notes)
-            if fault:
-                faults.append(f"{path.stem}, {backend}: {fault}")
-            yield line
+        for setting in wanted:
+            yield legalized(path, setting, objective, verified, table)
+
+
+def matrix(table: Table, wanted: Sequence[str]) -> Iterator[str]:
+    """What is left by model and backend: transposes (MB that they read and write)."""
+    yield "| model | source | " + " | ".join(wanted) + " |"
+    yield "|---" * (len(wanted) + 2) + "|"
+    for model, left in table.left.items():
+        yield "| " + " | ".join([model, *(left.get(column, "") for column in ("source", *wanted))]) + " |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    known = settings()
     parser = argparse.ArgumentParser(description="Legalize every model of a folder with every backend.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--backend", nargs="+", help="these backends only")
+    parser.add_argument("--backend", nargs="+", metavar="NAME", choices=known, help=f"of {', '.join(known)}")
     parser.add_argument("--objective", choices=("bytes", "transposes"), default="bytes")
+    parser.add_argument("--verify", action="store_true", help="verify each legal model against its source")
     options = parser.parse_args(arguments)
     paths = sorted(options.folder.glob("*.onnx"))
     if not paths:
         parser.error(f"no .onnx file in {options.folder}")
-    faults: list[str] = []
-    notes: dict[str, None] = {}
+    wanted, table = options.backend or known, Table()
     print(f"Objective {options.objective}. {machine('onnx', 'onnx-ir', 'ortools')}.\n")
-    for line in lines(paths, options.backend or list(find_backends()), options.objective, faults, notes):
+    for line in lines(paths, wanted, options.objective, options.verify, table):
         print(line, flush=True)
-    print("\n" + "".join(f"{note}\n" for note in notes) + ("\n".join(faults) or "Every one is proved optimal."))
-    return 1 if faults else 0
+    print("\n" + "\n".join(matrix(table, wanted)))
+    print("\n" + "".join(f"{note}\n" for note in table.notes))
+    print("\n".join(table.faults) or "Every one is proved optimal.")
+    return 1 if table.faults else 0
 
 
 if __name__ == "__main__":

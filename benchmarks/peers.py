@@ -1,10 +1,11 @@
 """Transposes, and the megabytes that they move, left by relayout and by others, model by model, as a Markdown table.
 
-    python benchmarks/peers.py [--models FOLDER] [--limit SECONDS]
+    python benchmarks/peers.py [--models FOLDER] [--peers NAME ...] [--limit SECONDS]
 
 Without a folder of .onnx files it takes the generated networks of `networks.py`. A peer that is not installed, fails on
-a model or does not end in time is shown as such. Relayout's results are also run beside the originals in onnxruntime,
-optimisations off. Exit status 1: relayout is above a peer somewhere, is not proved optimal, or computes another thing.
+a model or does not end in time is shown as such. Relayout runs once for each objective, and its results are also run
+beside the originals in onnxruntime, optimisations off. Exit status 1: relayout has more of its objective than a peer,
+is not proved optimal, or computes another thing; or outputs do not move with the inputs, so that equal says nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from measuring import Run, machine, run
 
 TOOL = str(Path(__file__).with_name("optimizers.py"))
 PEERS = ("onnxruntime", "onnxsim", "onnxslim")
+OBJECTIVES = ("bytes", "transposes")
 # Sums in another order: a layout changes which way a kernel adds.
 TOLERANCE = 1e-3
 
@@ -37,47 +39,53 @@ class Left:
 
 
 @dataclass(slots=True)
+class Ours:
+    """What relayout makes of a model for one objective; a str says why there is no number.
+
+    `difference` is how far its outputs are from the source's, `moves` how far those move when the inputs are redrawn.
+    """
+
+    objective: str
+    left: Left | str
+    proof: str = ""
+    difference: float | None = None
+    moves: float | None = None
+
+    def faults(self, peers: Mapping[str, Left | str]) -> Iterator[str]:
+        if not isinstance(self.left, Left):
+            yield f"relayout: {self.left}"
+            return
+        if self.proof != "optimal":
+            yield f"not proved optimal: {self.proof}"
+        if self.difference is None or not self.difference <= TOLERANCE:
+            yield f"outputs differ: {self.difference}"
+        if not self.moves:
+            yield "outputs do not move with the inputs"
+        mine = getattr(self.left, self.objective)
+        for peer, left in peers.items():
+            if isinstance(left, Left) and mine > getattr(left, self.objective):
+                yield f"more {self.objective} than {peer}"
+
+
+@dataclass(slots=True)
 class Row:
-    """One model: what is left in the source and by each tool; a str says why there is no number."""
+    """One model: what is left in the source, by relayout with each objective, and by each peer."""
 
     name: str
     source: Left | str
-    ours: Left | str = ""
-    proof: str = ""
-    difference: float | None = None
-    peers: dict[str, Left | str] = field(default_factory=dict)
+    ours: list[Ours]
+    peers: dict[str, Left | str]
 
     @property
     def faults(self) -> list[str]:
-        if not isinstance(self.ours, Left):
-            return [f"relayout: {self.ours}"]
-        found = [] if self.proof == "optimal" else [f"not proved optimal: {self.proof}"]
-        if self.difference is None or not self.difference <= TOLERANCE:
-            found.append(f"outputs differ: {self.difference}")
-        for peer, left in self.peers.items():
-            if isinstance(left, Left) and self.ours.transposes > left.transposes:
-                found.append(f"more transposes than {peer}")
-            if isinstance(left, Left) and self.ours.bytes > left.bytes:
-                found.append(f"more bytes than {peer}")
-        return found
+        return [f"{ours.objective}: {fault}" for ours in self.ours for fault in ours.faults(self.peers)]
 
 
 def compare(path: Path, folder: Path, peers: Sequence[str], limit: float) -> Row:
     """Every tool on one model, each in a process of its own; what they write goes to `folder`."""
-    row = Row(path.stem, _count(path, limit))
-    target = folder / "relayout.onnx"
-    made = _tool("relayout", path, target, limit)
-    if made.status:
-        row.ours = made.fault
-    else:
-        row.ours = _count(target, limit)
-        facts = json.loads(made.output)
-        proved = facts["status"] == "optimal" and facts["cost"] == facts["bound"]
-        row.proof = "optimal" if proved else f"{facts['status']}, bound {facts['bound']} of {facts['cost']}"
-        checked = _tool("equal", path, target, limit)
-        row.difference = None if checked.status else json.loads(checked.output)["difference"]
-        if checked.status:
-            print(f"{path.stem}: {checked.fault}", file=sys.stderr)
+    row = Row(path.stem, _count(path, limit), [], {})
+    for objective in OBJECTIVES:
+        row.ours.append(_legalized(path, folder, objective, row.ours, limit))
     for peer in peers:
         target = folder / f"{peer}.onnx"
         made = _tool(peer, path, target, limit)
@@ -86,6 +94,26 @@ def compare(path: Path, folder: Path, peers: Sequence[str], limit: float) -> Row
     for left in folder.iterdir():
         left.unlink()
     return row
+
+
+def _legalized(path: Path, folder: Path, objective: str, done: Sequence[Ours], limit: float) -> Ours:
+    """What relayout leaves for one objective. A model that is the same as for another one is not run again."""
+    target = folder / f"{objective}.onnx"
+    made = _tool(f"relayout-{objective}", path, target, limit)
+    if made.status:
+        return Ours(objective, made.fault)
+    facts = json.loads(made.output)
+    proved = facts["status"] == "optimal" and facts["cost"] == facts["bound"]
+    proof = "optimal" if proved else f"{facts['status']}, bound {facts['bound']} of {facts['cost']}"
+    for other in done:
+        if target.read_bytes() == (folder / f"{other.objective}.onnx").read_bytes():
+            return replace(other, objective=objective, proof=proof)
+    ours = Ours(objective, _count(target, limit), proof)
+    checked = _tool("equal", path, target, limit)
+    if checked.status:
+        print(f"{path.stem}: {checked.fault}", file=sys.stderr)
+        return ours
+    return replace(ours, **json.loads(checked.output))
 
 
 def _tool(tool: str, source: Path, target: Path, limit: float) -> Run:
@@ -112,25 +140,31 @@ def installed(peers: Sequence[str]) -> list[str]:
 
 
 def table(rows: Sequence[Row], peers: Sequence[str]) -> Iterator[str]:
-    """The table's lines: bold where relayout leaves less than every peer that gave a result."""
-    yield "| model | source | relayout | " + " | ".join(peers) + " | difference | |"
-    yield "|---" * (len(peers) + 5) + "|"
+    """The table's lines: bold where relayout has less of its objective than every peer that gave a result."""
+    relayout = [f"relayout, {objective}" for objective in OBJECTIVES]
+    yield "| " + " | ".join(["model", "source", *peers, *relayout, "proof", "difference", "moves", ""]) + " |"
+    yield "|---" * (len(peers) + len(relayout) + 6) + "|"
     for row in rows:
-        results = [left for left in row.peers.values() if isinstance(left, Left)]
-        ours = str(row.ours)
-        if isinstance(row.ours, Left) and results and all(_below(row.ours, left) for left in results):
-            ours = f"**{ours}**"
-        cells = [row.name, str(row.source), ours]
+        cells = [row.name, str(row.source)]
         cells += [str(left) if isinstance(left, Left) else f"failed: {left}" for left in row.peers.values()]
-        cells.append("" if row.difference is None else f"{row.difference:.0e}")
+        cells += [_shown(ours, row.peers) for ours in row.ours]
+        cells.append(", ".join(dict.fromkeys(ours.proof for ours in row.ours)))
+        cells.append(_number([ours.difference for ours in row.ours], max))
+        cells.append(_number([ours.moves for ours in row.ours], min))
         cells.append("; ".join(row.faults))
         yield "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 
 
-def _below(ours: Left, theirs: Left) -> bool:
-    return (ours.transposes, ours.bytes) != (theirs.transposes, theirs.bytes) and (
-        ours.transposes <= theirs.transposes and ours.bytes <= theirs.bytes
-    )
+def _shown(ours: Ours, peers: Mapping[str, Left | str]) -> str:
+    results = [getattr(left, ours.objective) for left in peers.values() if isinstance(left, Left)]
+    if isinstance(ours.left, Left) and results and getattr(ours.left, ours.objective) < min(results):
+        return f"**{ours.left}**"
+    return str(ours.left)
+
+
+def _number(numbers: Sequence[float | None], of: Callable[[Sequence[float]], float]) -> str:
+    known = [number for number in numbers if number is not None]
+    return f"{of(known):.0e}" if len(known) == len(numbers) else ""
 
 
 def models(folder: Path | None, into: Path) -> list[Path]:
@@ -146,9 +180,10 @@ def models(folder: Path | None, into: Path) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Transposes (MB) left by relayout and its peers.")
     parser.add_argument("--models", type=Path, help="a folder of .onnx files; else generated networks")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="beside these only")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one tool on one model")
     options = parser.parse_args(arguments)
-    peers = installed(PEERS)
+    peers = installed(options.peers)
     with tempfile.TemporaryDirectory() as made, tempfile.TemporaryDirectory() as work:
         found = models(options.models, Path(made))
         if not found:

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from relayout.choices import NodeChoice
-from relayout.formulation import Formulation, Touch
+from relayout.formulation import Formulation, Made, Touch
 from relayout.memory_format import Atom, Order, source_order, with_units
 from relayout.names import Names
-from relayout.paths import dims_shape, one_each, steps_of
-from relayout.report import BoundaryValue, Conversion, Crossing, RequiredBy
+from relayout.paths import dims_shape, one_each, path, steps_of
+from relayout.report import BoundaryValue, Conversion, ConversionKind, Crossing, RequiredBy
 from relayout.rules import extents_of
 from relayout.views import Operand
 
@@ -31,13 +31,24 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
                 value=made.tensor.root.name or "",
                 from_=shown(formulation, operand, made.source),
                 to=shown(formulation, operand, made.target),
-                kind="transpose",
+                kind=_kind(formulation, made),
                 bytes=made.bytes,
                 producer=who(giver, made.producer.port),
                 required_by=tuple(_required_by(formulation, assignment, touch) for touch in made.wanted_by),
             )
         )
     return tuple(found)
+
+
+def _kind(formulation: Formulation, made: Made) -> ConversionKind:
+    if formulation.prices.is_written_by_backend(made.tensor, made.place, made.source, made.target):
+        return "reorder"
+    if all(atom.is_whole for atom in (*made.source, *made.target)):
+        return "transpose"
+    stages = {stage.kind for stage in path(one_each(made.source), one_each(made.target), made.tensor.extents)}
+    if "transpose" in stages:
+        return "transpose"
+    return "pad" if stages & {"pad", "crop"} else "reshape"
 
 
 def crossings_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Crossing, ...]:

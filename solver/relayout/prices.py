@@ -33,7 +33,7 @@ class Prices:
         self._at = {place: backend.at(place) for place in backend.places() or ("",)}
         self._own = {place for place, each in self._at.items() if _prices_itself(each)}
         self._counts: dict[Tensor, int] = {}
-        self._asked: dict[tuple[Tensor, str, Order, Order], int | None] = {}
+        self._asked: dict[tuple[Tensor, str, Order, Order], tuple[int | None, bool]] = {}
 
     def uniform(self, tensor: Tensor, formats: tuple[Order, ...], places: tuple[str, ...]) -> int | None:
         """The one price at which each of these formats is made from each other at these places; None: it depends."""
@@ -58,20 +58,28 @@ class Prices:
             return 0
         if place not in self._own:
             return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
-        question = (tensor, place, source, target)
-        if question not in self._asked:
-            self._asked[question] = self._ask(self._at[place], tensor, source, target)
-        return self._asked[question]
+        return self._answer(tensor, place, source, target)[0]
+
+    def is_written_by_backend(self, tensor: Tensor, place: str, source: Order, target: Order) -> bool:
+        """Whether the backend has an operator of its own that makes `target` from `source` at a place."""
+        return place in self._own and self._answer(tensor, place, source, target)[1]
 
     def crossing(self, tensor: Tensor, format_: Order, source: str, target: str) -> int:
         """What bringing the tensor in this format from one place to another costs."""
         return self._backend.crossing_cost(self.bytes_of(tensor, format_), source, target)
 
-    def _ask(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> int | None:
-        """What the backend says that it costs, or else the traffic; None where neither it nor a Reshape writes it."""
+    def _answer(self, tensor: Tensor, place: str, source: Order, target: Order) -> tuple[int | None, bool]:
+        question = (tensor, place, source, target)
+        if question not in self._asked:
+            self._asked[question] = self._ask(self._at[place], tensor, source, target)
+        return self._asked[question]
+
+    def _ask(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> tuple[int | None, bool]:
+        """What the backend says that it costs, or else the traffic, None where neither it nor a Reshape writes it; and
+        whether the backend writes it."""
         operand = self._operands[tensor.root]
         if operand is None or not tensor.extents:
-            return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
+            return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None, False
         dtype = tensor.root.dtype
         size = max(1, dtype.bitwidth // 8) if dtype is not None and dtype.bitwidth else 4
         whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
@@ -82,9 +90,9 @@ class Prices:
         own = backend.conversion(lies, given, wanted) if all(named) else None
         writes_itself = own is not None and own.rewrite is not None
         if not writes_itself and not _can_be_written(tensor, source, target):
-            return None
+            return None, False
         cost = own.cost if own is not None and own.cost is not None else backend.conversion_cost(lies, given, wanted)
-        return self.traffic(tensor, source, target) if cost is None else cost
+        return self.traffic(tensor, source, target) if cost is None else cost, writes_itself
 
 
 def _prices_itself(backend: Backend) -> bool:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 __all__ = [
     "BoundaryValue",
     "Conversion",
+    "ConversionKind",
     "Crossing",
     "Explanation",
     "Finding",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "verified", "failed"]
+ConversionKind = Literal["transpose", "pad", "reorder", "reshape", "folded"]
 Part = Literal["operand", "result", "node", "boundary"]
 Severity = Literal["error", "warning", "note"]
 
@@ -112,6 +114,9 @@ class Explanation(_Record):
 class Conversion(_Record):
     """One change of a value's format in the legal model, with who made the value and who requires the change.
 
+    `kind` is how: a `transpose`, with Reshapes and a Pad where the format asks for them; a `pad` that fills up or crops
+    and moves nothing else; the backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. Only
+    transposes are counted in the totals.
     Where the report explains, `saved` is what is saved where nobody in `required_by` asks for the change, and `reasons`
     are the single requirements behind it, those that save most first.
     """
@@ -119,7 +124,7 @@ class Conversion(_Record):
     value: str
     from_: str = Field(alias="from")
     to: str
-    kind: Literal["transpose", "reshape", "folded"]
+    kind: ConversionKind
     bytes: int = Field(ge=0)
     producer: str | None = None
     required_by: tuple[RequiredBy, ...] = ()

@@ -315,6 +315,7 @@ def conversion(spent: int, kind: str = "transpose") -> Conversion:
         ({"conversions": (conversion(120),)}, "cost-accounting"),
         ({"conversions": (conversion(40), conversion(40))}, "cost-accounting"),
         ({"conversions": (conversion(8, "folded"),)}, "cost-accounting"),
+        ({"conversions": (conversion(80, "reorder"), conversion(80, "pad"))}, None),
         ({"bound": 99}, "status"),
         ({"bound": 101, "status": "feasible"}, "status"),
         ({"bound": None}, "status"),

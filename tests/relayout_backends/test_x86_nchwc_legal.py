@@ -115,7 +115,7 @@ def test_a_network_keeps_its_numbers(network: Network) -> None:
     source = network()
     legal, report = relayout.legalize(source, X86Nchwc())
     assert report.status == "optimal"
-    verification = relayout.verify(legal, X86Nchwc(), against=source)
+    verification = relayout.verify(legal, X86Nchwc(), against=source, report=report)
     assert verification.findings == ()
     assert verification.numeric is not None
     assert verification.numeric.status == "compared"
