@@ -281,7 +281,10 @@ class _Nodes:
         cut = any(not a.is_whole for group in dims for a in group) and not (
             rule.splits or rule.mixes or rule.scrambles or rule.steps
         )
+        written: tuple[Wish, FreeForm, int] | None = None
         for wish in wishes:
+            if written is not None and wish.implementation.cost >= written[0].implementation.cost + written[2]:
+                break
             if wish.is_empty:
                 if cut:
                     continue  # pieces that only a backend can ask for
@@ -291,8 +294,8 @@ class _Nodes:
                 if rule.write is not None:
                     rewritten = (FreeForm(place, rewritten=True) for place in placements(dims, rank))
                     form = next((form for form in rewritten if rule.writes(form.axes)), None)
-                    if form is not None:
-                        return wish, form, self._traffic(choice, rule, rule.extra(form.axes))
+                    if form is not None and written is None:
+                        written = wish, form, self._traffic(choice, rule, rule.extra(form.axes))
                 continue
             letters = [_own_letters(rule, axes) for axes in axes_of]
             for place in placements(dims, rank):
@@ -308,7 +311,7 @@ class _Nodes:
                     self._contract.constant_fault(choice, wish, inputs) is None
                 ):
                     return wish, form, extra
-        return None
+        return written
 
     def _traffic(self, choice: NodeChoice, rule: Free, traffic: Traffic) -> int:
         """Bytes that are read and written."""

@@ -144,3 +144,63 @@ def test_an_axis_that_two_operators_name_differently_is_annotated_by_neither() -
     told = {entry.key for value in values for entry in value.metadata_props}
     assert told <= {"relayout.order"}
     assert_same_numbers(net.model(), legal)
+
+
+def resized(mode: str, scales: list[float], **attributes: object) -> Net:
+    net = Net()
+    image = net.node("Relu", net.input("x", (2, 3, 4, 5)))
+    made = net.node("Resize", image, "", net.constant(np.array(scales, np.float32)), mode=mode, **attributes)
+    net.output(net.node("Sigmoid", made))
+    return net
+
+
+RESIZED = [
+    *(("nearest", each) for each in ([1, 1, 2, 2], [1, 2, 2, 1], [1, 2, 1, 1], [2, 1, 1, 1])),
+    *(("nearest", each) for each in ([1, 1, 1, 1], [1, 2, 2, 2])),
+    *(("linear", each) for each in ([1, 1, 2, 2], [1, 2, 2, 1], [1, 2, 1, 1], [1, 1, 1, 1])),
+    *(("cubic", each) for each in ([1, 1, 2, 2], [1, 1, 1, 1])),
+]
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "nchw", "auto-nhwc", "canonical", "opencl"])
+@pytest.mark.parametrize(("mode", "scales"), RESIZED)
+def test_a_resize_of_any_axes_can_be_run(mode: str, scales: list[float], backend: str) -> None:
+    model = resized(mode, scales).model()
+    legal, report = legalize(model, backend, check=True)
+    assert report.status == "optimal"
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(model, legal)
+    assert_stays(legal, backend)
+
+
+def test_a_resize_of_rows_and_columns_in_the_middle_is_channels_last_as_it_is() -> None:
+    model = resized("nearest", [1, 2, 2, 1]).model()
+    legal, report = legalize(model, "nhwc")
+    assert report.after.transposes == 0
+    assert [node.op_type for node in legal.graph.node] == [node.op_type for node in model.graph.node]
+    assert {node.domain for node in legal.graph.node} == {""}
+    assert legalize(model, "nchw")[1].after.transposes == 2
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "nchw", "auto-nhwc"])
+def test_a_resize_stands_beside_neighbours_that_name_its_axes_otherwise(backend: str) -> None:
+    net = Net()
+    image = net.node("LpPool", net.input("x", (2, 3, 4, 5)), kernel_shape=[1, 1])
+    made = net.node("Resize", image, "", net.constant(np.array([1, 2, 1, 1], np.float32)), mode="nearest")
+    turned = net.transpose(made, 0, 3, 1, 2)
+    net.output(net.node("MaxPool", turned, kernel_shape=[2, 2]))
+    legal, report = legalize(net.model(), backend, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_batch_norm_of_channels_that_nobody_counted_stays_one() -> None:
+    net = Net()
+    image = net.transpose(net.input("x", (2, 3, 4, "c")), 0, 3, 1, 2)
+    vectors = [net.weight(3), net.weight(3), net.weight(3), net.constant(np.ones(3, np.float32))]
+    normed = net.node("BatchNormalization", image, *vectors)
+    net.output(net.transpose(normed, 0, 2, 3, 1))
+    legal, _ = legalize(net.model())
+    assert_same_numbers(net.model(), legal)

@@ -42,10 +42,15 @@ def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, fo
         most = len(form.dims) if axes is not None and rule.broadcasts and len(axes) < len(result_axes) else 0
         shop.replace(node, index, shop.copies.read(tensor, format_, dims, most=most, stem=stem).value)
     edit = None
-    if hidden is None and form.dims != in_source(len(form.dims)) and _operator(shop, choice, node, rule, form):
+    moved = hidden is None and form.dims != in_source(len(form.dims))
+    native = native_letters(len(rule.letters)) if rule.letters else ""
+    if moved and _operator(shop, choice, node, rule, form):
         strides = {g[0].axis: g[0].inner for g in reversed(form.dims) if g[0].axis in rule.steps and len(g) == 1}
         stepped = rule.edit_steps is not None and any(stride > 1 for stride in strides.values())
         edit = rule.edit_steps(form.axes, strides) if stepped and rule.edit_steps else rule.edit(form.axes)
+    elif moved and rule.letters != native:
+        # The function's operator reads ONNX's own order, and so do its attributes and constants.
+        edit = rule.edit(tuple(rule.letters.index(letter) for letter in native))
     for index, value in enumerate(node.outputs):
         if (True, index) not in ports:
             continue

@@ -5,8 +5,10 @@ A source node of domain `relayout` names its axes by `data_layout` and `kernel_l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from relayout.rules.decompositions import channelwise, instance_normalise, is_channelwise, reduce_spatial
 from relayout.rules.reading import NoRuleError, Reading
@@ -82,6 +84,7 @@ def batch_normalization(node: Reading) -> Free:
     if node.rank() < 2:
         raise NoRuleError
     known = is_channelwise(node.node) and node.is_float() and not any(node.used(i) for i in range(1, 5))
+    known = known and isinstance(node.extents(0)[_letters(node, node.rank()).index("C")], int)
     write = (lambda writing, channel, _spatial: channelwise(writing, channel)) if known else None
     return _named(node, (0,), "channel", write=write, passes=2)
 
@@ -133,7 +136,11 @@ def max_unpool(node: Reading) -> Free:
 @row("free", "Resize", since=10)
 @row("free", "Upsample", since=7)
 def resize(node: Reading) -> Free:
-    """Nearest goes in any order; linear and cubic where onnxruntime has kernels: resized axes innermost, in order."""
+    """Nearest goes in any order; linear and cubic where onnxruntime has kernels: resized axes innermost, in order.
+
+    ONNX does not name these axes: what is resized are rows and columns, so the axes are ONNX's own, N, C, H, W, unless
+    axis 1 is resized and the last one is not. Names that hung on the operators around could ask two things at once.
+    """
     extents, result = node.extents(0), node.result_extents()
     rank = len(extents)
     axes = tuple(range(rank))
@@ -161,13 +168,19 @@ def resize(node: Reading) -> Free:
     if node.string("keep_aspect_ratio_policy", "stretch") != "stretch" or node.string(
         "coordinate_transformation_mode"
     ) == "tf_crop_and_resize":
-        raise NoRuleError
-    moving = {a for a in axes if extents[a] != result[a] or not isinstance(extents[a], int)}
-    # ONNX does not name these axes. Where only trailing ones are resized the others are batch and channels; elsewhere
-    # the names are those of the operators around.
-    letters = native_letters(rank) if rank in (3, 4, 5) and moving <= set(range(2, rank)) else ""
-    if rank == 4 and letters:
-        moving = {2, 3}
+        return _named(node, (0,), "exact")
+    if operator == "Upsample" and opset < 9:
+        factors: Sequence[float] = node.node.attributes["scales"].as_floats()
+    else:
+        given = next((arrays[index] for index, name in per_axis.items() if name == "scales"), np.zeros(0))
+        factors = given.tolist() if given.size == len(covered) else ()
+    scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
+    moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
+    letters = _resized_letters(moved, rank)
+    # Of an axis of unknown extent it is not known that it stays.
+    moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
+    if rank == 4 and moving <= {letters.index("H"), letters.index("W")}:
+        moving = {letters.index("H"), letters.index("W")}
 
     def allows(order: Axes) -> bool:
         if order == axes or mode == "nearest":
@@ -197,6 +210,14 @@ def resize(node: Reading) -> Free:
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     return Free(extents, inputs, (axes,), allows=allows, edit=edit, letters=letters)
+
+
+def _resized_letters(moved: set[int], rank: int) -> str:
+    """The names of the axes of which these are resized; none where a tensor of this rank has no rows and columns."""
+    if rank not in (3, 4, 5):
+        return ""
+    channels_last = 1 in moved and rank - 1 not in moved and 0 not in moved
+    return f"N{SPATIAL[rank - 2]}C" if channels_last else native_letters(rank)
 
 
 def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kernel: str) -> Fixed:
