@@ -20,7 +20,7 @@ from relayout.memory_format import Extent, Order, is_padded, source_order
 from relayout.operator_schema import attribute_number
 from relayout.paths import Dims, one_each
 from relayout.physical import Emitter, Physical
-from relayout.roles import DATA, KERNEL, has_roles, input_role, is_transposed, result_role, spatial_letters
+from relayout.roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
 
 __all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_body", "ensure_function", "with_bodies"]
 
@@ -77,7 +77,7 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
+        if node.domain == DOMAIN and has_letters(node) and (node.op_type, node.overload) not in bodies:
             ensure_body(model, node)
     completed: onnx.ModelProto = ir.to_proto(model)
     return completed
@@ -130,9 +130,10 @@ def _signature(node: ir.Node) -> Signature:
     return Signature(
         node.op_type,
         tuple(given.items()),
-        tuple(inward(input_role(node, n)) for n in range(len(node.inputs))),
+        tuple(inward(native_role(node.op_type, 0, n)) for n in range(len(node.inputs))),
         tuple(
-            turn(out, data).outward() if result_role(node, n) == DATA else None for n in range(len(node.outputs))
+            turn(out, data).outward() if native_role(node.op_type, 1, n) == DATA else None
+            for n in range(len(node.outputs))
         ),
     )
 

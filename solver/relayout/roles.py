@@ -22,10 +22,12 @@ __all__ = [
     "KERNEL",
     "OPERATORS",
     "OTHER",
+    "has_letters",
     "has_roles",
     "input_role",
     "is_transposed",
     "kernel_input",
+    "native_role",
     "own_layout",
     "result_role",
     "spatial_letters",
@@ -69,12 +71,17 @@ _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 _SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
 
 
+def has_letters(node: ir.Node) -> bool:
+    """Whether the layouts of `node` are written in letters: an operator whose axes have names, packed or not."""
+    return node.op_type in _ROLES and node.domain in _DOMAINS
+
+
 def has_roles(node: ir.Node) -> bool:
     """Whether `node` is an operator whose axes have names, such as Conv, a pool or BatchNormalization.
 
     One that the source has in a packed layout stays as it is: its operands have more dimensions than it has axes.
     """
-    return node.op_type in _ROLES and node.domain in _DOMAINS and not _is_packed(node)
+    return has_letters(node) and not _is_packed(node)
 
 
 def input_role(node: ir.Node, n: int) -> str:
@@ -85,6 +92,12 @@ def input_role(node: ir.Node, n: int) -> str:
 def result_role(node: ir.Node, n: int) -> str:
     """DATA or OTHER: what the n-th result of `node` is to it."""
     return _role(node, 1, n)
+
+
+def native_role(op_type: str, side: int, n: int) -> str:
+    """What the n-th input (`side` 0) or result (1) is to an operator, in whatever layout: DATA, KERNEL or OTHER."""
+    letters = _ROLES[op_type][side] if op_type in _ROLES else ""
+    return _OF_LETTER[letters[n]] if n < len(letters) else OTHER
 
 
 def kernel_input(op_type: str) -> int | None:
@@ -156,5 +169,4 @@ def _has_tiles(text: str) -> bool:
 
 
 def _role(node: ir.Node, side: int, n: int) -> str:
-    letters = _ROLES[node.op_type][side] if has_roles(node) else ""
-    return _OF_LETTER[letters[n]] if n < len(letters) else OTHER
+    return native_role(node.op_type, side, n) if has_roles(node) else OTHER

@@ -12,7 +12,7 @@ import relayout
 from relayout import Backend, Layout, Report
 from relayout.backend import rank_of
 from relayout.layout_functions import with_bodies
-from relayout.roles import input_role, own_layout, result_role
+from relayout.roles import has_roles, input_role, own_layout, result_role
 
 
 class AsStated(Backend):
@@ -141,3 +141,50 @@ def test_a_table_may_ask_for_one() -> None:
     assert layouts(legal) == [("MaxPool", "NCHWc[tile:16]")] * 2
     assert report.after.transposes == 2
     assert_same_numbers(net.model(), legal)
+
+
+class Blocked(Backend):
+    """Pools run on blocks of 16 channels."""
+
+    name = "blocked"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        wants = node.op_type == "MaxPool" and has_roles(node)
+        return "NCHW16c" if wants else super().nth_input_layout_requirements(node, n)
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        wants = node.op_type == "MaxPool" and has_roles(node)
+        return "NCHW16c" if wants else super().nth_result_layout_requirements(node, n)
+
+
+def test_a_backend_in_code_may_ask_for_one() -> None:
+    net = Net()
+    value = net.node("Relu", net.input("x", (1, 32, 8, 8)))
+    for _ in range(2):
+        value = net.node("Relu", net.node("MaxPool", value, kernel_shape=[3, 3], pads=[1] * 4))
+    net.output(value)
+    legal, report = relayout.legalize(net.model(), Blocked, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert report.after.transposes == 2
+    assert {layout for _, layout in layouts(legal)} == {"NCHWc[tile:16]"}
+
+
+def pool(text: str) -> onnx.ModelProto:
+    """TOPI's pool in a layout of its own."""
+    node = onnx.helper.make_node(
+        "MaxPool", ["x"], ["y"], "pool", domain="relayout", data_layout=text, kernel_shape=[3, 3], pads=[1] * 4
+    )
+    values = [onnx.helper.make_tensor_value_info(name, 1, (1, 2, 8, 8, 16)) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([node], "pool", values[:1], values[1:])
+    imports = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("relayout", 1)]
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+@pytest.mark.parametrize("text", ["NCHW16c", "NCHWc[tile:16]"])
+@pytest.mark.parametrize("backend", [AsStated, Blocked, "nhwc", "canonical", "opencl", "auto-nhwc", "onnx", "tpu"])
+def test_an_operation_that_is_written_in_one_stays_as_it_is(text: str, backend: object) -> None:
+    legal, report = converted(pool(text), backend)
+    assert report.after.transposes == 0
+    assert layouts(legal) == [("MaxPool", text)]
+    assert_same_numbers(with_bodies(pool(text)), legal)

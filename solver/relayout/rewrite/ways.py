@@ -19,7 +19,7 @@ from relayout.paths import Dims, dims_shape, steps_of
 from relayout.physical import Physical
 from relayout.rewrite.dims import port_dims, root_dims
 from relayout.rewrite.workshop import Workshop
-from relayout.roles import has_roles
+from relayout.roles import has_letters
 from relayout.rules import Axes, Free, extents_of
 from relayout.writing import Extents
 
@@ -58,7 +58,7 @@ class _Way:
         stem = f"{self._stem}_{operator}" if operator else self._stem
         made = self._shop.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
         node = made.producer()
-        if domain == DOMAIN and node is not None and has_roles(node):
+        if domain == DOMAIN and node is not None and has_letters(node):
             ensure_body(self._shop.model, node)
         return made
 

@@ -93,7 +93,8 @@ def _check_side(
 
 
 def _cuts(node: ir.Node) -> bool:
-    return any("[" in node.attributes.get_string(name, "") for name in _LAYOUTS)
+    # Read first: TVM's NCHW16c has no bracket, and cuts as NCHWc[tile:16] does.
+    return any("[" in str(_parsed(node.attributes.get_string(name, "") or "")) for name in _LAYOUTS)
 
 
 def _check_way(
@@ -128,9 +129,12 @@ def _layout(node: ir.Node, side: str, n: int) -> Layout | None:
     facts = named(node)
     is_kernel = side == "input" and facts is not None and n == facts.kernel
     names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
-    text = next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "")
+    return _parsed(next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "") or "")
+
+
+def _parsed(text: str) -> Layout | None:
     try:
-        return Layout.parse(text or "") if text else None
+        return Layout.parse(text) if text else None
     except LayoutSyntaxError:
         return None
 
