@@ -213,3 +213,19 @@ def test_densely_concatenated_features_stay_packed() -> None:
         value, channels = net.node("Concat", value, features, axis=1), channels + 4
     net.output(value)
     assert converted(net)[1].after.transposes <= 2
+
+
+@pytest.mark.parametrize("words", [["NCHW4c", "OIHW4o"], ["NCHW16c", "OIHW16i16o"]])
+def test_a_packed_network_is_legal_as_it_is(words: list[str]) -> None:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (1, 16, 16, 16)), 16, 32, strides=[2, 2]))
+    for _ in range(2):
+        branch = net.conv(net.node("Relu", net.conv(value, 32, 32)), 32, 32)
+        value = net.node("Relu", net.node("Add", branch, value))
+    net.output(net.node("Flatten", net.node("GlobalAveragePool", value)))
+    wanted = {"desired_layouts": {"Conv": words}}
+    once, _ = relayout.legalize(net.model(), "convert-layout", backend_options=wanted)
+    twice, report = relayout.legalize(once, "convert-layout", backend_options=wanted, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
