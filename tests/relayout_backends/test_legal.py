@@ -33,12 +33,12 @@ def network() -> onnx.ModelProto:
 
 
 class Aligned(Backend):
-    """Wants an alignment that nobody provides."""
+    """Wants an alignment that nobody provides: the innermost stride is that of an element."""
 
     name = "aligned"
 
     def nth_input_layout_requirements(self, node: Any, n: int) -> Layout | str:
-        return "N[a=4194304]CHW" if node.op_type == "MaxPool" else super().nth_input_layout_requirements(node, n)
+        return "NCHW[a=8]" if node.op_type == "MaxPool" else super().nth_input_layout_requirements(node, n)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,24 @@ def test_the_cheaper_of_two_implementations_is_taken() -> None:
 
 
 def test_an_alignment_that_nothing_provides_is_infeasible_and_named() -> None:
-    with pytest.raises(InfeasibleError, match=r"(?s)MaxPool.*N\[a=4194304\]CHW"):
+    with pytest.raises(InfeasibleError, match=r"(?s)MaxPool.*NCHW\[a=8\]"):
         relayout.legalize(network(), Aligned)
 
 
 def test_an_alignment_that_the_tensor_has_is_met() -> None:
     table = {"name": "aligned", "rule": [{"op": "MaxPool", "inputs": ["N[a=8192]CHW"], "results": ["NCHW"]}]}
     assert relayout.legalize(network(), table)[1].after.transposes == 0
+
+
+def test_an_alignment_that_the_tensor_lacks_is_provided_by_zeros_that_nobody_sees() -> None:
+    table = {"name": "aligned", "rule": [{"op": "MaxPool", "inputs": ["N[a=16384]CHW"], "results": ["NCHW"]}]}
+    legal, report = relayout.legalize(network(), table, check=True)
+    assert {"Pad", "Slice"} & {node.op_type for node in legal.graph.node}
+    (padded,) = [v for v in legal.graph.value_info if v.name.startswith("c_laid") and "pads" not in v.name]
+    batch, *others = (dim.dim_value for dim in padded.type.tensor_type.shape.dim)
+    assert (batch, 4 * others[0] * others[1] * others[2]) == (1, 16384)
+    assert report.verification is not None
+    assert report.verification.passed
 
 
 def test_a_black_box_that_nobody_carries_is_infeasible_and_named() -> None:
