@@ -10,11 +10,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import Net
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import relayout
 from relayout.errors import InputError, RelayoutError
 from relayout.graph_codec import BOUNDARY_LAYOUT_KEY
 from relayout.graph_json import GraphJson
@@ -248,6 +250,28 @@ def test_every_step_survives_and_is_checked_against_the_others() -> None:
     ]
     source = graph(constants=[{"name": "k", "dtype": "float", "shape": [2, 3], "transform": steps}])
     assert to_json(read_model(source))["constants"][0]["transform"] == steps
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "operators"),
+    [
+        ("tpu", {}, {"transpose", "pad", "reshape"}),
+        ("x86-nchwc", {}, set()),
+        ("convert-layout", {"desired_layouts": {"Conv": ["NCHW16c", "OIHW16i16o"]}}, set()),
+    ],
+)
+def test_a_graph_without_weights_is_legal_json_for_blocks_too(
+    backend: str, options: Json, operators: set[str]
+) -> None:
+    net = Net()
+    value = net.conv(net.node("Relu", net.conv(net.input("x", (1, 3, 32, 32)), 3, 24, 7, strides=[2, 2])), 24, 40)
+    net.output(value)
+    source = to_json(read_model(net.model()), weights=False)
+    legal, _ = relayout.legalize(source, backend, **options)
+    assert operators <= {step["op"] for each in legal["constants"] for step in each.get("transform", [])}
+    assert to_json(read_model(json.loads(json.dumps(legal)))) == legal
+    checked = relayout.load_backend(backend, options=options)
+    assert relayout.verify(legal, checked, against=source).passed
 
 
 STEP_FAULTS: dict[str, tuple[list[Json], int]] = {
