@@ -28,7 +28,16 @@ class Geometry:
     """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
 
     __slots__ = (
-        *("_apart", "_beside", "_extended", "_formats", "_mixed", "_named", "_operands", "_padded", "_steps"),
+        "_apart",
+        "_beside",
+        "_extended",
+        "_formats",
+        "_insert",
+        "_mixed",
+        "_named",
+        "_operands",
+        "_padded",
+        "_steps",
         "extents",
     )
 
@@ -60,6 +69,7 @@ class Geometry:
         # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for.
         self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven
         self._beside = rule.beside
+        self._insert = rule.insert
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
         self._extended: dict[tuple[int, Order], Order | None] = {}
 
@@ -139,6 +149,11 @@ class Geometry:
             if partner is not None and len(cut) > 1 and cut != list(range(cut[0], cut[0] + len(cut))):
                 for position in reversed(cut):
                     order.insert(position + 1, Atom(axis, order[position].inner, order[position].outer))
+                present.add(axis)
+                continue
+            asked = self._insert(tuple([a.axis for a in order]), axis) if self._insert is not None else None
+            if asked is not None:
+                order.insert(asked, Atom(axis))
                 present.add(axis)
                 continue
             before = [p for p, atom in enumerate(order) if atom.axis == partner] or [

@@ -287,3 +287,37 @@ def test_a_layout_that_an_operator_cannot_have_is_an_error() -> None:
     )
     with pytest.raises(InputError, match="does not fit"):
         legalize(source)
+
+
+def test_a_product_with_a_constant_turns_for_channels_first_data() -> None:
+    net = Net()
+    value = net.node("Conv", net.input("x", (1, 8, 20)), net.weight(8, 8, 3), pads=[1, 1])
+    value = net.node("MatMul", net.transpose(value, 0, 2, 1), net.weight(8, 12))
+    value = net.transpose(net.node("Add", value, net.weight(12)), 0, 2, 1)
+    net.output(net.node("Conv", value, net.weight(5, 12, 3)))
+    legal, report = legalize(net.model())
+    assert (report.status, report.cost, report.after.transposes) == ("optimal", 0, 0)
+    assert [node.op_type for node in legal.graph.node] == ["Conv", "MatMul", "Add", "Conv"]
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_matrix_that_serves_a_whole_batch_is_priced_for_each_of_its_parts() -> None:
+    net = Net()
+    value = net.node("MatMul", net.transpose(net.input("x", (3, 8, 20)), 0, 2, 1), net.weight(8, 12))
+    net.output(net.transpose(value, 0, 2, 1))
+    _, report = legalize(net.model())
+    assert (report.after.transposes, report.cost) == (0, 2 * 8 * 12 * 4)
+
+
+def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:
+    net = Net()
+    value = net.conv(net.input("x", (1, 6, 5, 5)), 6, 8)
+    value = net.node("Reshape", value, net.constant(np.array([1, 2, 4, 3, 3])))
+    value = net.node("Transpose", value, perm=[0, 2, 1, 3, 4])
+    value = net.node("Reshape", value, net.constant(np.array([1, 8, 3, 3])))
+    one, two = net.node("Split", value, results=2, axis=1)
+    net.output(net.conv(value, 8, 4))
+    net.output(net.node("Concat", one, net.conv(two, 4, 4, kernel=1), axis=1))
+    legal, report = legalize(net.model())
+    assert (report.status, report.cost, report.after.transposes) == ("optimal", 0, 0)
+    assert_same_numbers(net.model(), legal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 
 from relayout.memory_format import Extent
@@ -82,10 +83,31 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
         broadcasts=batch,
         splits=batch if batched else tuple(range(rows)),
         mixes=(contracted, column),
+        insert=_Turning(contracted, column),
         writes=turned if node.node.op_type == "MatMul" else (lambda _order: False),
         write=write if node.node.op_type == "MatMul" else None,
         extra=extra,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Turning:
+    """Where the axis goes that only the other operand or the result has: rows innermost mean a product that is turned,
+    which has its columns before the contracted axis and nothing between."""
+
+    contracted: int
+    column: int
+
+    def __call__(self, order: Axes, axis: int) -> int | None:
+        other = {self.contracted: self.column, self.column: self.contracted}.get(axis)
+        if other is None or other not in order:
+            return None
+        last = max(place for place, a in enumerate(order) if a == other)
+        first = order.index(other)
+        turned = last < len(order) - 1
+        if axis == self.column:
+            return first if turned else last + 1
+        return last + 1 if turned else first
 
 
 @row("contract", "Gemm")

@@ -130,7 +130,8 @@ class Free:
     which elements are neighbours along them; `allows` and `edit` then meet such an axis several times. `mixes`: the
     axes whose factors may change places within their one dimension, if they do so in every operand. `zeros`: those that
     may be padded, for zeros there give zeros. `beside`: an axis that stands right after another one where nothing says
-    where it is to stand.
+    where it is to stand; `insert`, which is compared by value, says at which place among those that stand already a
+    further axis goes, or None where it has no say.
 
     `write` writes the node where `allows` refuses an order, if `writes` takes it; `extra` tells what that moves beyond
     the operator itself: (axes of a tensor, how often it is read or written).
@@ -150,6 +151,7 @@ class Free:
     edit_steps: Callable[[Axes, Mapping[int, int]], Edit] | None = None
     zeros: Axes = ()
     beside: Mapping[int, int] = field(default_factory=dict)
+    insert: Callable[[Axes, int], int | None] | None = None
     writes: Callable[[Axes], bool] = _never
     write: Callable[[SpaceWriting], None] | None = None
     extra: Callable[[Axes], Traffic] = _nothing
