@@ -312,9 +312,9 @@ def test_a_matrix_that_serves_a_whole_batch_is_priced_for_each_of_its_parts() ->
 def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:
     net = Net()
     value = net.conv(net.input("x", (1, 6, 5, 5)), 6, 8)
-    value = net.node("Reshape", value, net.constant(np.array([1, 2, 4, 3, 3])))
+    value = net.node("Reshape", value, net.constant(np.array([1, 2, 4, 5, 5])))
     value = net.node("Transpose", value, perm=[0, 2, 1, 3, 4])
-    value = net.node("Reshape", value, net.constant(np.array([1, 8, 3, 3])))
+    value = net.node("Reshape", value, net.constant(np.array([1, 8, 5, 5])))
     one, two = net.node("Split", value, results=2, axis=1)
     net.output(net.conv(value, 8, 4))
     net.output(net.node("Concat", one, net.conv(two, 4, 4, kernel=1), axis=1))
