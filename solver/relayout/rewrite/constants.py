@@ -70,7 +70,9 @@ class Constants:
                 steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
             return self._make(value, steps, perm if None not in dims else None)
         units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
-        wanted = tuple(() if group is None else normal_form(group, extents) for group in dims)
+        wanted = tuple(
+            () if group is None or extents[group[0].axis] == 1 else normal_form(group, extents) for group in dims
+        )
         return self._make(value, [*steps_of(units, wanted, extents)], None)
 
     def _make(self, value: ir.Value, steps: list[Step], perm: Axes | None) -> ir.Value:

@@ -8,10 +8,10 @@ from relayout.choices import Form, FreeForm, LaidForm, NodeChoice, Port, in_sour
 from relayout.memory_format import Order, normal_form
 from relayout.paths import Dims, one_each
 from relayout.rewrite.constants import Laid, input_dims
-from relayout.rules import Free, Rule
+from relayout.rules import Axes, Free, Rule
 from relayout.views import Operand
 
-__all__ = ["flat", "own_dims", "port_dims", "present", "root_dims"]
+__all__ = ["flat", "is_parameter", "own_dims", "port_dims", "present", "root_dims"]
 
 
 def port_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> Dims:
@@ -30,12 +30,17 @@ def own_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> L
         assert isinstance(rule, Free)
         sides = rule.outputs if port.is_result else rule.inputs
         axes = sides[port.index] if port.index < len(sides) else None
-        if axes is None:
+        if axes is None or (is_parameter(rule, axes) and not form.rewritten):
             return natural
         found = input_dims(rule, axes, form.dims)
         # What a result lacks it does not have: only inputs are stretched.
         return tuple(group for group in found if group is not None) if port.is_result else found
     return one_each(form)
+
+
+def is_parameter(rule: Free, axes: Axes) -> bool:
+    """Whether an operand of an operator with named axes has some of them only: it stays whole, however data are cut."""
+    return bool(rule.letters) and len(axes) < len(rule.extents)
 
 
 def present(own: Laid) -> Dims:

@@ -9,7 +9,7 @@ from relayout.layout_functions import DOMAIN, Turn
 from relayout.memory_format import Extent, Order
 from relayout.physical import Physical
 from relayout.rewrite.constants import input_dims
-from relayout.rewrite.dims import own_dims, port_dims, present
+from relayout.rewrite.dims import is_parameter, own_dims, port_dims, present
 from relayout.rewrite.functions import operand_extents, relayout, standard, turned, word
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import NO_EDIT, Axes, Edit, Free
@@ -28,7 +28,7 @@ def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, fo
         if value is None:
             continue
         if (False, index) not in ports:
-            if axes is not None and shop.tensors.is_constant(value):
+            if axes is not None and not is_parameter(rule, axes) and shop.tensors.is_constant(value):
                 shop.replace(node, index, shop.constants.laid(value, input_dims(rule, axes, form.dims)))
             continue
         port, format_ = ports[False, index]

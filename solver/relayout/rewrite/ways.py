@@ -182,7 +182,9 @@ class SpaceWay(_Way):
             extents = extents_of(value)
             assert extents is not None
             units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
-            wanted = tuple(normal_form(self._own(g, axes), extents) for g in dims)
+            wanted = tuple(
+                normal_form(tuple(a for a in self._own(g, axes) if extents[a.axis] != 1), extents) for g in dims
+            )
             return self._shop.constants.stepped(value, steps_of(units, wanted, extents))
         port, format_ = known
         stem = port.operand.tensor.root.name or "value"
