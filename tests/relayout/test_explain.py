@@ -125,7 +125,9 @@ def test_a_saving_is_what_a_model_without_the_requirement_saves(name: str, objec
         else:
             edited, inputs, outputs = without(model, place_of(label, lifts, operand, model))
             freed = relayout.explain(edited, objective=objective, input_layouts=inputs, output_layouts=outputs, limit=0)
-        left = spent(freed)
+        # Cut apart, the parts suggest no formats to each other, so the cut model may come out dearer than the whole,
+        # whose own solution is one of the freed problem's.
+        left = min(spent(freed), whole)
         assert reason.saved.exact
         assert (reason.saved.cost, reason.saved.transposes, reason.saved.bytes) == tuple(
             a - b for a, b in zip(whole, left, strict=True)

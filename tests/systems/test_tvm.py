@@ -480,9 +480,10 @@ def test_what_changes_the_number_of_channels_adapts_too() -> None:
 @pytest.mark.parametrize(
     ("build", "channels", "transposes"),
     [
-        # The last axis is W, and these work along the last axis alone.
+        # The last axis is W, and this works along the last axis alone.
         (lambda n, v: n.node("LayerNormalization", v, n.weight(10), n.weight(10)), 8, 4),
-        (lambda n, v: n.node("MatMul", v, n.weight(10, 6)), 8, 4),
+        # The product turns: its matrix is read anew for each row, which is cheaper than two transposes.
+        (lambda n, v: n.node("MatMul", v, n.weight(10, 6)), 8, 2),
         # Rows and columns are exchanged, so the bytes move once more.
         (lambda n, v: n.node("Tanh", n.transpose(v, 0, 1, 3, 2)), 8, 3),
     ],
