@@ -15,7 +15,7 @@ from typing import Any
 from relayout.errors import InternalError
 from relayout.memory_format import Atom, Extent, Order, atom_extent, normal_form, source_order
 
-__all__ = ["Dims", "Stage", "dims_shape", "one_each", "path", "steps_of"]
+__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "one_each", "path", "steps_of"]
 
 Dims = tuple[Order, ...]
 
@@ -52,6 +52,14 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
         else:
             shape.append(parts[0] if len(parts) == 1 else None)
     return shape
+
+
+def cuts_nest(source: Order, target: Order) -> bool:
+    """Whether the two cut each axis into pieces of one and the same splitting: 12 = 3 * 4 and 12 = 2 * 6 do not."""
+    cuts: dict[int, set[int]] = {}
+    for atom in (*source, *target):
+        cuts.setdefault(atom.axis, set()).update((atom.inner, atom.outer or atom.inner))
+    return all(large % small == 0 for found in cuts.values() for small, large in pairwise(sorted(found)))
 
 
 def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
@@ -102,6 +110,8 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
     if groups == wanted or _flat(groups, extents) == _flat(wanted, extents):
         return [Stage("regroup", target)]
     if sorted(groups) != sorted(wanted):
+        if not cuts_nest(tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))):
+            raise InternalError(f"{source} and {target} cut an axis in ways that do not go together")
         fine_source, fine_target = _common_groups(source, target, extents)
         if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
             raise InternalError(f"{source} and {target} are not the same axes")

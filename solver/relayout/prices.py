@@ -13,6 +13,7 @@ import onnx_ir as ir
 from relayout.backend import Backend, TensorType
 from relayout.layout import Layout
 from relayout.memory_format import Order, atom_extent, with_units
+from relayout.paths import cuts_nest
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
 from relayout.views import Tensor
@@ -56,6 +57,8 @@ class Prices:
         """What making `target` from `source` costs at a place; None: it cannot be made."""
         if source == target:
             return 0
+        if not cuts_nest(source, target):
+            return None  # no one Transpose moves pieces that the other format cuts through
         if place not in self._own:
             return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
         return self._answer(tensor, place, source, target)[0]

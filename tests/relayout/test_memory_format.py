@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relayout.errors import InternalError
 from relayout.memory_format import Atom, Order, View, atom_extent, normal_form, order_of, source_order
+from relayout.paths import cuts_nest, one_each, path
 from relayout.rules.relabels import factor
 
 
@@ -140,3 +142,13 @@ def test_a_reshape_is_a_view_where_the_factors_nest(
     source: tuple[int | str | None, ...], target: tuple[int | str | None, ...], expected: tuple[Order, ...] | None
 ) -> None:
     assert factor(source, target) == expected
+
+
+def test_pieces_that_another_format_cuts_through_cannot_be_moved_by_one_transpose() -> None:
+    thirds = (Atom(0, 1, 4), Atom(0, 4))
+    halves = (Atom(0, 1, 6), Atom(0, 6))
+    assert not cuts_nest(thirds, halves)
+    assert cuts_nest(thirds, (Atom(0, 1, 2), Atom(0, 2)))
+    assert cuts_nest(thirds, (Atom(0),))
+    with pytest.raises(InternalError, match="do not go together"):
+        path(one_each(thirds), one_each(halves), (12,))
