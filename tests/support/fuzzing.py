@@ -152,7 +152,17 @@ def runs(graph: RandomGraph) -> bool:
 
 
 def check(graph: RandomGraph, settings: Settings, *, deep: bool = False) -> list[Failure]:
-    """What does not hold. `deep` adds the checks that take longer: the other engine, and the verifier's own run."""
+    """What does not hold. `deep` adds the checks that take longer: the other engine, and the verifier's own run.
+
+    A check that cannot even read what was written is a failure like any other.
+    """
+    try:
+        return _check(graph, settings, deep=deep)
+    except Exception as error:
+        return [_crash("the check", error)]
+
+
+def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failure]:
     found: list[Failure] = []
     try:
         legalized = _legalized(graph.model, settings, settings.input_layouts, settings.output_layouts)
