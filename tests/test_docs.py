@@ -1,9 +1,10 @@
 """Every page of the manual is run, from top to bottom, in a folder of its own.
 
 A `console` block holds commands (`$ ...`) and what they print, where `...` stands for anything; a command with nothing
-below it may print what it likes. `python` blocks share one namespace a page, `pycon` blocks are doctests, and a block
-with a file's name behind its language is that file. `relayout serve` is started on a free port, and the page's other
-commands find it there.
+below it may print what it likes. An `sh` block installs the project, which these tests take as done, and goes on: its
+further steps are run, and a `text` block right below it holds what they print. `python` blocks share one namespace a
+page, `pycon` blocks are doctests, and a block with a file's name behind its language is that file. `relayout serve` is
+started on a free port, and the page's other commands find it there.
 
 `python tests/test_docs.py [PAGE...]` writes into the pages what their commands print now.
 """
@@ -21,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -33,6 +35,8 @@ TOOLS = ROOT / "tests" / "support" / "bin"
 # The address that a page names, and the languages whose blocks are not run.
 ADDRESS = "127.0.0.1:8000"
 PROSE = {"", "text"}
+# The steps of an `sh` block that make the environment which these tests run in, or that run these tests.
+INSTALLS = ("python3 -m pip ", ".uv/bin/uv ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def same(printed: str, got: str) -> bool:
 
 
 class Reader:
-    """One who follows a page to the letter; `stale` has each (command, what it is said to print, what it prints)."""
+    """One who follows a page to the letter; `stale`: each (line before an output, what is there, what is printed)."""
 
     def __init__(self, folder: Path, servers: contextlib.ExitStack, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -78,14 +82,17 @@ class Reader:
         self.names: dict[str, object] = {"__name__": "page"}
         self.stale: list[tuple[str, str, str]] = []
 
-    def follow(self, block: Block) -> None:
+    def follow(self, block: Block, below: Block) -> None:
         if block.file:
             (self.folder / block.file).write_text(block.text)
         elif block.language == "console":
             for command, printed in commands(block.text):
-                got = self.type(command)
-                if printed.strip() and not same(printed, got):
-                    self.stale.append((command, printed, got))
+                self.compare(f"$ {command}", printed, self.type(command))
+        elif block.language == "sh":
+            steps = [step for step in block.text.strip().split(" && ") if not step.startswith(INSTALLS)]
+            got = "".join([self.type(step) for step in steps])
+            if below.language == "text":
+                self.compare("```text", below.text, got)
         elif block.language == "python":
             exec(compile(self.here(block.text), "page", "exec"), self.names)
         elif block.language == "pycon":
@@ -94,6 +101,10 @@ class Reader:
             self.names.update(test.globs)
         else:
             assert block.language in PROSE, f"nothing runs a block of {block.language}"
+
+    def compare(self, line_before: str, printed: str, got: str) -> None:
+        if printed.strip() and not same(printed, got):
+            self.stale.append((line_before, printed, got))
 
     def here(self, text: str) -> str:
         return text.replace(ADDRESS, self.address)
@@ -142,11 +153,11 @@ def wait_until_healthy(server: subprocess.Popen[bytes], address: str) -> None:
 
 def read(page: Path, folder: Path, *, tools_first: bool = False) -> Reader:
     with contextlib.chdir(folder), contextlib.ExitStack() as servers:
+        # Where a checkout has its environment.
+        (folder / ".venv").symlink_to(sys.prefix)
         reader = Reader(folder, servers, environment(tools_first=tools_first))
-        for block in blocks(page):
-            # The README's `sh` blocks install relayout and run these tests; CI runs them.
-            if (page.name, block.language) != ("README.md", "sh"):
-                reader.follow(block)
+        for block, below in pairwise([*blocks(page), Block("", "", "")]):
+            reader.follow(block, below)
         return reader
 
 
@@ -169,8 +180,8 @@ def rewrite(page: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         stale = read(page, Path(folder)).stale
     text = page.read_text()
-    for command, printed, got in stale:
-        text = text.replace(f"$ {command}\n{printed}", f"$ {command}\n{got}", 1)
+    for line_before, printed, got in stale:
+        text = text.replace(f"{line_before}\n{printed}", f"{line_before}\n{got}", 1)
     page.write_text(text)
 
 
