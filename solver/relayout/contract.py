@@ -82,7 +82,7 @@ class Contract:
         """The first port that, with these dimensions, does not meet the wish. `letters`: the operator's own names."""
         place = wish.implementation.place
         for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True):
-            if layout is not None and not self._meets(port, layout, dims, own or self._names.of(port.operand), place):
+            if layout is not None and not self._meets(port, layout, dims, own or self.letters(port, layout), place):
                 return f"{choice.place(port)} requires {layout}"
         return None
 
@@ -107,9 +107,9 @@ class Contract:
                 return f"{choice.label} input {index} requires {layout}"
         return None
 
-    def letters(self, port: Port) -> str | None:
-        """The names of the operand's axes, as far as the graph says them."""
-        return self._names.of(port.operand)
+    def letters(self, port: Port, wanted: Layout) -> str | None:
+        """The names of the operand's axes by which `wanted` is read, as far as the graph says them."""
+        return self._names.filled(port.operand, wanted)
 
     def _meets(self, port: Port, required: Layout, dims: Dims | None, letters: str | None, place: str) -> bool:
         """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is

@@ -59,6 +59,24 @@ class Names:
         letters = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
         return letters if len(set(letters)) == len(operand.view.axes) else None
 
+    def filled(self, operand: Operand, wanted: Layout) -> str | None:
+        """The letters by which `wanted` is read: the operand's own, and for axes that nobody names the letters that are
+        left, in ONNX's order. None where nothing is named, or a name is none of the layout's."""
+        letters = self.of(operand)
+        if letters is not None:
+            return letters
+        own = self._letters.get(operand.value, {})
+        known = {axis: self._given[name] for axis, name in own.items()}
+        rank = len(operand.view.axes)
+        asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
+        if not known or len(asked) != rank or len(set(known.values())) != len(known):
+            return None
+        usual = conventional(rank) or ""
+        ordered = usual if sorted(usual) == sorted(asked) else asked
+        rest = iter([letter for letter in ordered if letter not in known.values()])
+        found = "".join(known[axis] if axis in known else next(rest, "?") for axis in range(rank))
+        return found if sorted(found) == sorted(asked) else None
+
     def in_order(self, operand: Operand, order: Order) -> str | None:
         """The letters of the operand's axes as they lie in memory, outermost first; None where not all are known, or
         where two operators call one axis by different names."""

@@ -190,7 +190,7 @@ class _Nodes:
             if layout is None:
                 dims.append(None)
                 continue
-            letters = _rule_letters(rule, port) or self._contract.letters(port)
+            letters = _rule_letters(rule, port) or self._contract.letters(port, layout)
             extents = port.operand.view.extents
             letters = names_for(layout, letters or conventional(len(extents)), len(extents))
             size = element_size(port.operand.tensor.root)
@@ -234,7 +234,7 @@ class _Nodes:
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.root)
-            letters = names_for(layout, _own_letters(rule, axes) or self._contract.letters(port), len(extents))
+            letters = names_for(layout, _own_letters(rule, axes) or self._contract.letters(port, layout), len(extents))
             if letters is None:
                 continue
             own = bind(layout, letters, extents, size, pads=wish.implementation.pads)

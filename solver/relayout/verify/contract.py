@@ -63,6 +63,8 @@ def _unsatisfied(
     derivation: Derivation,
     boxes: dict[ir.Value, Layout],
 ) -> Finding | None:
+    if n == 0 and _resizes_only_places(node, required):
+        return None
     own = own_names(node, side, n)
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else derivation.candidates(value) or [None]
@@ -110,6 +112,19 @@ def _unsatisfied(
 def node_label(node: ir.Node) -> str:
     """A node's name, or what it makes where it has none."""
     return node.name or f"{node.op_type} of {', '.join(str(value.name) for value in node.outputs)}"
+
+
+def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
+    """Whether a Resize changes no axis but those that the layout calls places: it names its axes by what it does to
+    them, and the operators around may call them otherwise, for they may stand before a picture that is turned."""
+    if node.op_type not in ("Resize", "Upsample") or node.domain not in ("", "ai.onnx"):
+        return False
+    before, after = node.inputs[0], node.outputs[0]
+    if before is None or before.shape is None or after.shape is None:
+        return False
+    if not len(before.shape) == len(after.shape) == required.rank or not {"N", "C"} <= set(required.names):
+        return False
+    return all(a == b or name not in "NC" for a, b, name in zip(before.shape, after.shape, required.names, strict=True))
 
 
 def _movable(naming: AxisNames, tensor: TensorType) -> AxisNames:
