@@ -1,6 +1,6 @@
 """The op table: what a memory format does to each operator. One row an operator, read by `rule_of`."""
 
-from relayout.rules import axes, contractions, elementwise, relabels, spatial
+from relayout.rules import axes, contractions, elementwise, pieces, reductions, relabels, spatial
 from relayout.rules.reading import constant_array, extents_of
 from relayout.rules.registry import Row, rows, rule_of
 from relayout.rules.rule import (
@@ -35,6 +35,8 @@ __all__ = [
     "contractions",
     "elementwise",
     "extents_of",
+    "pieces",
+    "reductions",
     "relabels",
     "rows",
     "rule_of",
