@@ -7,8 +7,9 @@ from typing import Any
 
 from relayout.backend import load_backend
 from relayout.backend_options import gathered
-from relayout.legalize import BackendSpec, Options, Progress, legalize_model
+from relayout.legalize import legalize_model
 from relayout.model_io import Source, read_model
+from relayout.options import BackendSpec, Options, Progress
 from relayout.reasons import LIMIT
 from relayout.report import Report
 

@@ -1,0 +1,210 @@
+"""One graph at a time through the stages: require, formulate, solve, rewrite, and note what is to be reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+import onnx_ir as ir
+
+from relayout.backend import Backend
+from relayout.errors import OutOfTimeError
+from relayout.explain import boundary_of, conversions_of, crossings_of
+from relayout.formulation import Formulation, formulate
+from relayout.holding import PLACE_KEY
+from relayout.model_io import warnings_of
+from relayout.options import Options, Progress
+from relayout.pricing import tensor_bytes
+from relayout.reasons import explained, together
+from relayout.refusal import Limit, refusal
+from relayout.report import BoundaryValue, Conversion, Crossing, Explanation, Placement, Report, SolverFacts, Totals
+from relayout.requirements import collect_requirements
+from relayout.rewrite import rewrite
+from relayout.rules import Relabel
+from relayout.solve import Solution, solve
+from relayout.views import Tensors, collect_tensors
+
+__all__ = ["Run"]
+
+
+class Run:
+    """One model's way through the stages, graph by graph, and what is to be reported of it."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        backend: Backend,
+        options: Options,
+        elements: Callable[[ir.Shape | None], int],
+        tell: Progress,
+    ) -> None:
+        self.model, self.backend, self.options, self.elements, self.tell = model, backend, options, elements, tell
+        self.changed = False
+        self.solved: list[tuple[Solution, int, int]] = []
+        self.conversions: list[Conversion] = []
+        self.crossings: list[Crossing] = []
+        self.places: dict[str, list[str]] = {place: [] for place in backend.places()}
+        self.boundary: tuple[BoundaryValue, ...] = ()
+        self.explanations: list[Explanation] = []
+        self.warnings: dict[str, None] = dict.fromkeys(warnings_of(model))
+        self.seconds: dict[str, float] = {}
+        self.deadline = None if options.time_limit is None else perf_counter() + options.time_limit
+
+    def legalize(
+        self,
+        graph: ir.Graph,
+        input_layouts: Mapping[str, str],
+        output_layouts: Mapping[str, str],
+        holder: ir.Node | None = None,
+    ) -> None:
+        """One graph, that of the model or one inside the node `holder`. If the best assignment spends what the source
+        spends and changes no node, it stays as it is."""
+        options = self.options
+        clock = perf_counter()
+        self.tell("requirements")
+        tensors = collect_tensors(graph, self.model.opset_imports)
+        requirements = collect_requirements(
+            graph,
+            self.backend,
+            tensors,
+            input_layouts=input_layouts,
+            output_layouts=output_layouts,
+            elements=self.elements,
+        )
+        host = self.backend.host() if holder is None else holder.metadata_props.get(PLACE_KEY)
+        formulation = formulate(requirements, self.elements, self.backend, options.objective, host=host)
+        clock = self._stage("build", clock)
+        self.tell("solve")
+        natural = formulation.source_assignment()
+        solution = solve(
+            formulation.problem,
+            engine=options.engine,
+            time_limit=None if self.deadline is None else max(self.deadline - perf_counter(), 0.001),
+            hint=None if natural is None else formulation.completed(natural),
+            max_conversions=self._conversions_left(),
+        )
+        for stage, seconds in solution.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        clock = perf_counter()
+        self.tell("rewrite")
+        assignment = _assignment(solution, formulation, self._limit())
+        made = list(formulation.conversions(assignment))
+        self.solved.append((solution, *_in_units(solution, formulation, assignment, options.objective)))
+        conversions = conversions_of(formulation, assignment)
+        if options.explain is not None:
+            conversions, explanation = explained(
+                formulation,
+                assignment,
+                conversions,
+                objective=options.objective,
+                proved=solution.status == "optimal",
+                limit=max(options.explain - sum(each.solved for each in self.explanations), 0),
+                deadline=self.deadline,
+            )
+            self.explanations.append(explanation)
+            clock = self._stage("explain", clock)
+        self.conversions += conversions
+        if graph is self.model.graph:
+            self.boundary = boundary_of(graph, formulation, assignment)
+        self.crossings += crossings_of(formulation, assignment)
+        self._note_places(formulation, assignment)
+        self.warnings.update(dict.fromkeys(requirements.warnings))
+        # Where there are several places, each node says its own.
+        if self.places or assignment != natural or (len(made), sum(m.bytes for m in made)) != self._spent(tensors):
+            rewrite(self.model, graph, self.backend, formulation, assignment)
+            self.changed = True
+        self._stage("rewrite", clock)
+
+    def report(self, before: Totals, after: Totals) -> Report:
+        statuses = [solution.status for solution, _, _ in self.solved]
+        main = self.solved[0][0]
+        return Report(
+            status="optimal" if set(statuses) == {"optimal"} else "feasible",
+            cost=sum(cost for _, cost, _ in self.solved),
+            bound=sum(bound for _, _, bound in self.solved),
+            objective=self.options.objective,
+            backend=self.backend.name,
+            before=before,
+            after=after,
+            boundary=self.boundary,
+            conversions=tuple(self.conversions),
+            crossings=tuple(self.crossings),
+            places=tuple(
+                Placement(place=place, backend=self.backend.at(place).name, nodes=tuple(nodes))
+                for place, nodes in self.places.items()
+            ),
+            explanation=together(self.explanations),
+            solver=SolverFacts(
+                choices=sum(solution.choices for solution, _, _ in self.solved),
+                kernel_choices=sum(solution.kernel_choices for solution, _, _ in self.solved),
+                engine=main.engine,
+                seconds={name: round(value, 6) for name, value in self.seconds.items()},
+            ),
+            warnings=tuple(self.warnings),
+        )
+
+    def _note_places(self, formulation: Formulation, assignment: Sequence[int]) -> None:
+        for choice, picked in zip(formulation.requirements.choices, assignment, strict=True):
+            place, node = choice.alternatives[picked].place, choice.node
+            if node is not None and place in self.places:
+                self.places[place].append(node.name or node.outputs[0].name or "")
+
+    def _spent(self, tensors: Tensors) -> tuple[int, int]:
+        """How many Transposes of data the graph has that a view stands for, and the bytes that they move.
+
+        Each is priced by its root, as a conversion is: a Reshape between the two may have lost a dim's name.
+        """
+        roots = [
+            operand.tensor.root
+            for node, rule in tensors.rules.items()
+            if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes
+            if (operand := tensors.operands[node.outputs[0]]) is not None
+        ]
+        spent = [2 * tensor_bytes(self.elements(root.shape), root.dtype) for root in roots]
+        return len(spent), sum(spent)
+
+    def _conversions_left(self) -> int | None:
+        most = self.options.max_transposes
+        return None if most is None else max(most - len(self.conversions), 0)
+
+    def _limit(self) -> Limit | None:
+        most = self.options.max_transposes
+        if most is None:
+            return None
+        others = any(True for _ in self.model.graph.subgraphs())
+        return Limit(most, len(self.conversions), is_last=not others)
+
+    def _stage(self, name: str, since: float) -> float:
+        now = perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - since
+        return now
+
+
+def _assignment(solution: Solution, formulation: Formulation, limit: Limit | None) -> tuple[int, ...]:
+    if solution.status == "infeasible":
+        raise refusal(solution, formulation, limit)
+    if solution.assignment is None:
+        raise OutOfTimeError(
+            "no solution was found in the time that was given",
+            found=f"bound {solution.bound}",
+            hint="give it more time with --time-limit",
+        )
+    return formulation.of_nodes(solution.assignment)
+
+
+def _in_units(
+    solution: Solution, formulation: Formulation, assignment: Sequence[int], objective: str
+) -> tuple[int, int]:
+    """Cost and bound in the objective's own unit: bytes, or transposes."""
+    made = list(formulation.conversions(assignment))
+    carried = sum(crossed.cost for crossed in formulation.crossings(assignment))
+    own = sum(
+        choice.alternatives[a].cost
+        for choice, a in zip(formulation.requirements.choices, assignment, strict=True)
+    )
+    cost = sum(m.cost for m in made) + carried + own if objective == "bytes" else len(made)
+    if solution.status == "optimal":
+        return cost, cost
+    scale = formulation.scale
+    weight, unit = (scale.byte_weight, scale.unit) if objective == "bytes" else (scale.count_weight, 1)
+    return cost, min(cost, (solution.bound or 0) // weight * unit)
