@@ -198,6 +198,30 @@ def test_a_normalization_in_blocks_goes_into_the_convolution_before_it() -> None
     assert kinds(model.fused("n")) == ["Conv"]
 
 
+def test_factors_multiply_a_kernel_that_is_computed_where_it_is_computed() -> None:
+    model = Model()
+    model.constants["half"] = model.constants.pop("kernel") / 2
+    model.constants["two"] = np.array(2, np.float32)
+    model.nodes.insert(0, helper.make_node("Mul", ["half", "two"], ["kernel"]))
+    model.shapes["kernel"] = [2 * BLOCK, 2 * BLOCK, 3, 3]
+    v = model.then("Relu", model.then("Mul", model.split("c"), model.vector()))
+    nodes = model.fused(model.hide(v))
+    assert kinds(nodes) == ["Mul", "Reshape", "Mul", "Reshape", "Conv", "Identity"]
+    assert nodes[4].attributes["activation"].as_string() == "Relu"
+
+
+def test_a_vector_of_one_number_is_known() -> None:
+    model = Model()
+    model.constants["shape"] = np.array([2 * BLOCK, 1, 1, 1], np.int64)
+    model.constants["lengths"] = np.array([2 * BLOCK], np.int64)
+    fill = numpy_helper.from_array(np.array([1.5], np.float32))
+    model.nodes.append(helper.make_node("ConstantOfShape", ["shape"], ["factor"], value=fill))
+    model.nodes.append(helper.make_node("ConstantOfShape", ["lengths"], ["offset"]))
+    model.shapes |= {"factor": [2 * BLOCK, 1, 1, 1], "offset": [2 * BLOCK]}
+    model.conv("n", "c", "factor", "offset", group=2 * BLOCK)
+    assert kinds([node for node in model.fused("n") if node.domain]) == ["Conv"]
+
+
 def test_a_sum_and_its_activation_are_done_by_the_convolution() -> None:
     for order in (("c", "s"), ("s", "c")):
         model = Model()

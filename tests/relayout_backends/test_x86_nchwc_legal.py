@@ -101,6 +101,22 @@ def dynamic() -> onnx.ModelProto:
     return net.model()
 
 
+def uniform() -> onnx.ModelProto:
+    """Kernels that are one number throughout, as in networks without weights, with normalizations after them."""
+    net = Net()
+    x, channels = net.input("image", [1, 3, 12, 12]), 3
+    for outputs in (2 * BLOCK, 3 * BLOCK):
+        shape = net.constant(np.array([outputs, channels, 3, 3], np.int64))
+        fill = onnx.numpy_helper.from_array(np.array([0.25 / channels], np.float32))
+        x = net.node("Conv", x, net.node("ConstantOfShape", shape, value=fill), pads=[1, 1, 1, 1])
+        parameters = [net.weight(outputs) for _ in range(3)]
+        parameters.append(net.constant(net.rng.uniform(0.5, 2, outputs).astype(np.float32)))
+        x = net.node("Relu", net.node("BatchNormalization", x, *parameters))
+        channels = outputs
+    net.output(net.node("GlobalAveragePool", x))
+    return net.model()
+
+
 def operators(model: onnx.ModelProto) -> Counter[str]:
     return Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node)
 
@@ -110,7 +126,7 @@ def reorders(model: onnx.ModelProto) -> int:
     return counts[f"{DOMAIN}::ReorderInput"] + counts[f"{DOMAIN}::ReorderOutput"] + counts["Transpose"]
 
 
-@pytest.mark.parametrize("network", [residual, dense, gated, channels_last, dynamic], ids=lambda n: n.__name__)
+@pytest.mark.parametrize("network", [residual, dense, gated, channels_last, dynamic, uniform], ids=lambda n: n.__name__)
 def test_a_network_keeps_its_numbers(network: Network) -> None:
     source = network()
     legal, report = relayout.legalize(source, X86Nchwc())
@@ -143,6 +159,12 @@ def test_convolutions_do_what_follows_them() -> None:
     legal, _ = relayout.legalize(residual(), X86Nchwc())
     counts = operators(legal)
     assert counts["Relu"] == counts["Add"] == 0
+
+
+def test_a_normalization_goes_into_a_kernel_that_stays_computed() -> None:
+    legal, _ = relayout.legalize(uniform(), X86Nchwc())
+    assert operators(legal)[f"{DOMAIN}::Conv"] == 2
+    assert max(np.prod(tensor.dims) for tensor in legal.graph.initializer) < 3 * BLOCK * 2 * BLOCK * 9
 
 
 def test_a_model_for_blocks_of_eight_is_found_out() -> None:

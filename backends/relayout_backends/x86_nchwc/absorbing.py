@@ -118,8 +118,8 @@ def _is_normalization(node: ir.Node, channels: int) -> bool:
         and kernel.shape is not None
         and list(kernel.shape) == [channels, 1, 1, 1]
         and node.attributes.get_int("group", 1) == channels
-        and has_data(kernel)
-        and (len(node.inputs) < 3 or has_data(node.inputs[2]))
+        and numbers(kernel) is not None
+        and (len(node.inputs) < 3 or numbers(node.inputs[2]) is not None)
     )
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout_backends.x86_nchwc.absorbing import Channels, Vector, activation_of, affine_of, has_data
+from relayout_backends.x86_nchwc.absorbing import Channels, Vector, activation_of, affine_of
 from relayout_backends.x86_nchwc.blocks import DOMAIN
 from relayout_backends.x86_nchwc.editing import Editing, is_view, only_reader, reshape_of, same_shape, sources
+from relayout_backends.x86_nchwc.kernels import can_be_scaled, scaled
 from relayout_backends.x86_nchwc.scaling import scale_by_convolutions
 from relayout_backends.x86_nchwc.shapes import constant, numbers
 
@@ -94,7 +95,7 @@ class _Chain:
     def _scales(self, node: ir.Node, value: ir.Value) -> bool:
         """Whether `node` multiplies the channels or adds to them, before any sum; if so that is noted."""
         kernel, bias = self.convolution.inputs[1], _operand(self.convolution, 2)
-        if self._has_sum() or not has_data(kernel) or (bias is not None and not has_data(bias)):
+        if self._has_sum() or not can_be_scaled(kernel) or (bias is not None and numbers(bias) is None):
             return False
         found = affine_of(node, value, self.channels)
         if found is None:
@@ -130,28 +131,14 @@ class _Chain:
         return self.added is not None or _operand(self.convolution, 3) is not None
 
 
-class _Scaled(ir.LazyTensor):
-    """A blocked kernel whose outputs are multiplied, when it is read; outputs are its outermost and innermost part."""
-
-    def __init__(self, source: ir.TensorProtocol, factor: Vector, block: int) -> None:
-        super().__init__(self._scale, source.dtype, ir.Shape(source.shape.numpy()))
-        self.source, self.factor, self.block = source, factor, block
-
-    def _scale(self) -> ir.TensorProtocol:
-        array = self.source.numpy()
-        parts = array.reshape(len(self.factor) // self.block, -1, self.block)
-        scaled = parts * self.factor.reshape(-1, 1, self.block)
-        return ir.Tensor(scaled.astype(array.dtype).reshape(array.shape), name=self.name)
-
-
 def _write(editing: Editing, chain: _Chain) -> None:
     """Put one convolution in the place of the last operator that it does."""
     old, last = chain.convolution, chain.done[-1]
     operands = [_operand(old, place) for place in range(4)]
     if chain.factor is not None:
-        kernel = constant(operands[1])
+        kernel = operands[1]
         assert kernel is not None
-        operands[1] = editing.constant(f"{kernel.name}_scaled", _Scaled(kernel, chain.factor, chain.channels.block))
+        operands[1] = scaled(editing, kernel, chain.factor, chain.channels.block, last)
     if chain.factor is not None or chain.offset is not None:
         operands[2] = editing.constant(f"{chain.end.name}_bias", _bias(chain, operands[2]))
     if chain.added is not None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.tensors import AbsentTensor
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "attributes",
@@ -42,6 +40,9 @@ _NEVER_KNOWN = frozenset(
 )
 
 _MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+# Elements of a tensor that may be written out, where the model has but its shape: vectors of parameters, no kernels.
+_SMALL = 1 << 16
 
 # What a dim that is not known before run time counts, but for a batch, which counts 1.
 UNKNOWN = 64
@@ -89,9 +90,19 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def numbers(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-    """The data of a constant; None where there is none."""
+    """The data of a constant, or of a small tensor that is one number throughout; None where there is none."""
     tensor = constant(value)
-    return None if tensor is None or isinstance(tensor, AbsentTensor) else tensor.numpy()
+    if tensor is not None:
+        return None if isinstance(tensor, AbsentTensor) else tensor.numpy()
+    producer = value.producer() if value is not None else None
+    if producer is None or producer.op_type != "ConstantOfShape" or producer.domain != "":
+        return None
+    shape = numbers(producer.inputs[0])
+    if shape is None or shape.prod() > _SMALL:
+        return None
+    fill = producer.attributes.get_tensor("value")
+    one = np.zeros(1, np.float32) if fill is None else fill.numpy()
+    return np.full([int(extent) for extent in shape], one.reshape(-1)[0], one.dtype)
 
 
 def is_known(value: ir.Value | None) -> bool:
