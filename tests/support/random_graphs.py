@@ -34,6 +34,10 @@ EXACT = frozenset(
     "Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor EyeLike Constant "
     "SequenceConstruct SequenceAt GlobalMaxPool MaxRoiPool Unique NonZero ConstantOfShape CenterCropPad".split()
 )
+# They sum up what may cancel out: what is lost goes by the sizes of what is summed, not by that of the sum.
+SUMMING = frozenset(
+    "AveragePool Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()
+)
 
 
 class Rejected(Exception):  # noqa: N818
@@ -220,15 +224,28 @@ class Builder:
         for name, one, other in zip(proto.output, clean, noisy, strict=True):
             if not isinstance(one, np.ndarray):
                 one = other = np.zeros(0, B)  # a sequence: only its readers know it
-            made.append(self._judged(proto, name, one, other, exact, constant))
+            summed = self._summed(proto, read) if proto.op_type in SUMMING else 0.0
+            made.append(self._judged(proto, name, one, other, exact, constant, summed))
         self.nodes.append(proto)
         self._count += 1
         for value in made:
             self._keep(value)
         return made
 
+    def _summed(self, proto: onnx.NodeProto, read: Sequence[Val]) -> float:
+        """The largest sum of absolute values that this node makes."""
+        (sums,) = self._run(proto, {v.name: abs(v.array) if v.dtype.kind == "f" else v.array for v in read})
+        return float(np.abs(sums.astype(D)).max(initial=0.0)) if sums.dtype.kind == "f" else 0.0
+
     def _judged(
-        self, proto: onnx.NodeProto, name: str, clean: np.ndarray, noisy: np.ndarray, exact: bool, constant: bool
+        self,
+        proto: onnx.NodeProto,
+        name: str,
+        clean: np.ndarray,
+        noisy: np.ndarray,
+        exact: bool,
+        constant: bool,
+        summed: float,
     ) -> Val:
         if clean.size > LARGEST or clean.shape != noisy.shape or clean.ndim > 6:
             raise Rejected("too large, or of a shape that hangs on rounding")
@@ -247,7 +264,7 @@ class Builder:
         if level is None:
             raise Rejected("a type that numbers cannot be compared in")
         sign = self.numbers.choice((-1.0, 1.0), clean.shape)
-        wide = noisy.astype(D) + sign * level * (np.abs(noisy.astype(D)) + 0.2 * scale)
+        wide = noisy.astype(D) + sign * level * (np.abs(noisy.astype(D)) + 0.2 * max(scale, summed))
         if scale and float(np.abs(wide - clean.astype(D)).max(initial=0.0)) > 200 * level * scale:
             raise Rejected("blows rounding up")
         return Val(name, clean, wide.astype(clean.dtype), False, constant)
