@@ -19,7 +19,7 @@ from relayout.roles import DATA, OTHER, input_role, is_transposed, result_role, 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MAX_COST", "ask", "stated"]
+__all__ = ["MAX_COST", "ask", "ask_order_cost", "stated"]
 
 MAX_COST = 1 << 48
 """The most that an implementation may cost, in bytes: sums over all nodes of a graph stay within 63 bits."""
@@ -47,6 +47,20 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
             "at least one implementation", "none", hint="`supports` is where a backend declines a node"
         )
     return tuple([question.implementation(each) for each in given])
+
+
+def ask_order_cost(
+    backend: Backend, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool
+) -> int | None:
+    """What `backend` says that `node` costs in an order of its axes, checked (see `Backend.order_cost`)."""
+    if type(backend).order_cost is Backend.order_cost:
+        return traffic
+    question = _Question(backend, node)
+    try:
+        answer = backend.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
+    except Exception as error:
+        question.blame(error)
+    return None if answer is None else question.cost(answer)
 
 
 def stated(backend: Backend, node: ir.Node) -> Implementation:

@@ -134,6 +134,16 @@ class Backend:
 
         return (stated(self, node),)
 
+    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
+        """What running `node` with the axes of its first result in the order `axes`, outermost first, costs beyond its
+        best order, in bytes of memory traffic; None: this device never does.
+
+        Asked of operators that take their axes in any order; an axis that is cut stands several times. `is_rewritten`:
+        ONNX's operator does not take this order, and the node is written as others (a product of the transposes, a
+        normalization in parts), which read and write `traffic` more. Here: the traffic.
+        """
+        return traffic
+
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         """What it costs to make `target` from `source`, in bytes of memory traffic; None: the default pricing."""
         return None

@@ -8,7 +8,7 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.answers import ask
+from relayout.answers import ask, ask_order_cost
 from relayout.backend import Backend, Implementation, TensorType
 from relayout.binding import layout_of, names_for
 from relayout.choices import NodeChoice, Port, in_source
@@ -75,6 +75,12 @@ class Contract:
             layouts = (nothing,) * len(node.inputs), (nothing,) * len(node.outputs)
             return tuple([Implementation(*layouts, place=place) for place in self._backend.places() or ("",)])
         return ask(self._backend, node)
+
+    def order_cost(
+        self, node: ir.Node, axes: tuple[int, ...], traffic: int, place: str, *, is_rewritten: bool
+    ) -> int | None:
+        """What the device at `place` says that the node costs in an order of its axes; None: it does not run it so."""
+        return ask_order_cost(self._backend.at(place), node, axes, traffic, is_rewritten=is_rewritten)
 
     def fault(
         self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]

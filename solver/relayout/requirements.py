@@ -32,6 +32,7 @@ from relayout.views import Tensors
 __all__ = ["Requirements", "collect_requirements"]
 
 Orders = tuple[Axes | None, ...]
+_NOTHING: Traffic = ()
 _Space = Space[tuple[tuple[Wish, FreeForm, int], ...]]
 Pricing = Callable[[ir.Shape], int]
 """How many elements a shape has, symbolic dims priced."""
@@ -290,28 +291,46 @@ class _Nodes:
                     continue  # pieces that only a backend can ask for
                 form = next((f for p in placements(dims, rank) if rule.allows((f := FreeForm(p)).axes)), None)
                 if form is not None and not scrambled:
-                    return wish, form, 0
+                    cost = self._cost(choice, rule, wish, form)
+                    if cost is not None:
+                        return wish, form, cost
                 if rule.write is not None:
                     rewritten = (FreeForm(place, rewritten=True) for place in placements(dims, rank))
                     form = next((form for form in rewritten if rule.writes(form.axes)), None)
-                    if form is not None and written is None:
-                        written = wish, form, self._traffic(choice, rule, rule.extra(form.axes))
+                    cost = self._cost(choice, rule, wish, form, rule.extra(form.axes)) if form is not None else None
+                    if form is not None and cost is not None and written is None:
+                        written = wish, form, cost
                 continue
             letters = [_own_letters(rule, axes) for axes in axes_of]
             for place in placements(dims, rank):
-                form, extra = FreeForm(place, asked=True, rewritten=scrambled), 0
+                form, extra = FreeForm(place, asked=True, rewritten=scrambled), _NOTHING
                 if not rule.allows(form.axes) and not rule.letters:
                     form = FreeForm(place, asked=True, rewritten=True)
                     if rule.write is None or not rule.writes(form.axes):
                         continue
-                    extra = self._traffic(choice, rule, rule.extra(form.axes))
+                    extra = rule.extra(form.axes)
+                cost = self._cost(choice, rule, wish, form, extra)
                 own = [_operand_dims(axes, place) for axes in axes_of]
                 inputs = [_operand_dims(axes, place) for axes in rule.inputs]
-                if self._contract.fault(choice, wish, own, letters) is None and (
-                    self._contract.constant_fault(choice, wish, inputs) is None
+                if (
+                    cost is not None
+                    and self._contract.fault(choice, wish, own, letters) is None
+                    and self._contract.constant_fault(choice, wish, inputs) is None
                 ):
-                    return wish, form, extra
+                    return wish, form, cost
         return written
+
+    def _cost(
+        self, choice: NodeChoice, rule: Free, wish: Wish, form: FreeForm, extra: Traffic = _NOTHING
+    ) -> int | None:
+        """What the node costs in this form beyond its best order; None where the wish's device does not run it so."""
+        traffic, own = self._traffic(choice, rule, extra), rule.outputs[0]
+        if own is None:
+            return traffic
+        assert choice.node is not None
+        axes = tuple([own.index(axis) for axis in form.axes if axis in own])
+        place = wish.implementation.place
+        return self._contract.order_cost(choice.node, axes, traffic, place, is_rewritten=form.rewritten)
 
     def _traffic(self, choice: NodeChoice, rule: Free, traffic: Traffic) -> int:
         """Bytes that are read and written."""

@@ -18,6 +18,7 @@ from relayout_backends.x86_nchwc.convolution import convolutions
 from relayout_backends.x86_nchwc.fusion import fuse
 from relayout_backends.x86_nchwc.joining import concatenation, shape_of, slicing, splitting
 from relayout_backends.x86_nchwc.normalization import normalization
+from relayout_backends.x86_nchwc.ordering import order_cost
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
 from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
 from relayout_backends.x86_nchwc.reordering import reordering
@@ -76,6 +77,9 @@ class X86Nchwc(Backend):
         if way is None:
             return (plain,)
         return (Implementation(plain.inputs, plain.results, plain.cost + plain_penalty(node)), way)
+
+    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int:
+        return order_cost(node, axes, traffic, is_rewritten=is_rewritten)
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         return reordering(tensor, source, target, self.blocks)

@@ -1,0 +1,58 @@
+"""What operators that take their axes in any order cost in an order that onnxruntime's kernels do not take at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relayout_backends.x86_nchwc.costs import turning
+from relayout_backends.x86_nchwc.shapes import constant, volume
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["order_cost"]
+
+_SIZE = 4
+"""The bytes of an element, taken for float32: the type of what is worth pricing."""
+
+_ONE_AXIS = 13
+"""The opset from which Softmax works along one axis; before, all axes behind its own stay innermost."""
+
+
+def order_cost(node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int:
+    """Bytes of memory traffic beyond the operator's best order; `traffic` is what is known of that already."""
+    if node.op_type in ("LogSoftmax", "Softmax") and not is_rewritten:
+        return traffic + _turned_inside(node, axes)
+    if node.op_type == "MatMul" and is_rewritten:
+        return traffic + _turned_product(node)
+    return traffic
+
+
+def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:
+    """A Softmax along an axis that is not innermost: its kernel turns the data, and its result back."""
+    result = node.outputs[0]
+    if result.shape is None or node.graph is None or node.graph.opset_imports.get("", _ONE_AXIS) < _ONE_AXIS:
+        return 0
+    working = node.attributes.get_int("axis", -1) % len(result.shape)
+    behind = axes[len(axes) - axes[::-1].index(working) :] if working in axes else ()
+    innermost = all(result.shape[axis] == 1 for axis in behind)
+    return 0 if innermost else 4 * _SIZE * volume(result, range(len(result.shape)))
+
+
+def _turned_product(node: ir.Node) -> int:
+    """A product by a constant, turned: the constant is packed anew in each run, and a bias is added on its own."""
+    data, matrix, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    if constant(matrix) is None or data is None or data.shape is None or result.shape is None:
+        return 0
+    moved = volume(result, range(len(result.shape)))
+    depth = volume(data, [len(data.shape) - 1]) if len(data.shape) > 1 else 1
+    return turning(moved * depth) + (2 * _SIZE * moved if _has_bias(result) else 0)
+
+
+def _has_bias(result: ir.Value) -> bool:
+    """Whether what reads a product is one Add of a constant vector: onnxruntime makes a Gemm of the two."""
+    readers = [use.node for use in result.uses()]
+    if len(readers) != 1 or readers[0].op_type != "Add" or result.is_graph_output():
+        return False
+    (other,) = [constant(value) for value in readers[0].inputs if value is not result] or [None]
+    return other is not None and result.shape is not None and [*other.shape.numpy()] == [result.shape[-1]]

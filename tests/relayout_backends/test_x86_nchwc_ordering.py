@@ -1,0 +1,73 @@
+"""`x86-nchwc` runs products and Softmax in the order that onnxruntime's kernels take, where conversions cost less."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+import relayout
+from relayout_backends.x86_nchwc import X86Nchwc
+
+
+def turned_product(rows: int, *, bias: bool = False, known: bool = True) -> onnx.ModelProto:
+    """Channels-first data times a matrix [64, 96], between two Transposes."""
+    net = Net()
+    value = net.transpose(net.input("x", (1, 64, rows)), 0, 2, 1)
+    matrix = net.weight(64, 96) if known else net.input("w", (64, 96))
+    value = net.node("MatMul", value, matrix)
+    if bias:
+        value = net.node("Add", value, net.weight(96))
+    net.output(net.transpose(value, 0, 2, 1))
+    return net.model()
+
+
+def attention() -> onnx.ModelProto:
+    """Queries and keys [2, 50, 3, 8]; what is soft is read along its rows."""
+    net = Net()
+    queries = net.transpose(net.input("q", (2, 50, 3, 8)), 0, 2, 1, 3)
+    keys = net.transpose(net.input("k", (2, 50, 3, 8)), 0, 2, 3, 1)
+    weights = net.node("Softmax", net.node("MatMul", queries, keys), axis=-1)
+    values = net.transpose(net.input("v", (2, 50, 3, 8)), 0, 2, 1, 3)
+    net.output(net.transpose(net.node("MatMul", weights, values), 0, 2, 1, 3))
+    return net.model()
+
+
+def cost(model: onnx.ModelProto) -> tuple[int, int]:
+    """Transposes and cost of the legal model, whose numbers are the source's."""
+    legal, report = relayout.legalize(model, X86Nchwc(block=16))
+    assert_same_numbers(model, legal)
+    assert report.cost is not None
+    return report.after.transposes, report.cost
+
+
+def test_a_product_with_a_constant_is_turned_only_where_that_costs_less_than_two_transposes() -> None:
+    # 64 * 96 * 3 * 30 / 1000 bytes a row, against 2 * 4 * (64 + 96).
+    assert cost(turned_product(50)) == (0, 50 * 64 * 96 * 90 // 1000)
+    # With a bias the row's result is read and written once more.
+    assert cost(turned_product(50, bias=True)) == (2, 50 * 2 * 4 * (64 + 96))
+
+
+def test_a_product_of_data_costs_the_same_turned() -> None:
+    # The matrix is what is transposed then.
+    assert cost(turned_product(50, known=False)) == (1, 2 * 4 * 64 * 96)
+
+
+def test_a_softmax_stays_along_the_innermost_axis() -> None:
+    legal, _ = relayout.legalize(attention(), X86Nchwc(block=16))
+    assert_same_numbers(attention(), legal)
+    (softmax,) = [node for node in legal.graph.node if node.op_type == "Softmax"]
+    assert {entry.name: entry.i for entry in softmax.attribute} in ({"axis": 3}, {"axis": -1})
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_softmax_over_channels_first_data_is_turned_by_its_kernel_or_by_transposes(opset: int) -> None:
+    net = Net(opset=opset)
+    net.output(net.node("Softmax", net.node("Relu", net.input("x", (1, 4, 6, 6))), axis=1))
+    legal, report = relayout.legalize(net.model(), X86Nchwc(block=16))
+    assert Counter(node.op_type for node in legal.graph.node) == {"Relu": 1, "Softmax": 1}
+    assert report.cost == (4 * 4 * 4 * 6 * 6 if opset == 17 else 0)
+    assert_same_numbers(net.model(), legal, {"x": np.ones((1, 4, 6, 6), np.float32)})
