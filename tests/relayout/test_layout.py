@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from relayout import layout_syntax
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout import CANONICAL, COMMON, Dim, Layout, default_layout
-from relayout.layout_syntax import MAX_NUMBER, MAX_RANK
+from relayout.layout_faults import MAX_NUMBER, MAX_RANK
 
 MANUAL = Path(__file__).parents[2] / "docs" / "layouts.md"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
