@@ -5,27 +5,22 @@ An option names one of them, or several with commas between: these are **tied**,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, permutations
 from typing import cast
 
 import onnx_ir as ir
 
-from relayout.backend import TensorType
-from relayout.binding import bind, fill, is_tiled, names_for
-from relayout.candidates import FORMATS_PER_TENSOR, Spaces
+from relayout.boundary_orders import format_in, orders_of, shown
+from relayout.boundary_words import ANY, is_wildcard, misfit, order_named, tied_names
+from relayout.candidates import Spaces
 from relayout.choices import NodeChoice, Port, boundary_choice
-from relayout.contract import element_size
-from relayout.errors import InfeasibleError, UsageError
-from relayout.layout import Layout
-from relayout.memory_format import Atom, Extent, Order, is_padded, normal_form, order_of, source_order, with_units
+from relayout.errors import UsageError
+from relayout.memory_format import Order, source_order
 from relayout.names import Names, conventional
 from relayout.views import Operand, Tensors
 
-__all__ = ["ANY", "Boundary", "is_wildcard", "set_boundary", "tied_names"]
-
-ANY = "any"
+__all__ = ["Boundary", "set_boundary"]
 
 
 @dataclass(slots=True)
@@ -54,25 +49,25 @@ class Boundary:
         ties = [choice.ports for choice in (*self.inputs, *self.outputs) if len(choice.ports) > 1]
         carried: set[tuple[int, Order]] = set()
         while True:
-            reached = {(tie, order): None for tie, ports in enumerate(ties) for order in _orders(ports, spaces)}
+            reached = {(tie, order): None for tie, ports in enumerate(ties) for order in orders_of(ports, spaces)}
             fresh = [each for each in reached if each not in carried]
             if not fresh:
                 return
             carried.update(fresh)
             for tie, order in fresh:
                 for port in ties[tie]:
-                    if (format_ := _format(port, order)) is not None:
+                    if (format_ := format_in(port, order)) is not None:
                         spaces.add_format(port.operand.tensor, format_)
             spaces.spread()
 
     def free(self, spaces: Spaces, names: Names) -> None:
         """Let what is left to the solver lie in any order that somebody inside the graph considers for it."""
         for choice in (*self.inputs, *self.outputs):
-            orders = () if choice.alternatives else tuple(_orders(choice.ports, spaces))
+            orders = () if choice.alternatives else tuple(orders_of(choice.ports, spaces))
             for order in orders:
-                formats = [_format(port, order) for port in choice.ports]
+                formats = [format_in(port, order) for port in choice.ports]
                 if None not in formats:
-                    choice.add(cast(list[Order], formats), order, 0, _shown(choice, order, names))
+                    choice.add(cast(list[Order], formats), order, 0, shown(choice, order, names))
 
 
 def set_boundary(
@@ -96,15 +91,6 @@ def set_boundary(
     boundary.outputs.sort(key=lambda choice: choice.ports[0].index)
     boundary.inputs += _outer_choices(tensors.outer, tensors)
     return boundary
-
-
-def tied_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The names of an option: a name that the graph has is one, whatever is in it; else commas part them.
-
-    >>> tied_names("state,new_state", ["state", "new_state"]), tied_names("a,b", ["a,b"])
-    (('state', 'new_state'), ('a,b',))
-    """
-    return (key,) if key in set(known) else tuple(key.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +129,7 @@ class _Ends:
         operand = self._operand(end)
         choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
         order = source_order(len(operand.view.axes))
-        choice.add([choice.ports[0].format_of(None)], order, 0, _shown(choice, order, self._names))
+        choice.add([choice.ports[0].format_of(None)], order, 0, shown(choice, order, self._names))
         return choice
 
     def set(self, side: str, key: str, wanted: str, boundary: Boundary) -> None:
@@ -186,7 +172,10 @@ class _Ends:
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
         pads = all(end.side == "input" for end in ends)
-        orders = [_order(operand, self._names.of(operand) or lent, wanted, where, pads=pads) for operand in operands]
+        letters = [self._names.of(operand) or lent for operand in operands]
+        orders = [
+            order_named(operand, own, wanted, where, pads=pads) for operand, own in zip(operands, letters, strict=True)
+        ]
         if len(set(orders)) > 1:
             raise UsageError(
                 "tied values cannot lie alike, for their axes have different names",
@@ -197,9 +186,9 @@ class _Ends:
             )
         for end, operand, order in zip(ends, operands, orders, strict=True):
             choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
-            format_ = _format(choice.ports[0], order)
+            format_ = format_in(choice.ports[0], order)
             if format_ is None:
-                raise _misfit(None, wanted, where)
+                raise misfit(None, wanted, where)
             choice.add([format_], order, 0, [wanted])
             yield choice
 
@@ -256,98 +245,5 @@ def _outer_choices(values: Sequence[ir.Value], tensors: Tensors) -> Iterator[Nod
         yield choice
 
 
-def _orders(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
-    """The orders, of all axes, in which one of the ports has a format that is considered, the source's first."""
-    yield source_order(len(ports[0].operand.view.axes))
-    for port in ports:
-        view = port.operand.view
-        for format_ in spaces.formats[port.operand.tensor]:
-            own = view.from_root(format_)
-            # A caller can cut what he feeds; what he gets has the axes that he knows.
-            if own is not None and len(ports) == 1 and port.is_result and _is_cut(own, view.extents, pads=True):
-                yield with_units(own, view.extents)
-            elif own is not None and all(atom.is_whole for atom in own):
-                # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.
-                yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(ports) > 1 else 1)
-
-
-def _is_cut(order: Order, extents: tuple[Extent, ...], *, pads: bool) -> bool:
-    """Whether axes are cut, in a way that the graph's caller can do and undo: by known extents, and padding only what
-    is fed."""
-    if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):
-        return False
-    return sum(not isinstance(extent, int) for extent in extents) <= 1
-
-
-def _completions(placed: Order, rank: int) -> Iterator[Order]:
-    """The orders of all axes that have the whole axes `placed` in their sequence, the likeliest first."""
-    yield _completed(placed, rank)
-    if len(placed) < rank:
-        for axes in permutations(source_order(rank)):
-            if tuple(atom for atom in axes if atom in placed) == placed:
-                yield axes
-
-
-def _completed(placed: Order, rank: int) -> Order:
-    """The order with the axes that it lacks, which are unit axes, each after its neighbour in the source."""
-    order = list(placed)
-    for axis in sorted(set(range(rank)) - {atom.axis for atom in placed}):
-        before = [place for place, atom in enumerate(order) if atom.axis < axis]
-        order.insert(max(before, key=lambda place: (order[place].axis, place)) + 1 if before else 0, Atom(axis))
-    return tuple(order)
-
-
-def _format(port: Port, order: Order) -> Order | None:
-    """The format of the port's tensor when its own axes lie in this order."""
-    view = port.operand.view
-    return view.to_root(normal_form(order, view.extents))
-
-
-def _shown(choice: NodeChoice, order: Order, names: Names) -> list[str]:
-    natural = order == source_order(len(order))
-    if any(not atom.is_whole for atom in order):
-        return [str(names.layout(port.operand, order) or ANY) for port in choice.ports]
-    numbers = "as in the source" if natural else ",".join(str(atom.axis) for atom in order)
-    return [names.in_order(port.operand, order) or numbers for port in choice.ports]
-
-
 def _label(ends: Sequence[_End]) -> str:
     return ", ".join(f"{end.side} {end.value.name}" for end in ends)
-
-
-def is_wildcard(wanted: str) -> bool:
-    """Whether the solver chooses: `any`, or Glow's ANY_LAYOUT, a star or one for each dimension."""
-    return wanted == ANY or (wanted.strip("* \t") == "" and "*" in wanted)
-
-
-def _order(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> Order:
-    """The operand's axes in the order that the layout says, by these letters; stars stand for those that are left."""
-    layout, rank = Layout.parse(wanted), len(operand.view.axes)
-    names = names_for(layout, letters, rank)
-    if is_tiled(layout):
-        extents = operand.view.extents
-        order = bind(layout, names, extents, 1, pads=pads) if names is not None else None
-        if order is None or not _is_cut(order, extents, pads=pads):
-            raise _misfit(letters, wanted, where)
-        return order
-    filled = fill(layout.names, names) if names is not None else None
-    if names is None or filled is None:
-        raise _misfit(letters, wanted, where)
-    axes = tuple(names.index(name) for name in filled)
-    tensor = TensorType(element_size(operand.tensor.root), tuple(operand.view.extents[axis] for axis in axes))
-    factors = tensor.stride_factors()
-    if any(factors[i] % layout.alignment(i) or layout.boxes(i) for i in range(rank)):
-        raise InfeasibleError(
-            "no conversion provides alignment or black boxes", conflict=(f"{where}: requires {layout}",)
-        )
-    return order_of(axes)
-
-
-def _misfit(letters: str | None, wanted: str, where: str) -> UsageError:
-    return UsageError(
-        "the layout does not fit the tensor",
-        where=where,
-        expected=f"the letters of {letters} in any order" if letters else "a tensor whose axes have names",
-        found=wanted,
-        hint="the letters are those of the operators that use the tensor; `any` lets the solver choose",
-    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from relayout.boundary import is_wildcard, tied_names
+from relayout.boundary_words import is_wildcard, tied_names
 from relayout.graph_codec import BOUNDARY_LAYOUT_KEY
 from relayout.report import BoundaryValue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relayout.boundary import ANY
+from relayout.boundary_words import ANY
 from relayout.choices import Port
 from relayout.errors import InfeasibleError
 from relayout.explain import shown
