@@ -245,8 +245,22 @@ def of_bodies_in_bodies() -> tuple[Net, Callable[[int], Feeds]]:
     return net, lambda seed: {"x": drawn(1, 3, 6, 6, seed=seed), "rounds": np.array(seed + 1)}
 
 
+def of_two_views() -> tuple[Net, Callable[[int], Feeds]]:
+    """The branches read one tensor as it is and turned: under an NHWC backend each name is what the other one was."""
+    net = Net()
+    value = net.conv(net.input("x", (1, 4, 6, 6)), 4, 4)
+    turned = net.transpose(value, *TO_NHWC)
+    then, other = Net(prefix="then_"), Net(prefix="else_")
+    then.output(then.node("Relu", value))
+    other.output(other.node("Neg", turned))
+    condition = net.input("c", (), BOOL)
+    net.output(net.node("If", condition, then_branch=body("then", then), else_branch=body("else", other)))
+    net.output(net.node("Tanh", turned))
+    return net, lambda seed: {"x": drawn(1, 4, 6, 6, seed=seed), "c": np.array(seed % 2 == 0)}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", [of_an_if, of_a_loop, of_a_scan, of_bodies_in_bodies])
+@pytest.mark.parametrize("make", [of_an_if, of_a_loop, of_a_scan, of_bodies_in_bodies, of_two_views])
 def test_bodies_are_legalized_with_what_they_read_from_outside(
     make: Callable[[], tuple[Net, Callable[[int], Feeds]]], backend: str
 ) -> None:

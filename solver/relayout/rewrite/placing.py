@@ -125,4 +125,4 @@ def _reread(nodes: Sequence[ir.Node], old: ir.Value, new: ir.Value) -> None:
         for index, value in enumerate(node.inputs):
             if value is not None and value in swap:
                 node.replace_input_with(index, new)
-        replace_inside(node, old, new)
+        replace_inside(node, {old: new})

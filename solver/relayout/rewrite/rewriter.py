@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from relayout.choices import FreeForm, LaidForm, NodeChoice, in_source
@@ -166,14 +168,14 @@ def _wire(shop: Workshop, choice: NodeChoice, node: ir.Node) -> None:
 def _wire_captured(shop: Workshop, node: ir.Node, choice: NodeChoice) -> None:
     captured = captured_values(node)
     formats = shop.chosen[id(choice)].formats
+    found: dict[ir.Value, ir.Value] = {}
     for port, format_ in zip(choice.ports, formats, strict=True):
         if port.is_result or port.index < len(node.inputs):
             continue
-        value = captured[port.index - len(node.inputs)]
         dims = root_dims(port.operand, in_source(len(port.operand.view.axes)))
-        found = shop.copies.read(port.operand.tensor, format_, dims, stem=shop.stem(port.operand))
-        if found.value is not value:
-            replace_inside(node, value, found.value)
+        read = shop.copies.read(port.operand.tensor, format_, dims, stem=shop.stem(port.operand))
+        found[captured[port.index - len(node.inputs)]] = read.value
+    replace_inside(node, found)
 
 
 def _give(shop: Workshop, choice: NodeChoice, node: ir.Node) -> None:
@@ -226,15 +228,16 @@ def clean_up(shop: Workshop) -> None:
                 copies[0].const_value.name = source.name
 
 
-def replace_inside(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
-    """Let the graphs inside a node read `new` where they read `old`."""
+def replace_inside(node: ir.Node, found: Mapping[ir.Value, ir.Value]) -> None:
+    """Let the graphs inside a node read what stands for each value, all at once: what stands for one value may be what
+    another was."""
     for outer in graphs_of(node):
         for graph in (outer, *outer.subgraphs()):
             for inner in graph:
                 for index, value in enumerate(inner.inputs):
-                    if value is old:
-                        inner.replace_input_with(index, new)
+                    if value in found:
+                        inner.replace_input_with(index, found[value])
             for place, value in enumerate(graph.outputs):
-                if value is old:
-                    graph.outputs[place] = new
+                if value in found:
+                    graph.outputs[place] = found[value]
 
