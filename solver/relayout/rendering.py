@@ -104,12 +104,19 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 }
 
 
-def _summary(report: Report) -> Table:
+def _table(title: str, *headings: str) -> Table:
+    """A table of text columns; what does not fit into one is folded."""
     from rich.box import ASCII
     from rich.table import Table
 
-    table = Table(box=ASCII, title=f"backend {report.backend}, objective {report.objective}", title_justify="left")
-    table.add_column("")
+    table = Table(box=ASCII, title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _summary(report: Report) -> Table:
+    table = _table(f"backend {report.backend}, objective {report.objective}", "")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     before, after = report.before, report.after
@@ -131,13 +138,9 @@ def _bound(report: Report) -> str:
 
 
 def _conversions(report: Report) -> Table:
-    from rich.box import ASCII
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=ASCII, title="conversions that remain", title_justify="left")
-    for heading in ("value", "from", "to", "kind"):
-        table.add_column(heading, overflow="fold")
+    table = _table("conversions that remain", "value", "from", "to", "kind")
     table.add_column("MB", justify="right")
     table.add_column("required by", overflow="fold")
     # Folded constants cost nothing at run time and are many: they are in the JSON, and a count of them is here.
@@ -153,13 +156,9 @@ def _conversions(report: Report) -> Table:
 
 
 def _places(report: Report) -> Table:
-    from rich.box import ASCII
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=ASCII, title="places", title_justify="left")
-    for heading in ("place", "backend"):
-        table.add_column(heading, overflow="fold")
+    table = _table("places", "place", "backend")
     table.add_column("nodes", justify="right")
     for each in report.places:
         table.add_row(Text(each.place), Text(each.backend), str(len(each.nodes)))
@@ -167,13 +166,9 @@ def _places(report: Report) -> Table:
 
 
 def _crossings(report: Report) -> Table:
-    from rich.box import ASCII
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=ASCII, title="crossings", title_justify="left")
-    for heading in ("value", "from", "to", "layout"):
-        table.add_column(heading, overflow="fold")
+    table = _table("crossings", "value", "from", "to", "layout")
     table.add_column("MB", justify="right")
     table.add_column("required by", overflow="fold")
     for each in report.crossings:
