@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds
+from outcomes import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Backend, Implementation, InfeasibleError, Layout, Report
@@ -17,20 +18,10 @@ from relayout.answers import ask
 from relayout.model_io import to_json
 from relayout_backends.canonical import Canonical
 
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
-
 
 def legalized(net: Net, backend: Any, **options: Any) -> tuple[onnx.ModelProto, Report]:
     """The legal model, proved optimal, without a finding of the verifier."""
-    legal, report = relayout.legalize(net.model(), backend, check=True, **options)
-    assert report.status == "optimal"
-    assert report.verification is not None
-    assert report.verification.findings == ()
-    return legal, report
-
-
-def operators(model: onnx.ModelProto) -> list[str]:
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
+    return checked(net.model(), backend, **options)
 
 
 # The worked table

@@ -9,13 +9,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
+from outcomes import TO_NCHW, TO_NHWC, operators
 
 import relayout
 from relayout import Implementation, Layout, Report, UsageError, load_backend
 from relayout.model_io import read_model
 from relayout_backends.auto_nhwc import AutoNhwc, NchwCompatible
-
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def converted(net: Net, backend: object = "auto-nhwc") -> tuple[onnx.ModelProto, Report]:
@@ -25,10 +24,6 @@ def converted(net: Net, backend: object = "auto-nhwc") -> tuple[onnx.ModelProto,
     assert report.status == "optimal"
     assert_same_numbers(model, legal)
     return legal, report
-
-
-def operators(model: onnx.ModelProto) -> list[str]:
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
 
 
 def batch_norm(net: Net, value: str, channels: int) -> str:

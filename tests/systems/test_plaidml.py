@@ -7,9 +7,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
+from outcomes import checked
 
 import relayout
-from relayout import Backend, Layout, Report
+from relayout import Backend, Layout
 from relayout.backend import rank_of
 from relayout.layout_functions import with_bodies
 from relayout.roles import has_roles, input_role, own_layout, result_role
@@ -25,15 +26,6 @@ class AsStated(Backend):
 
     def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         return own_layout(node, result_role(node, n), rank_of(node.outputs[n]), is_result=True)
-
-
-def converted(model: onnx.ModelProto, backend: object) -> tuple[onnx.ModelProto, Report]:
-    """The legal model, proved optimal, without a finding of the verifier."""
-    legal, report = relayout.legalize(model, backend, check=True)
-    assert report.status == "optimal"
-    assert report.verification is not None
-    assert report.verification.findings == ()
-    return legal, report
 
 
 def layouts(model: onnx.ModelProto) -> list[tuple[str, str]]:
@@ -68,7 +60,7 @@ def mixed() -> onnx.ModelProto:
 
 
 def test_a_network_may_mix_layouts_and_keeps_them() -> None:
-    legal, report = converted(mixed(), AsStated)
+    legal, report = checked(mixed(), AsStated)
     assert layouts(legal) == [("Conv", "NHWC"), ("AveragePool", "NHWC")]
     assert report.after.transposes == 1
     assert_same_numbers(with_bodies(mixed()), legal)
@@ -77,7 +69,7 @@ def test_a_network_may_mix_layouts_and_keeps_them() -> None:
 def test_layouts_of_operations_are_weighed_together() -> None:
     # In one layout throughout the transpose between goes, and one before or behind comes.
     for backend, expected in (("nhwc", 1), ("nchw", 1)):
-        legal, report = converted(mixed(), backend)
+        legal, report = checked(mixed(), backend)
         assert report.after.transposes == expected
         assert_same_numbers(with_bodies(mixed()), legal)
 
@@ -104,7 +96,7 @@ def test_each_operation_gets_the_layout_that_suits_it() -> None:
     value = net.node("Relu", net.conv(net.input("x", (1, 4, 16, 16)), 4, 32))
     value = net.node("Relu", net.conv(net.node("Relu", net.conv(value, 32, 32)), 32, 4))
     net.output(net.conv(value, 4, 4))
-    legal, report = converted(net.model(), Preferring)
+    legal, report = checked(net.model(), Preferring)
     assert layouts(legal) == [("Conv", "NHWC"), ("Conv", "NHWC")]
     assert report.after.transposes == 2
     assert_same_numbers(net.model(), legal)
@@ -130,12 +122,17 @@ def test_desired_layouts_are_written_either_way(desired: list[str]) -> None:
     assert_same_numbers(net.model(), legal)
 
 
-def test_a_table_may_ask_for_one() -> None:
+def pools() -> Net:
     net = Net()
     value = net.node("Relu", net.input("x", (1, 32, 8, 8)))
     for _ in range(2):
         value = net.node("Relu", net.node("MaxPool", value, kernel_shape=[3, 3], pads=[1] * 4))
     net.output(value)
+    return net
+
+
+def test_a_table_may_ask_for_one() -> None:
+    net = pools()
     table = {"name": "table", "rule": [{"op": "MaxPool", "data": "NCHW16c"}]}
     legal, report = relayout.legalize(net.model(), table)
     assert layouts(legal) == [("MaxPool", "NCHWc[tile:16]")] * 2
@@ -158,14 +155,8 @@ class Blocked(Backend):
 
 
 def test_a_backend_in_code_may_ask_for_one() -> None:
-    net = Net()
-    value = net.node("Relu", net.input("x", (1, 32, 8, 8)))
-    for _ in range(2):
-        value = net.node("Relu", net.node("MaxPool", value, kernel_shape=[3, 3], pads=[1] * 4))
-    net.output(value)
-    legal, report = relayout.legalize(net.model(), Blocked, check=True)
-    assert report.verification is not None
-    assert report.verification.findings == ()
+    net = pools()
+    legal, report = checked(net.model(), Blocked)
     assert report.after.transposes == 2
     assert {layout for _, layout in layouts(legal)} == {"NCHWc[tile:16]"}
 
@@ -184,7 +175,7 @@ def pool(text: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("text", ["NCHW16c", "NCHWc[tile:16]"])
 @pytest.mark.parametrize("backend", [AsStated, Blocked, "nhwc", "canonical", "opencl", "auto-nhwc", "onnx", "tpu"])
 def test_an_operation_that_is_written_in_one_stays_as_it_is(text: str, backend: object) -> None:
-    legal, report = converted(pool(text), backend)
+    legal, report = checked(pool(text), backend)
     assert report.after.transposes == 0
     assert layouts(legal) == [("MaxPool", text)]
     assert_same_numbers(with_bodies(pool(text)), legal)

@@ -8,29 +8,21 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
+from outcomes import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Report
 from relayout.tensors import apply_step
 from relayout_backends.tpu import Tpu
 
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
-
 
 def converted(net: Net, backend: object = Tpu, **options: Any) -> tuple[onnx.ModelProto, Report]:
     """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
     model = net.model()
-    legal, report = relayout.legalize(model, backend, check=True, **options)
-    assert report.status == "optimal"
-    assert report.verification is not None
-    assert report.verification.findings == ()
+    legal, report = checked(model, backend, **options)
     if not options:
         assert_same_numbers(model, legal)
     return legal, report
-
-
-def operators(model: onnx.ModelProto) -> list[str]:
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
 
 
 def kernels(model: onnx.ModelProto) -> list[tuple[int, ...]]:

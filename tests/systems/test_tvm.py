@@ -9,11 +9,11 @@ import onnx
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
 from onnx import TensorProto
+from outcomes import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Report, load_backend
 
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 Desired = Mapping[str, Sequence[str]]
 CHANNELS_LAST: Desired = {"Conv": ["NHWC", "default"]}
 
@@ -21,16 +21,9 @@ CHANNELS_LAST: Desired = {"Conv": ["NHWC", "default"]}
 def converted(net: Net, desired: Desired = CHANNELS_LAST, skip: Sequence[str] = ()) -> tuple[onnx.ModelProto, Report]:
     """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
     model = net.model()
-    legal, report = relayout.legalize(model, "convert-layout", desired_layouts=desired, skip=skip, check=True)
-    assert report.status == "optimal"
-    assert report.verification is not None
-    assert report.verification.findings == ()
+    legal, report = checked(model, "convert-layout", desired_layouts=desired, skip=skip)
     assert_same_numbers(model, legal)
     return legal, report
-
-
-def operators(model: onnx.ModelProto) -> list[str]:
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
 
 
 def perms(model: onnx.ModelProto) -> list[tuple[int, ...]]:

@@ -8,27 +8,19 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
+from outcomes import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Layout, Report
 from relayout_backends.xla_cpu import XlaCpu
 
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
-
 
 def converted(net: Net, backend: object = XlaCpu) -> tuple[onnx.ModelProto, Report]:
     """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
     model = net.model()
-    legal, report = relayout.legalize(model, backend, check=True)
-    assert report.status == "optimal"
-    assert report.verification is not None
-    assert report.verification.findings == ()
+    legal, report = checked(model, backend)
     assert_same_numbers(model, legal)
     return legal, report
-
-
-def operators(model: onnx.ModelProto) -> list[str]:
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
 
 
 def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -1,0 +1,28 @@
+"""What the tests of all systems ask of a model that they legalize, and how they read the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+import relayout
+from relayout import Report
+
+__all__ = ["TO_NCHW", "TO_NHWC", "checked", "operators"]
+
+TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def checked(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.ModelProto, Report]:
+    """The legal model, proved optimal, without a finding of the verifier."""
+    legal, report = relayout.legalize(model, backend, check=True, **options)
+    assert report.status == "optimal"
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    return legal, report
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    """The operators of the graph's nodes, in order, each with its domain where it is not ONNX's own."""
+    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
