@@ -115,10 +115,13 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
         fine_source, fine_target = _common_groups(source, target, extents)
         if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
             raise InternalError(f"{source} and {target} are not the same axes")
+        # Units go along with a Transpose: so they need no Reshape of their own.
+        start = source if groups == list(fine_source) else _with_units(fine_source, _units(target), extents)
+        end = target if wanted == list(fine_target) else (*_units(start), *fine_target)
         return [
-            *([Stage("regroup", fine_source)] if fine_source != source else []),
-            *_rearrange(fine_source, fine_target, extents),
-            *([Stage("regroup", target)] if fine_target != target else []),
+            *([Stage("regroup", start)] if start != source else []),
+            *_rearrange(start, end, extents),
+            *([Stage("regroup", target)] if end != target else []),
         ]
     units = [place for place, group in enumerate(source) if not group]
     perm: list[int] = []
@@ -133,6 +136,16 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
     perm, reached = units + perm, [()] * len(units) + reached
     turned = Stage("transpose", tuple(reached), tuple(perm))
     return [turned] if tuple(reached) == target else [turned, Stage("regroup", target)]
+
+
+def _units(dims: Dims) -> Dims:
+    return tuple(group for group in dims if not group)
+
+
+def _with_units(dims: Dims, units: Dims, extents: tuple[Extent, ...]) -> Dims:
+    """Units before what has known extents; what has not keeps its places, by which a Reshape can name it."""
+    known = all(isinstance(extent, int) for extent in dims_shape(dims, extents))
+    return (*units, *dims) if known else (*dims, *units)
 
 
 def _flat(groups: Sequence[Order], extents: tuple[Extent, ...]) -> Order:
