@@ -48,13 +48,15 @@ class FreeForm:
 class LaidForm:
     """The dimensions in which each input and result lies, as groups of atoms of its own axes; None: as in the source.
 
-    `pick` is the alternative of a Listed rule, `rewrite` the backend's own way to write the node.
+    `pick` is the alternative of a Listed rule, `rewrite` the backend's own way to write the node. `left_out`: there is
+    no node, its result is the memory that it reads.
     """
 
     inputs: tuple[Dims | None, ...]
     outputs: tuple[Dims | None, ...]
     pick: int = 0
     rewrite: Rewrite | None = None
+    left_out: bool = False
 
 
 Form = FreeForm | LaidForm | Order
@@ -86,13 +88,19 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
-    the device that it runs on, where there are several."""
+    the device that it runs on, where there are several. `moves`: the bytes that an operator reads and writes that might
+    be left out; no conversion, they only break ties."""
 
     formats: tuple[Order, ...]
     form: Form
     cost: int = 0
     is_source: bool = False
     place: str = ""
+    moves: int = 0
+
+    @property
+    def is_left_out(self) -> bool:
+        return isinstance(self.form, LaidForm) and self.form.left_out
 
 
 @dataclass(slots=True)
@@ -108,16 +116,24 @@ class NodeChoice:
     alternatives: list[Alternative] = field(default_factory=list)
     layouts: list[tuple[str, ...]] = field(default_factory=list)
 
-    def add(self, formats: Sequence[Order], form: Form, cost: int, layouts: Sequence[str], device: str = "") -> None:
-        """Enter an alternative; of two with the same formats on one device the cheaper stays, then the one that changes
-        nothing."""
+    def add(
+        self,
+        formats: Sequence[Order],
+        form: Form,
+        cost: int,
+        layouts: Sequence[str],
+        device: str = "",
+        moves: int = 0,
+    ) -> None:
+        """Enter an alternative; of two with the same formats on one device the cheaper stays, then the one that moves
+        less, then the one that changes nothing."""
         natural = _changes_nothing(form) and all(
             f == port.format_of(None) for port, f in zip(self.ports, formats, strict=True)
         )
-        alternative = Alternative(tuple(formats), form, cost, natural, device)
+        alternative = Alternative(tuple(formats), form, cost, natural, device, moves)
         for place, known in enumerate(self.alternatives):
             if known.formats == alternative.formats and known.place == device:
-                if (cost, not natural) < (known.cost, not known.is_source):
+                if (cost, moves, not natural) < (known.cost, known.moves, not known.is_source):
                     self.alternatives[place], self.layouts[place] = alternative, tuple(layouts)
                 return
         self.alternatives.append(alternative)
@@ -161,5 +177,6 @@ def _changes_nothing(form: Form) -> bool:
         return not form.rewritten and form.dims == in_source(len(form.dims))
     if isinstance(form, LaidForm):
         laid = (*form.inputs, *form.outputs)
-        return not form.pick and form.rewrite is None and all(d is None or d == in_source(len(d)) for d in laid)
+        as_is = not form.pick and form.rewrite is None and not form.left_out
+        return as_is and all(d is None or d == in_source(len(d)) for d in laid)
     return form == source_order(len(form))

@@ -3,6 +3,9 @@
     bytes        bytes read and written by conversions, then their number, then changes against the source
     transposes   the number of conversions, then their bytes, then changes against the source
 
+An operator that could be left out, and then a conversion might do what it does, is charged in the second level: first
+comes what conversions spend, as before and after are counted, then as few re-arrangements as possible.
+
 A level is left out only where the sum would not fit into 2^60; the bytes are counted in units of their greatest common
 divisor first.
 """
@@ -48,6 +51,13 @@ class Scale:
             if scale.byte_weight * most_bytes + scale.count_weight * most_count + low < LIMIT:
                 return scale
         return cls(unit, 1, 0, 0) if objective == "bytes" else cls(unit, 0, 1, 0)
+
+    def aside(self, nbytes: int) -> int:
+        """What an operator that moves so many bytes, and could be left out, is charged: in the second level, for as an
+        operator it is no conversion."""
+        if not nbytes:
+            return 0
+        return self.price(0, 1) if self.byte_weight >= self.count_weight else self.price(nbytes)
 
     def price(self, nbytes: int, count: int = 0, changes: int = 0) -> int:
         return self.byte_weight * (nbytes // self.unit) + self.count_weight * count + self.change_weight * changes

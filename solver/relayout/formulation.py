@@ -196,7 +196,10 @@ def formulate(
     choices = [
         Choice(
             choice.label,
-            tuple(scale.price(a.cost, 0, change) for a, change in zip(choice.alternatives, changed, strict=True)),
+            tuple(
+                scale.price(a.cost, 0, change) + scale.aside(a.moves)
+                for a, change in zip(choice.alternatives, changed, strict=True)
+            ),
         )
         for choice, changed in zip(requirements.choices, changes(requirements, backend), strict=True)
     ]
@@ -258,9 +261,9 @@ def _conversions(prices: Prices, scale: Scale, held: Held, uniform: dict[tuple[i
 
 def _scale(requirements: Requirements, prices: Prices, held: Sequence[Held], objective: str) -> Scale:
     """The scale for all that may be charged, and at most how much of it can add up."""
-    charges = {a.cost for c in requirements.choices for a in c.alternatives}
-    most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
-    most_conversions = 0
+    charges = {charge for c in requirements.choices for a in c.alternatives for charge in (a.cost, a.moves)}
+    most_bytes = sum(max(a.cost + a.moves for a in c.alternatives) for c in requirements.choices)
+    most_conversions = sum(any(a.moves for a in c.alternatives) for c in requirements.choices)
     for h in held:
         known, places = h.formats, h.places
         if h.uniform is not None:

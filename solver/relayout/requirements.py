@@ -21,6 +21,7 @@ from relayout.candidates import FORMATS_PER_TENSOR, Geometry, Space, Spaces, pla
 from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, label_of, ports_of
 from relayout.contract import Contract, Wish, element_size, infeasible, says_something
 from relayout.layout import Layout
+from relayout.leaving_out import Pieces, pieces_of
 from relayout.memory_format import Atom, Order, normal_form, order_of
 from relayout.mixing import Mixing
 from relayout.names import Names, conventional
@@ -31,9 +32,11 @@ from relayout.views import Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
 
+ANY = Layout.any(0)
+
 Orders = tuple[Axes | None, ...]
 _NOTHING: Traffic = ()
-_Space = Space[tuple[tuple[Wish, FreeForm, int], ...]]
+_Space = Space[tuple[tuple[Wish, FreeForm | LaidForm, int], ...]]
 Pricing = Callable[[ir.Shape], int]
 """How many elements a shape has, symbolic dims priced."""
 Offers = Callable[[Implementation, list[str]], list[LaidForm]]
@@ -91,12 +94,14 @@ def collect_requirements(
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A free node whose alternatives are listed when all candidates are known; `axes` are its ports' in the space."""
+    """A free node whose alternatives are listed when all candidates are known; `axes` are its ports' in the space, and
+    `moves` the bytes that it need not move (see `Alternative`)."""
 
     choice: NodeChoice
     axes: Orders
     space: _Space
     wishes: list[Wish]
+    moves: int = 0
 
 
 class _Nodes:
@@ -158,7 +163,10 @@ class _Nodes:
                 ]
                 for wish, form, extra in ways:
                     implementation = wish.implementation
-                    choice.add(every, form, implementation.cost + extra, wish.shown, implementation.place)
+                    cost = implementation.cost + extra
+                    choice.add(every, form, cost, wish.shown, implementation.place, each.moves)
+        for each in self._open:
+            choice = each.choice
             if not choice.alternatives:
                 raise infeasible(choice, [text for wish in each.wishes for text in wish.texts(choice)])
 
@@ -218,8 +226,12 @@ class _Nodes:
         space: _Space = Space(
             geometry, laid, lambda order: self._accepted_somewhere(choice, rule, axes_of, places, geometry, order)
         )
-        self._open.append(_Open(choice, axes_of, space, wishes))
+        pieces = pieces_of(rule.left_out, *ports) if rule.left_out is not None else None
+        moves = self._moves(choice) if pieces is not None else 0
+        self._open.append(_Open(choice, axes_of, space, wishes, moves))
         self._spaces.add_space(space)
+        if pieces is not None:
+            self._leave_out(choice, pieces, wishes)
         for wish in wishes:
             self._seed(choice, rule, axes_of, wish, space)
         if rule.letters and not space.orders:
@@ -227,6 +239,26 @@ class _Nodes:
             native = native_letters(len(rule.letters))
             order = order_of(tuple(rule.letters.index(letter) for letter in native))
             self._spaces.add_order(space, normal_form(order, geometry.extents))
+
+    def _leave_out(self, choice: NodeChoice, pieces: Pieces, wishes: list[Wish]) -> None:
+        """Let the node be no node, at each place where it may run."""
+        assert choice.node is not None
+        nothing = (ANY,) * len(choice.node.inputs), (ANY,) * len(choice.node.outputs)
+        places = dict.fromkeys(wish.implementation.place for wish in wishes)
+        free = [Wish(Implementation(*nothing, place=p), choice.ports, len(choice.node.inputs)) for p in places]
+
+        def ways(order: Order) -> tuple[tuple[Wish, LaidForm, int], ...] | None:
+            return tuple((wish, pieces.form(order), 0) for wish in free)
+
+        space: _Space = Space(self._spaces.geometry(pieces.rule, pieces.operands), pieces.operands, ways)
+        self._open.append(_Open(choice, tuple(axes for _, axes in pieces.operands), space, free))
+        self._spaces.add_space(space)
+
+    def _moves(self, choice: NodeChoice) -> int:
+        """The bytes that the node reads and writes."""
+        assert choice.node is not None
+        result = choice.node.outputs[0]
+        return 2 * self._elements(result.shape) * element_size(result) if result.shape is not None else 0
 
     def _seed(self, choice: NodeChoice, rule: Free, axes_of: Orders, wish: Wish, space: _Space) -> None:
         """Consider the orders that the wish names in full: its witnesses."""

@@ -145,9 +145,9 @@ class Run:
 
     def _note_places(self, formulation: Formulation, assignment: Sequence[int]) -> None:
         for choice, picked in zip(formulation.requirements.choices, assignment, strict=True):
-            place, node = choice.alternatives[picked].place, choice.node
-            if node is not None and place in self.places:
-                self.places[place].append(node.name or node.outputs[0].name or "")
+            chosen, node = choice.alternatives[picked], choice.node
+            if node is not None and chosen.place in self.places and not chosen.is_left_out:
+                self.places[chosen.place].append(node.name or node.outputs[0].name or "")
 
     def _spent(self, tensors: Tensors) -> tuple[int, int]:
         """How many Transposes of data the graph has that a view stands for, and the bytes that they move.

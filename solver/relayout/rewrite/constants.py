@@ -196,8 +196,8 @@ def input_dims(rule: Free, axes: Axes, dims: Dims) -> Laid:
     for group in dims:
         axis = group[0].axis
         if axis in axes:
-            place = axes.index(axis)
-            found.append(tuple(Atom(place, atom.inner, atom.outer) for atom in group))
+            own = [atom for atom in group if atom.axis in axes]
+            found.append(tuple(Atom(axes.index(atom.axis), atom.inner, atom.outer) for atom in own))
         elif axis in rule.broadcasts and found:
             found.append(None)
     return tuple(found)

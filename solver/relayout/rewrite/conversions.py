@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from relayout.backend import Backend, TensorType
 from relayout.choices import NodeChoice
 from relayout.contract import element_size
 from relayout.formulation import Made
+from relayout.leaving_out import pieces_of
 from relayout.memory_format import Atom, Order, with_units
 from relayout.paths import Dims, dims_shape, one_each
 from relayout.rewrite.dims import port_dims
 from relayout.rewrite.ways import ConversionWay
 from relayout.rewrite.workshop import Workshop
+from relayout.rules import Free
 from relayout.views import Tensor
 
 __all__ = ["copies_after", "make_copies"]
@@ -70,10 +74,34 @@ def _in_full(made: Made) -> tuple[Order, Order]:
 
 
 def _first_dims(shop: Workshop, made: Made) -> Dims:
-    touch = made.wanted_by[0]
-    choice = shop.requirements.choices[touch.choice]
+    """The dimensions in which the first reader takes the copy, or in which those take it that a left-out node leaves it
+    to."""
+    choices = [shop.requirements.choices[touch.choice] for touch in made.wanted_by]
+    left_out = [shop.chosen[id(choice)].is_left_out for choice in choices]
+    place = left_out.index(False) if False in left_out else 0
+    return _dims_for(shop, choices[place], made.wanted_by[place].port)
+
+
+def _dims_for(shop: Workshop, choice: NodeChoice, place: int) -> Dims:
+    chosen, port = shop.chosen[id(choice)], choice.ports[place]
     rule = shop.tensors.rules.get(choice.node) if choice.node is not None else None
-    return port_dims(choice, choice.ports[touch.port], shop.chosen[id(choice)].form, rule)
+    if chosen.is_left_out and isinstance(rule, Free) and rule.left_out is not None:
+        source, result = choice.ports
+        pieces = pieces_of(rule.left_out, source, result)
+        for reader, index in _readers(shop, result.operand.tensor, chosen.formats[1]):
+            dims = pieces.carried(_dims_for(shop, reader, index), back=True) if pieces is not None else None
+            if dims is not None:
+                return dims
+    return port_dims(choice, port, chosen.form, rule)
+
+
+def _readers(shop: Workshop, tensor: Tensor, format_: Order) -> Iterator[tuple[NodeChoice, int]]:
+    """Who reads the tensor in this format, and by which port."""
+    for choice in shop.requirements.choices:
+        formats = shop.chosen[id(choice)].formats
+        for index, (port, wanted) in enumerate(zip(choice.ports, formats, strict=True)):
+            if not port.is_result and port.operand.tensor is tensor and wanted == format_:
+                yield choice, index
 
 
 def _axes_of(dims: Dims, rank: int) -> tuple[int, ...] | None:

@@ -8,11 +8,12 @@ from relayout.choices import FreeForm, NodeChoice, Port, in_source
 from relayout.layout_functions import DOMAIN, Turn
 from relayout.memory_format import Extent, Order
 from relayout.physical import Physical
+from relayout.rewrite.as_it_lies import as_it_lies, is_elementwise
 from relayout.rewrite.constants import input_dims
 from relayout.rewrite.dims import is_parameter, own_dims, port_dims, present
 from relayout.rewrite.functions import operand_extents, relayout, standard, turned, word
 from relayout.rewrite.workshop import Workshop
-from relayout.rules import NO_EDIT, Axes, Edit, Free
+from relayout.rules import Axes, Edit, Free
 from relayout.rules.spatial import native_letters
 
 __all__ = ["write_free"]
@@ -23,6 +24,8 @@ def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, fo
     alternative = shop.chosen[id(choice)]
     ports = {(p.is_result, p.index): (p, f) for p, f in zip(choice.ports, alternative.formats, strict=True)}
     hidden = _hidden_shape(shop, node, rule, form, ports)
+    if hidden is None:
+        form = as_it_lies(shop, node, rule, form, ports)
     for index, value in enumerate(node.inputs):
         axes = rule.inputs[index] if index < len(rule.inputs) else None
         if value is None:
@@ -70,8 +73,7 @@ def _hidden_shape(
     """Where an element-wise node reads only tensors that a shape hides, all the same one, it works on them as they
     are: elements at equal places meet. None elsewhere."""
     axes = tuple(range(len(rule.extents)))
-    elementwise = rule.splits == rule.broadcasts == axes and rule.edit(form.axes) is NO_EDIT
-    if not elementwise or all(a.is_whole for group in form.dims for a in group):
+    if not is_elementwise(rule, form) or all(a.is_whole for group in form.dims for a in group):
         return None
     found: set[tuple[Extent, ...] | None] = set()
     for index, value in enumerate(node.inputs):

@@ -54,7 +54,8 @@ def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
             if port.operand.value in inputs:
                 port.operand.value.metadata_props[PLACE_KEY] = alternative.place
             tensor = port.operand.tensor
-            targets = {format_: (alternative.place,)}
+            # What a left-out node gives is what it reads, which has its place.
+            targets = {} if alternative.is_left_out else {format_: (alternative.place,)}
             for conversion in shop.made.get(tensor, ()):
                 at = (*targets.get(conversion.target, ()), conversion.place)
                 targets[conversion.target] = tuple(sorted(at, key=lambda place: place != alternative.place))

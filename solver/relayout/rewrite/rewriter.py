@@ -15,6 +15,7 @@ from relayout.rewrite.dims import own_dims, port_dims, present, root_dims
 from relayout.rewrite.fixed_nodes import write_fixed
 from relayout.rewrite.free_nodes import write_free
 from relayout.rewrite.functions import operand_extents
+from relayout.rewrite.left_out import leave_out
 from relayout.rewrite.ways import NodeWay, SpaceWay
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import Axes, Edit, Fixed, Free, Listed, extents_of
@@ -82,6 +83,9 @@ def write(shop: Workshop, node: ir.Node) -> None:
     edit: Edit | None = None
     if isinstance(form, LaidForm) and form.rewrite is not None:
         _write_by(shop, choice, node, form)
+        return
+    if isinstance(form, LaidForm) and form.left_out:
+        leave_out(shop, choice, node, form)
         return
     if isinstance(form, FreeForm):
         assert isinstance(rule, Free)

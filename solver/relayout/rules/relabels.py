@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relayout.memory_format import Atom, Extent, Order
+from relayout.memory_format import Atom, Extent, Order, normal_form
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
 from relayout.rules.rule import Relabel
@@ -67,6 +67,36 @@ def reshape(node: Reading) -> Relabel:
     if atoms is None:
         raise NoRuleError
     return Relabel(atoms)
+
+
+def blocks(node: Reading, letters: str) -> Relabel | None:
+    """What SpaceToDepth and DepthToSpace make of their data, whose axes have these letters: blocks of space become
+    channels, or the other way round. None where an extent that is cut is unknown, or the blocks do not go into it."""
+    extents, size = node.extents(0), node.integer("blocksize")
+    if len(letters) != 4 or size < 1:
+        return None
+    batch, channel, row, column = (letters.index(letter) for letter in "NCHW")
+    channels, rows, columns = (extents[axis] for axis in (channel, row, column))
+    if not (isinstance(channels, int) and isinstance(rows, int) and isinstance(columns, int)):
+        return None
+    found: dict[int, Order] = {batch: (Atom(batch),)}
+    if node.node.op_type == "SpaceToDepth":
+        if rows % size or columns % size:
+            return None
+        found[channel] = (Atom(row, 1, size), Atom(column, 1, size), Atom(channel))
+        found[row], found[column] = (Atom(row, size),), (Atom(column, size),)
+    else:
+        depth = channels // size**2
+        if channels != depth * size**2:
+            return None
+        # The blocks are the outermost part of the channels, or in mode CRD the innermost.
+        stays, step = (1, depth) if node.string("mode", "DCR") == "DCR" else (size**2, 1)
+        found[channel] = (Atom(channel, stays, stays * depth),)
+        found[row] = (Atom(row), Atom(channel, step * size, step * size**2))
+        found[column] = (Atom(column), Atom(channel, step, step * size))
+    if not channels * rows * columns:
+        return None
+    return Relabel(tuple(normal_form(found[axis], extents) for axis in range(4)))
 
 
 @dataclass(slots=True)

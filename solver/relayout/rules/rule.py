@@ -133,6 +133,9 @@ class Free:
     where it is to stand; `insert`, which is compared by value, says at which place among those that stand already a
     further axis goes, or None where it has no say.
 
+    `left_out`: the node computes nothing, its first result is this view of its first input, so it may be left out, as a
+    Relabel is; as the operator that it is, it moves its data.
+
     `write` writes the node where `allows` refuses an order, if `writes` takes it; `extra` tells what that moves beyond
     the operator itself: (axes of a tensor, how often it is read or written).
     """
@@ -152,6 +155,7 @@ class Free:
     zeros: Axes = ()
     beside: Mapping[int, int] = field(default_factory=dict)
     insert: Callable[[Axes, int], int | None] | None = None
+    left_out: Relabel | None = None
     writes: Callable[[Axes], bool] = _never
     write: Callable[[SpaceWriting], None] | None = None
     extra: Callable[[Axes], Traffic] = _nothing

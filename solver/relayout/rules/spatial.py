@@ -13,6 +13,7 @@ import numpy as np
 from relayout.rules.decompositions import channelwise, instance_normalise, is_channelwise, reduce_spatial
 from relayout.rules.reading import NoRuleError, Reading
 from relayout.rules.registry import row
+from relayout.rules.relabels import blocks
 from relayout.rules.rule import Axes, Edit, Fixed, Free, Shared, SpaceWriting, position
 
 SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
@@ -116,10 +117,16 @@ def _is_vector(node: Reading, index: int) -> bool:
     return node.has(index) and node.rank(index) == 1
 
 
-@row("fixed", "LRN", "AveragePool", "LpPool", "DepthToSpace", "SpaceToDepth")
+@row("fixed", "LRN", "AveragePool", "LpPool")
 def exact(node: Reading) -> Free:
-    """DepthToSpace changes the extents but not the axes, and orders are all that matters here."""
     return _named(node, (0,), "exact")
+
+
+@row("relabel", "SpaceToDepth", "DepthToSpace")
+def blocks_of_space(node: Reading) -> Free:
+    """The operator changes the extents but not the axes, and its orders are all that matters where it is kept."""
+    rule = _named(node, (0,), "exact")
+    return replace(rule, left_out=blocks(node, rule.letters))
 
 
 @row("fixed", "MaxPool")
