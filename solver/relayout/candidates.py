@@ -7,7 +7,7 @@ gives the orders of the space that extend it. Formats and orders are spread both
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Any, Generic, TypeVar
 
@@ -33,12 +33,14 @@ class Geometry:
         "_extended",
         "_formats",
         "_insert",
+        "_merged",
         "_mixed",
         "_named",
         "_operands",
         "_padded",
         "_steps",
         "extents",
+        "is_partial",
     )
 
     def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
@@ -72,6 +74,10 @@ class Geometry:
         self._insert = rule.insert
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
         self._extended: dict[tuple[int, Order], Order | None] = {}
+        self._merged: dict[tuple[int, Order, int, Order], Order | None] = {}
+        # Where no operand has all the axes, an order of the space is made of what several of them have.
+        wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
+        self.is_partial = len(operands) > 1 and not any(wide <= set(places) for _, _, places in self._operands)
 
     def formats(self, order: Order) -> tuple[Order, ...] | None:
         """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
@@ -132,37 +138,70 @@ class Geometry:
             found.append(format_)
         return tuple(found)
 
+    def merge(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
+        """An order of the space in which both operands have these formats; None where there is none."""
+        key = (place, format_, other, other_format)
+        if key not in self._merged:
+            self._merged[key] = self._union(place, format_, other, other_format)
+        return self._merged[key]
+
+    def _union(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
+        order, further = self._placed(place, format_), self._placed(other, other_format)
+        if order is None or further is None:
+            return None
+        known = {atom.axis for atom in order}
+        common = {atom.axis for atom in further} & known
+        if [a for a in order if a.axis in common] != [a for a in further if a.axis in common]:
+            return None
+        least = 0
+        for number, atom in enumerate(further):
+            if atom.axis in common:
+                least = order.index(atom) + 1
+                continue
+            following = next((a for a in further[number:] if a.axis in common), None)
+            most = order.index(following) if following is not None else len(order)
+            least = min(max(self._place_for(order, atom.axis), least), most)
+            order.insert(least, atom)
+            least += 1
+        return self._completed(order)
+
     def _extension(self, place: int, format_: Order) -> Order | None:
+        order = self._placed(place, format_)
+        return self._completed(order) if order is not None else None
+
+    def _placed(self, place: int, format_: Order) -> list[Atom] | None:
+        """The operand's atoms in the space's axes."""
         view, axes, _ = self._operands[place]
         own = view.from_root(format_)
-        if own is None:
-            return None
-        order = [Atom(axes[a.axis], a.inner, a.outer) for a in own]
+        return [Atom(axes[a.axis], a.inner, a.outer) for a in own] if own is not None else None
+
+    def _completed(self, order: list[Atom]) -> Order | None:
+        """The order with the axes that it lacks; None where the node does not take its factors."""
         if self.grouped(tuple(order)) is None:
             return None
         present = {a.axis for a in order}
         for axis in range(len(self.extents)):
             if axis in present or self.extents[axis] == 1:
                 continue
+            present.add(axis)
             partner = self._beside.get(axis)
             cut = [p for p, atom in enumerate(order) if atom.axis == partner and not atom.is_whole]
             if partner is not None and len(cut) > 1 and cut != list(range(cut[0], cut[0] + len(cut))):
                 for position in reversed(cut):
                     order.insert(position + 1, Atom(axis, order[position].inner, order[position].outer))
-                present.add(axis)
                 continue
-            asked = self._insert(tuple([a.axis for a in order]), axis) if self._insert is not None else None
-            if asked is not None:
-                order.insert(asked, Atom(axis))
-                present.add(axis)
-                continue
-            before = [p for p, atom in enumerate(order) if atom.axis == partner] or [
-                p for p, atom in enumerate(order) if atom.axis < axis
-            ]
-            nearest = max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
-            order.insert(nearest, Atom(axis))
-            present.add(axis)
+            order.insert(self._place_for(order, axis), Atom(axis))
         return normal_form(tuple(order), self.extents)
+
+    def _place_for(self, order: Sequence[Atom], axis: int) -> int:
+        """Where a further axis goes: where the operator wants it, else after its neighbour in the source."""
+        asked = self._insert(tuple([a.axis for a in order]), axis) if self._insert is not None else None
+        if asked is not None:
+            return asked
+        before = [p for p, atom in enumerate(order) if atom.axis == self._beside.get(axis)] or [
+            p for p, atom in enumerate(order) if atom.axis < axis
+        ]
+        return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
 
 
 class Space(Generic[Answer]):
@@ -204,7 +243,8 @@ class Spaces:
         """The geometry of a space of `rule`, shared by all spaces of the same."""
         views = tuple([(o.view.axes, o.view.extents, o.view.root_extents, axes) for o, axes in operands])
         steps, beside = tuple(rule.steps.items()), tuple(rule.beside.items())
-        key = (rule.extents, rule.splits, rule.mixes, rule.scrambles, steps, rule.zeros, beside, views)
+        cuts = (rule.splits, rule.mixes, rule.scrambles, steps, rule.zeros, bool(rule.letters))
+        key = (rule.extents, *cuts, beside, rule.insert, views)
         found = self._geometries.get(key)
         if found is None:
             found = self._geometries[key] = Geometry(rule, operands)
@@ -249,11 +289,24 @@ class Spaces:
         while self._queue:
             tensor, format_ = self._queue.popleft()
             for space, place in self._spaces.get(tensor, ()):
-                order = space.geometry.extend(place, format_)
-                if order is not None:
+                for order in self._reached(space, place, format_):
                     self.add_order(space, order)
             for hear in self._listeners.get(tensor, ()):
                 hear(format_)
+
+    def _reached(self, space: Space[Any], place: int, format_: Order) -> Iterator[Order]:
+        """The orders of the space in which its operand `place` has this format."""
+        geometry = space.geometry
+        alone = geometry.extend(place, format_)
+        if alone is not None:
+            yield alone
+        if not geometry.is_partial:
+            return
+        for other, (operand, _) in enumerate(space.operands):
+            for known in tuple(self.formats[operand.tensor]) if other != place else ():
+                both = geometry.merge(place, format_, other, known)
+                if both is not None:
+                    yield both
 
 
 def placements(dims: Dims, rank: int) -> Iterator[Dims]:

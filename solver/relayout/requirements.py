@@ -232,6 +232,8 @@ class _Nodes:
         self._spaces.add_space(space)
         if pieces is not None:
             self._leave_out(choice, pieces, wishes)
+        for axes in rule.proposed:
+            self._spaces.add_order(space, normal_form(order_of(axes), geometry.extents))
         for wish in wishes:
             self._seed(choice, rule, axes_of, wish, space)
         if rule.letters and not space.orders:

@@ -321,3 +321,12 @@ def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:
     legal, report = legalize(net.model())
     assert (report.status, report.cost, report.after.transposes) == ("optimal", 0, 0)
     assert_same_numbers(net.model(), legal)
+
+
+def test_an_order_is_put_together_from_what_several_operands_want() -> None:
+    net = Net()
+    value = net.transpose(net.input("x", (6, 3)), 1, 0)
+    net.output(net.node("Einsum", value, net.weight(6, 4), equation="nc,ck->nk"))
+    legal, report = legalize(net.model())
+    assert (report.cost, [node.op_type for node in legal.graph.node]) == (0, ["Einsum"])
+    assert_same_numbers(net.model(), legal)

@@ -239,7 +239,7 @@ def replace_inside(node: ir.Node, found: Mapping[ir.Value, ir.Value]) -> None:
         for graph in (outer, *outer.subgraphs()):
             for inner in graph:
                 for index, value in enumerate(inner.inputs):
-                    if value in found:
+                    if value is not None and value in found:
                         inner.replace_input_with(index, found[value])
             for place, value in enumerate(graph.outputs):
                 if value in found:

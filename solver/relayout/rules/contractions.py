@@ -75,6 +75,7 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     inputs: list[Axes | None] = [None] * len(node.node.inputs)
     inputs[left], inputs[right] = first, second
     batch = tuple(range(rows - 1))
+    turns = node.node.op_type == "MatMul"
     return Free(
         extents,
         tuple(inputs),
@@ -84,8 +85,9 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
         splits=batch if batched else tuple(range(rows)),
         mixes=(contracted, column),
         insert=_Turning(contracted, column),
-        writes=turned if node.node.op_type == "MatMul" else (lambda _order: False),
-        write=write if node.node.op_type == "MatMul" else None,
+        proposed=((*batch, column, contracted, rows - 1),) if turns else (),
+        writes=turned if turns else (lambda _order: False),
+        write=write if turns else None,
         extra=extra,
     )
 

@@ -136,6 +136,8 @@ class Free:
     `left_out`: the node computes nothing, its first result is this view of its first input, so it may be left out, as a
     Relabel is; as the operator that it is, it moves its data.
 
+    `proposed` are orders that are worth a thought though nobody asks for them.
+
     `write` writes the node where `allows` refuses an order, if `writes` takes it; `extra` tells what that moves beyond
     the operator itself: (axes of a tensor, how often it is read or written).
     """
@@ -156,6 +158,7 @@ class Free:
     beside: Mapping[int, int] = field(default_factory=dict)
     insert: Callable[[Axes, int], int | None] | None = None
     left_out: Relabel | None = None
+    proposed: tuple[Axes, ...] = ()
     writes: Callable[[Axes], bool] = _never
     write: Callable[[SpaceWriting], None] | None = None
     extra: Callable[[Axes], Traffic] = _nothing
