@@ -63,16 +63,19 @@ class _Way:
         return made
 
 
+def _ports_of(shop: Workshop, choice: NodeChoice) -> dict[tuple[bool, int], tuple[Port, Order]]:
+    """The ports with the formats that were chosen, by whether it is a result and by its index."""
+    formats = shop.chosen[id(choice)].formats
+    return {(port.is_result, port.index): (port, f) for port, f in zip(choice.ports, formats, strict=True)}
+
+
 class NodeWay(_Way):
     """One node, as its backend writes it (see `relayout.writing.Writing`)."""
 
     def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
         super().__init__(shop, node.outputs[0].name or "value")
         self._choice, self._node, self._form = choice, node, form
-        formats = shop.chosen[id(choice)].formats
-        self._ports: dict[tuple[bool, int], tuple[Port, Order]] = {
-            (p.is_result, p.index): (p, f) for p, f in zip(choice.ports, formats, strict=True)
-        }
+        self._ports = _ports_of(shop, choice)
 
     @property
     def node(self) -> ir.Node:
@@ -158,10 +161,7 @@ class SpaceWay(_Way):
     def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
         super().__init__(shop, node.outputs[0].name or "value")
         self._choice, self._node, self._rule, self._form = choice, node, rule, form
-        formats = shop.chosen[id(choice)].formats
-        self._ports: dict[tuple[bool, int], tuple[Port, Order]] = {
-            (p.is_result, p.index): (p, f) for p, f in zip(choice.ports, formats, strict=True)
-        }
+        self._ports = _ports_of(shop, choice)
 
     @property
     def node(self) -> ir.Node:
