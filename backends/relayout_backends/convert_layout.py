@@ -44,6 +44,9 @@ _FOLLOWERS = frozenset(
     InstanceNormalization LRN LpPool MaxPool Resize SpaceToDepth Upsample""".split()
 )
 _COUNTED = ("Conv", "DeformConv")
+# Resize has two names: what is said of it is said of Upsample, as it was called up to opset 9.
+_OLD_NAMES = {"Upsample": "Resize"}
+_RESIZES = ("Resize", "Upsample")
 # They give other channels than they take, each of another part of a tile.
 _NEVER_PACKED = ("DepthToSpace", "SpaceToDepth")
 
@@ -85,7 +88,9 @@ class ConvertLayout(Backend):
     def _wish(self, node: ir.Node) -> Wish | None:
         if not has_roles(node) or not node.inputs:
             return None
-        wish = self._wishes.get((node.op_type, rank_of(node.inputs[0])))
+        rank = rank_of(node.inputs[0])
+        names = (node.op_type, _OLD_NAMES.get(node.op_type, ""))
+        wish = next((wish for name in names if (wish := self._wishes.get((name, rank))) is not None), None)
         return wish if wish is not None and _runs(node, wish) and not self._is_skipped(node) else None
 
     def _is_skipped(self, node: ir.Node) -> bool:
@@ -132,6 +137,13 @@ def _divides(node: ir.Node, role: str, value: ir.Value, wanted: Layout, is_resul
 
 
 def _onnx_letters(node: ir.Node, role: str, rank: int) -> str:
+    """ONNX's names of an operand's axes. A Resize has none: what it resizes are rows and columns, so a picture whose
+    second axis is resized and whose last one is not has its channels last."""
+    if node.op_type in _RESIZES:
+        before, after = (value.shape if value is not None else None for value in (node.inputs[0], node.outputs[0]))
+        changes = [not isinstance(a, int) or a != b for a, b in zip(before or (), after or (), strict=False)]
+        if len(changes) == rank and changes[1] and not changes[0] and not changes[-1]:
+            return f"N{spatial_letters(rank)}C"
     channels = "NC" if role == DATA else "IO" if is_transposed(node) else "OI"
     return channels + (spatial_letters(rank) or "")
 

@@ -15,7 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation
-from relayout.binding import bind, names_for
+from relayout.binding import bind, is_tiled, names_for
 from relayout.boundary import Boundary, set_boundary
 from relayout.candidates import FORMATS_PER_TENSOR, Geometry, Space, Spaces, placements
 from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, label_of, ports_of
@@ -27,7 +27,7 @@ from relayout.mixing import Mixing
 from relayout.names import Names, conventional
 from relayout.paths import Dims, one_each
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel, Rule, Traffic, extents_of
-from relayout.rules.spatial import native_letters
+from relayout.rules.spatial import native_letters, operand_by_operand
 from relayout.views import Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
@@ -232,6 +232,8 @@ class _Nodes:
         self._spaces.add_space(space)
         if pieces is not None:
             self._leave_out(choice, pieces, wishes)
+        if rule.letters:
+            self._packed(choice, operand_by_operand(rule), wishes)
         for axes in rule.proposed:
             self._spaces.add_order(space, normal_form(order_of(axes), geometry.extents))
         for wish in wishes:
@@ -241,6 +243,15 @@ class _Nodes:
             native = native_letters(len(rule.letters))
             order = order_of(tuple(rule.letters.index(letter) for letter in native))
             self._spaces.add_order(space, normal_form(order, geometry.extents))
+
+    def _packed(self, choice: NodeChoice, rule: Fixed, wishes: list[Wish]) -> None:
+        """Enter what packed layouts ask for where no order of the space says it: both parts of an axis side by side,
+        one that is all of its axis, or one of an axis that has another extent in the result."""
+        letters = _of_ports(choice.ports, rule.inputs, rule.outputs)
+        for wish in wishes:
+            if any(layout is not None and is_tiled(layout) for layout in wish.layouts):
+                for form in _fixed_form(choice, rule, wish.implementation, []):
+                    self._enter(choice, wish, form, letters)
 
     def _leave_out(self, choice: NodeChoice, pieces: Pieces, wishes: list[Wish]) -> None:
         """Let the node be no node, at each place where it may run."""

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
+from outcomes import checked
 
 import relayout
 from relayout import Layout, Report, load_backend
@@ -19,10 +20,7 @@ PACKED: Desired = {"Conv": ["NCHW4c", "OIHW4i4o"]}
 def converted(net: Net, desired: Desired = PACKED) -> tuple[onnx.ModelProto, Report]:
     """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
     model = net.model()
-    legal, report = relayout.legalize(model, "convert-layout", desired_layouts=desired, check=True)
-    assert report.status == "optimal"
-    assert report.verification is not None
-    assert report.verification.findings == ()
+    legal, report = checked(model, "convert-layout", desired_layouts=desired)
     assert_same_numbers(model, legal)
     return legal, report
 
@@ -99,6 +97,131 @@ def test_plain_channels_last_and_packed_convolutions_live_in_one_network() -> No
     legal, report = converted(net, {**PACKED, "ConvTranspose": ["NHWC", "default"]})
     assert layouts(legal, "ConvTranspose") == [{"data_layout": "NHWC", "kernel_layout": "HWIO"}]
     assert report.after.transposes == 3
+
+
+# Pools, Resize and RoiAlign that are asked for a packed layout
+
+
+def resize(net: Net, value: str, dimensions: int, mode: str) -> str:
+    return str(net.node("Resize", value, "", net.constant(np.array([1, 1] + [2] * dimensions, np.float32)), mode=mode))
+
+
+def roi_align(net: Net, value: str) -> str:
+    boxes, batches = np.array([[0, 0, 4, 4], [1, 1, 3, 5]], np.float32), np.array([0, 1], np.int64)
+    sizes = {"output_height": 3, "output_width": 2, "sampling_ratio": 2}
+    return str(net.node("RoiAlign", value, net.constant(boxes), net.constant(batches), **sizes))
+
+
+def roi_pool(net: Net, value: str) -> str:
+    boxes = net.constant(np.array([[0, 0, 0, 4, 4], [1, 1, 1, 3, 5]], np.float32))
+    return str(net.node("MaxRoiPool", value, boxes, pooled_shape=[2, 2]))
+
+
+# What is asked for a packed layout -> how it is built on a value of that many spatial dimensions.
+ASKED: dict[str, Callable[[Net, str, int], str]] = {
+    "MaxPool": lambda n, v, d: n.node("MaxPool", v, kernel_shape=[2] * d, strides=[2] * d),
+    "AveragePool": lambda n, v, d: n.node("AveragePool", v, kernel_shape=[3] * d, pads=[1] * 2 * d),
+    "LpPool": lambda n, v, d: n.node("LpPool", v, kernel_shape=[2] * d),
+    "GlobalAveragePool": lambda n, v, d: n.node("GlobalAveragePool", v),
+    "GlobalMaxPool": lambda n, v, d: n.node("GlobalMaxPool", v),
+    "GlobalLpPool": lambda n, v, d: n.node("GlobalLpPool", v),
+    "Resize": lambda n, v, d: resize(n, v, d, "nearest"),
+    "Resize, linear": lambda n, v, d: resize(n, v, d, "linear"),
+    "RoiAlign": lambda n, v, d: roi_align(n, v),
+    "MaxRoiPool": lambda n, v, d: roi_pool(n, v),
+}
+PICTURES = {1: ("NCW", (10,)), 2: ("NCHW", (6, 10)), 3: ("NCDHW", (4, 6, 8))}
+ASKED_AT = [(what, d) for what in ASKED for d in PICTURES if d == 2 or "Roi" not in what]
+
+
+def asked(what: str, channels: int, dimensions: int) -> Net:
+    net = Net()
+    value = net.node("Relu", net.input("x", (2, channels, *PICTURES[dimensions][1])))
+    net.output(net.node("Relu", ASKED[what](net, value, dimensions)))
+    return net
+
+
+@pytest.mark.parametrize(("what", "dimensions"), ASKED_AT)
+@pytest.mark.parametrize("channels", [8, 4])
+def test_a_pool_a_resize_and_a_roi_take_a_packed_layout_also_of_one_tile(
+    what: str, dimensions: int, channels: int
+) -> None:
+    operator, layout = what.partition(",")[0], PICTURES[dimensions][0] + "4c"
+    legal, _ = converted(asked(what, channels, dimensions), {operator: [layout]})
+    assert layouts(legal, operator) == [{"data_layout": layout}]
+    twice, report = relayout.legalize(legal, "convert-layout", desired_layouts={operator: [layout]})
+    assert report.before == report.after
+    assert layouts(twice, operator) == [{"data_layout": layout}]
+
+
+@pytest.mark.parametrize("layout", ["NHWC4c", "NHWC8c", "NCHW8c", "NCHW2n", "HWNC4c", "NHCW4c", "NCHW2w", "NCHW2h"])
+@pytest.mark.parametrize("what", ["GlobalAveragePool", "Resize", "Resize, linear", "AveragePool"])
+def test_any_dimension_is_packed_and_its_parts_may_stand_side_by_side(what: str, layout: str) -> None:
+    operator = what.partition(",")[0]
+    legal, _ = converted(asked(what, 8, 2), {operator: [layout]})
+    # A global pool gives one row and one column, of which there are no pairs.
+    divides = operator != "GlobalAveragePool" or layout not in ("NCHW2w", "NCHW2h")
+    assert layouts(legal, operator) == ([{"data_layout": layout}] if divides else [{}])
+
+
+@pytest.mark.parametrize(("what", "dimensions"), ASKED_AT)
+def test_what_a_tile_does_not_divide_stays_as_it_is(what: str, dimensions: int) -> None:
+    operator = what.partition(",")[0]
+    legal, report = converted(asked(what, 6, dimensions), {operator: [PICTURES[dimensions][0] + "4c"]})
+    assert report.after.transposes == 0
+    assert [node.domain for node in legal.graph.node] == ["", "", ""]
+
+
+@pytest.mark.parametrize(("layout", "transposes"), [("NCHW4c", 3), ("NHWC4c", 3), ("NCHW8c", 3), ("NHWC", 3)])
+def test_a_pool_in_any_layout_gives_the_indices_that_it_gives_in_the_source(layout: str, transposes: int) -> None:
+    net = Net()
+    largest, places = net.node("MaxPool", net.input("x", (2, 8, 6, 10)), results=2, kernel_shape=[2, 3])
+    net.output(net.node("Relu", largest))
+    net.output(places, onnx.TensorProto.INT64)
+    legal, report = converted(net, {"MaxPool": [layout]})
+    assert layouts(legal, "MaxPool") == [{"data_layout": layout}]
+    assert report.after.transposes == transposes
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "MaxUnpool"])
+def test_what_a_pool_took_apart_goes_back_where_it_was(operator: str) -> None:
+    net = Net()
+    largest, places = net.node("MaxPool", net.input("x", (2, 4, 6, 10)), results=2, kernel_shape=[2, 2], strides=[2, 2])
+    net.output(net.node("MaxUnpool", largest, places, kernel_shape=[2, 2], strides=[2, 2]))
+    legal, _ = converted(net, {operator: ["NCHW4c"]})
+    assert layouts(legal, operator) == [{"data_layout": "NCHW4c"}]
+
+
+@pytest.mark.parametrize("name", ["Upsample", "Resize", "nn.upsampling"])
+def test_an_upsample_is_a_resize(name: str) -> None:
+    net = Net(opset=9)
+    value = net.node("Relu", net.input("x", (2, 8, 6, 10)))
+    net.output(net.node("Upsample", value, net.constant(np.array([1, 1, 2, 3], np.float32))))
+    legal, _ = converted(net, {name: ["NCHW4c"]})
+    assert layouts(legal, "Upsample") == [{"data_layout": "NCHW4c"}]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("channels", [4, 8])
+def test_a_resize_of_channels_that_come_last_is_packed_by_its_channels(mode: str, channels: int) -> None:
+    net = Net()
+    scales = net.constant(np.array([1, 2, 3, 1], np.float32))
+    net.output(net.node("Resize", net.input("x", (2, 6, 10, channels)), "", scales, mode=mode))
+    legal, _ = converted(net, {"Resize": ["NCHW4c"]})
+    assert layouts(legal, "Resize") == [{"data_layout": "NCHW4c"}]
+
+
+def test_a_tower_of_packed_convolutions_pools_and_resizes_has_two_transforms() -> None:
+    net = Net()
+    value = net.conv(net.input("x", (1, 16, 8, 8)), 16, 16)
+    value = net.node("MaxPool", net.node("Relu", value), kernel_shape=[2, 2], strides=[2, 2])
+    value = resize(net, net.conv(value, 16, 16), 2, "linear")
+    net.output(net.conv(net.node("AveragePool", value, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), 16, 16))
+    packed = ["NCHW16c"]
+    desired = {"Conv": ["NCHW16c", "OIHW16i16o"], "MaxPool": packed, "Resize": packed, "AveragePool": packed}
+    legal, report = converted(net, desired)
+    assert report.after.transposes == 2
+    assert {node.domain for node in legal.graph.node if node.op_type in desired} == {"relayout"}
 
 
 # What stands between two packed convolutions

@@ -12,9 +12,20 @@ from relayout.memory_format import Extent
 from relayout.paths import Dims
 from relayout.rewrite.functions import relayout, standard, turned, word
 from relayout.rewrite.workshop import Workshop
-from relayout.rules import Fixed
+from relayout.rules import Edit, Fixed, Free
+from relayout.rules.spatial import native_letters, operand_by_operand
 
-__all__ = ["write_fixed"]
+__all__ = ["write_fixed", "write_packed"]
+
+
+def write_packed(
+    shop: Workshop, node: ir.Node, rule: Free, form: LaidForm, extents: dict[tuple[bool, int], tuple[Extent, ...]]
+) -> Edit | None:
+    """An operator with named axes in pieces that its operands have each for itself; how its text is still to change."""
+    write_fixed(shop, node, operand_by_operand(rule), form, extents)
+    native = native_letters(len(rule.letters))
+    # The function's operator reads ONNX's own order, and so do its attributes and constants.
+    return rule.edit(tuple(rule.letters.index(letter) for letter in native)) if rule.letters != native else None
 
 
 def write_fixed(

@@ -12,7 +12,7 @@ from relayout.graph_codec import SOURCE_KEY
 from relayout.physical import Physical
 from relayout.rewrite.conversions import copies_after, make_copies
 from relayout.rewrite.dims import own_dims, port_dims, present, root_dims
-from relayout.rewrite.fixed_nodes import write_fixed
+from relayout.rewrite.fixed_nodes import write_fixed, write_packed
 from relayout.rewrite.free_nodes import write_free
 from relayout.rewrite.functions import operand_extents
 from relayout.rewrite.left_out import leave_out
@@ -97,7 +97,9 @@ def write(shop: Workshop, node: ir.Node) -> None:
         assert isinstance(form, LaidForm)
         extents = operand_extents(choice)
         _wire(shop, choice, node)
-        if isinstance(rule, Fixed):
+        if isinstance(rule, Free):
+            edit = write_packed(shop, node, rule, form, extents)
+        elif isinstance(rule, Fixed):
             write_fixed(shop, node, rule, form, extents)
         elif isinstance(rule, Listed):
             edit = rule.alternatives[form.pick][2]

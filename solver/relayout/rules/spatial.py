@@ -19,6 +19,23 @@ from relayout.rules.rule import Axes, Edit, Fixed, Free, Shared, SpaceWriting, p
 SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
 
 
+def operand_by_operand(rule: Free) -> Fixed:
+    """The same operator with letters for each operand, which may then lie in pieces that one space has no order for."""
+    native = native_letters(len(rule.letters))
+
+    def letters(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
+        whole = (axes if axes is not None and len(axes) == len(native) else None for axes in operands)
+        return tuple("".join(rule.letters[a] for a in axes) if axes is not None else None for axes in whole)
+
+    inputs, outputs = letters(rule.inputs), letters(rule.outputs)
+    return Fixed(
+        inputs,
+        outputs,
+        tuple(native if names is not None else None for names in inputs),
+        tuple(native if names is not None else None for names in outputs),
+    )
+
+
 def native_letters(rank: int) -> str:
     """ONNX's names for the axes of a data tensor: NC, NCW, NCHW, NCDHW."""
     if rank - 2 not in SPATIAL:
@@ -183,7 +200,8 @@ def resize(node: Reading) -> Free:
         factors = given.tolist() if given.size == len(covered) else ()
     scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
     moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
-    letters = _resized_letters(moved, rank)
+    # A scale that rounds to the same extent changes nothing that would name the axis.
+    letters = _resized_letters({a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}, rank)
     # Of an axis of unknown extent it is not known that it stays.
     moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
     if rank == 4 and moving <= {letters.index("H"), letters.index("W")}:

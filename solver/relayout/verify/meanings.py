@@ -11,7 +11,8 @@ from relayout.report import Finding
 from relayout.verify.arrangement import arrangement_of, whole
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import Derivation, derive, fed, walk
-from relayout.verify.operators import OURS, AxisNames, axis_names, constant_ints, named, standard_names
+from relayout.verify.operators import OURS, AxisNames, axis_names, constant_ints, named
+from relayout.verify.resizing import placed_names
 
 __all__ = ["check_meanings"]
 
@@ -127,7 +128,7 @@ def _relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> 
     """
     value, read, facts = node.inputs[n], axis_names(node, "input", n), named(node)
     if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
-        read = standard_names(len(value.shape))
+        read = placed_names(node, len(value.shape))
     made = derivation.made(value) if value is not None else None
     if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
         return None
