@@ -111,7 +111,8 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
         return [Stage("regroup", target)]
     if sorted(groups) != sorted(wanted):
         if not cuts_nest(tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))):
-            raise InternalError(f"{source} and {target} cut an axis in ways that do not go together")
+            # Pieces that lie side by side may be taken together first.
+            return _by_larger_pieces(source, target, extents)
         fine_source, fine_target = _common_groups(source, target, extents)
         if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
             raise InternalError(f"{source} and {target} are not the same axes")
@@ -136,6 +137,17 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
     perm, reached = units + perm, [()] * len(units) + reached
     turned = Stage("transpose", tuple(reached), tuple(perm))
     return [turned] if tuple(reached) == target else [turned, Stage("regroup", target)]
+
+
+def _by_larger_pieces(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    start, end = one_each(_flat(source, extents)), one_each(_flat(target, extents))
+    if not cuts_nest(_flat(source, extents), _flat(target, extents)):
+        raise InternalError(f"{source} and {target} cut an axis in ways that do not go together")
+    return [
+        *([Stage("regroup", start)] if start != source else []),
+        *_rearrange(start, end, extents),
+        *([Stage("regroup", target)] if end != target else []),
+    ]
 
 
 def _units(dims: Dims) -> Dims:

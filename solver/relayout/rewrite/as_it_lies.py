@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from relayout.choices import FreeForm, Port
-from relayout.memory_format import Atom, Order
+from relayout.memory_format import Atom, Extent, Order
 from relayout.paths import Dims
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import NO_EDIT, Free, extents_of
@@ -35,7 +35,7 @@ def as_it_lies(shop: Workshop, node: ir.Node, rule: Free, form: FreeForm, ports:
         if port is None or own != axes or port.operand.view.extents != rule.extents:
             continue
         dims = _dims_of(shop, rule, port, format_)
-        if dims is not None and all(_takes(node, rule, index, dims) for index in range(len(node.inputs))):
+        if dims is not None and all(_takes(_extents(node, ports, i), rule, i, dims) for i in range(len(node.inputs))):
             return replace(form, dims=dims)
     return form
 
@@ -50,15 +50,24 @@ def _dims_of(shop: Workshop, rule: Free, port: Port, format_: Order) -> Dims | N
         if own is None or physical.shape is not None or not (own or units):
             return None
         found.append(own or (Atom(units.pop(0)),))
+    # A unit axis without a dimension of its own goes along with the pieces of others.
+    place = max(range(len(found)), key=lambda place: (len(found[place]), place))
+    found[place] += tuple(Atom(axis) for axis in units)
     return tuple(found)
 
 
-def _takes(node: ir.Node, rule: Free, index: int, dims: Dims) -> bool:
-    """Whether this input has all axes of each dimension, or none, so that it is stretched along all or none."""
+def _extents(node: ir.Node, ports: Ports, index: int) -> tuple[Extent, ...] | None:
+    """The extents of an input as the source has them."""
+    if (False, index) in ports:
+        return ports[False, index][0].operand.view.extents
     value = node.inputs[index]
+    return extents_of(value) if value is not None else ()
+
+
+def _takes(extents: tuple[Extent, ...] | None, rule: Free, index: int, dims: Dims) -> bool:
+    """Whether this input has all axes of each dimension, or none, so that it is stretched along all or none."""
     axes = rule.inputs[index] if index < len(rule.inputs) else None
-    extents = extents_of(value) if value is not None else None
-    if value is None or axes is None or extents is None:
-        return value is None or extents == ()
+    if axes is None or extents is None:
+        return extents == ()
     full = {axis for axis, extent in zip(axes, extents, strict=True) if extent == rule.extents[axis]}
-    return all(len({atom.axis in full for atom in group}) == 1 for group in dims)
+    return all(len({a.axis in full for a in group if rule.extents[a.axis] != 1}) <= 1 for group in dims)
