@@ -150,7 +150,8 @@ class Backend:
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         """How to make `target` from `source`, where this backend has an operator of its own for it; None: it has none,
-        and a Transpose does it. `tensor` lies as `source` says. Layouts without names are asked for as `*`."""
+        and a Transpose does it. `tensor` lies as `source` says. Layouts without names are asked for as `*`; a dimension
+        that ends with zeros says how many, as `C[pad:8]`."""
         return None
 
     def places(self) -> tuple[str, ...]:

@@ -87,12 +87,12 @@ class Names:
             return None
         return "".join(letters[a.axis] for a in order)
 
-    def layout(self, operand: Operand, order: Order) -> Layout | None:
-        """The same as a layout, which has words for inner factors too."""
+    def layout(self, operand: Operand, order: Order, *, padded: bool = False) -> Layout | None:
+        """The same as a layout, which has words for inner factors too, and for padding where that is asked for."""
         letters = self.of(operand)
         if letters is None or self._is_contested(operand.value):
             return None
-        return layout_of(order, letters)
+        return layout_of(order, letters, operand.view.extents if padded else None)
 
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
         for value, letters in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):

@@ -76,7 +76,8 @@ def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
     if grow and shrink:
         return [*path(source, plain, extents), *path(plain, target, extents)]
     start, end = (source, target) if grow else (target, source)
-    small = _with_whole(start, grow or shrink, extents) or plain
+    # Padded last and cropped first, a tensor is moved while it is small.
+    small = _shrunk(end, grow or shrink) or _with_whole(start, grow or shrink, extents) or plain
     large = tuple(tuple(_reaching(atom, grow or shrink) for atom in group) for group in small)
     if grow:
         return [*path(source, small, extents), *_padding("pad", small, large, extents), *path(large, target, extents)]
@@ -172,6 +173,13 @@ def _reaches(dims: Dims, extents: tuple[Extent, ...]) -> dict[int, int]:
         if isinstance(extent, int) and atom.outer > extent:
             found[atom.axis] = atom.outer
     return found
+
+
+def _shrunk(dims: Dims, axes: dict[int, int]) -> Dims | None:
+    """The same dimensions without the padding of `axes`; None where one is in pieces, or in a dimension with others."""
+    if any((Atom(axis, 1, reach),) not in dims for axis, reach in axes.items()):
+        return None
+    return tuple((Atom(group[0].axis),) if group and group[0].axis in axes else group for group in dims)
 
 
 def _with_whole(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:

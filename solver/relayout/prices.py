@@ -87,7 +87,7 @@ class Prices:
         size = max(1, dtype.bitwidth // 8) if dtype is not None and dtype.bitwidth else 4
         whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
         lies = TensorType(size, tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
-        named = [self._names.layout(operand, order) for order in whole]
+        named = [self._names.layout(operand, order, padded=True) for order in whole]
         given, wanted = [n or Layout.any(len(order)) for n, order in zip(named, whole, strict=True)]
         # Without a layout's name there is no telling the backend's operator what to make.
         own = backend.conversion(lies, given, wanted) if all(named) else None

@@ -33,3 +33,12 @@ def test_what_is_not_known_keeps_its_places_before_units() -> None:
     extents = (1, None, 192)
     stages = path((UNIT, ROWS, BOTH), (UNIT, HEADS, ROWS, PLACES), extents)
     assert [dims_shape(stage.dims, extents) for stage in stages] == [[None, 3, 64, 1], [1, 3, None, 64]]
+
+
+def test_what_is_padded_is_moved_before_it_grows_and_after_it_has_shrunk() -> None:
+    extents, channels = (2, 8, 6), (Atom(1, 1, 16),)
+    plain, padded = ((Atom(0),), (Atom(1),), (Atom(2),)), ((Atom(0),), (), (Atom(2),), channels)
+    there, back = path(plain, padded, extents), path(padded, plain, extents)
+    shown = [(stage.kind, dims_shape(stage.dims, extents)) for stage in there]
+    assert shown == [("transpose", [2, 6, 8]), ("regroup", [2, 1, 6, 8]), ("pad", [2, 1, 6, 16])]
+    assert [s.kind for s in back] == ["crop", "transpose", "regroup"]

@@ -284,6 +284,30 @@ def test_blocks_are_made_and_unmade_by_one_operator(plain: Layout, channels: int
         ]
 
 
+@pytest.mark.parametrize("plain", [NCHW, NHWC], ids=str)
+@pytest.mark.parametrize("channels", [3, 4, BLOCK - 4])
+def test_less_than_a_block_is_channels_last_and_padded(plain: Layout, channels: int) -> None:
+    x = draw(2, channels, 5, 7)
+    padded = Layout.parse(f"NHWC[pad:{BLOCK - channels}]")
+    there = X86Nchwc().conversion(TensorType(4, to_layout(x, "NCHW", plain).shape), plain, padded)
+    back = X86Nchwc().conversion(TensorType(4, (2, 5, 7, BLOCK)), padded, plain)
+    for found, source, target in ((there, plain, BLOCKED), (back, BLOCKED, plain)):
+        assert found is not None
+        # The same memory: a dimension of one block is all that the blocked layout has more.
+        writing = OneNode(
+            One("Identity", x).node, Implementation((source,), (target,), rewrite=found.rewrite, pads=True)
+        )
+        np.testing.assert_array_equal(writing.run({0: x})[0], x)
+
+
+def test_what_is_padded_to_something_else_is_no_block() -> None:
+    backend = X86Nchwc()
+    plain = TensorType(4, (2, 4, 5, 7))
+    assert backend.conversion(plain, NCHW, Layout.parse("NHWC[pad:3]")) is None
+    assert backend.conversion(plain, NCHW, Layout.parse(f"NWHC[pad:{BLOCK - 4}]")) is None
+    assert backend.conversion(TensorType(4, (2, 5, 7, 7)), Layout.parse("NHWC[pad:3]"), NCHW) is None
+
+
 def test_what_reorder_does_not_take_is_left_to_transposes() -> None:
     backend = X86Nchwc()
     assert backend.conversion(TensorType(2, (1, 32, 8, 8)), NCHW, BLOCKED) is None

@@ -218,7 +218,8 @@ class _Drawing:
             (1, self.turned),
             (1, self.soft),
         ]
-        for _ in range(steps):
+        while steps > 0 or not self.net.nodes:
+            steps -= 1
             self.random.choices([move for _, move in moves], [weight for weight, _ in moves])[0]()
         read = {name for node in self.net.nodes for name in node.input}
         ends = [name for name, _ in self.values if name not in read and not name.startswith("input")]

@@ -74,9 +74,12 @@ class Blocks:
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
         channels: int,
+        shape: Extents | None = None,
     ) -> None:
-        """Give the blocked result 0, made by `operator`; the node notes the block's size and the `channels` in use."""
-        shape = self.hidden(writing.shape_of(0, is_result=True))
+        """Give the blocked result 0, made by `operator`; the node notes the block's size and the `channels` in use.
+
+        `shape` is what the operators see, where the result's own dimensions do not tell."""
+        shape = shape or self.hidden(writing.shape_of(0, is_result=True))
         result = writing.emit(operator, inputs, attributes, shape=shape, domain=DOMAIN)
         self.note(result, channels)
         writing.give(0, result)

@@ -5,12 +5,13 @@ Each reads or writes channels first or last alike, so channels last to blocked i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 
 from relayout.backend import Reordering, TensorType
 from relayout.layout import Layout
-from relayout.writing import Writing
+from relayout.writing import Extents, Writing
 from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks, zeros_after
 from relayout_backends.x86_nchwc.shapes import UNKNOWN
 
@@ -27,14 +28,19 @@ def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Block
     """How onnxruntime makes `target` from `source`, or None where it has no operator for that."""
     if tensor.element_size != _FLOAT:
         return None
-    if blocks.is_blocked(source):
+    given = _extents(source, tensor.shape)
+    shape = _blocked(source, given, blocks)
+    if shape is not None:
         last = _channels_last(target)
-        return None if last is None else Reordering(rewrite=partial(_to_plain, channels_last=last, blocks=blocks))
+        if last is None:
+            return None
+        return Reordering(rewrite=partial(_to_plain, channels_last=last, blocks=blocks, shape=shape))
     last = _channels_last(source)
-    channels = tensor.shape[3 if last else 1] if last is not None and blocks.is_blocked(target) else None
-    if last is None or not isinstance(channels, int):
+    shape = _blocked(target, given, blocks)
+    channels = given.get("C")
+    if last is None or shape is None or not isinstance(channels, int):
         return None
-    rewrite = partial(_to_blocks, channels_last=last, channels=channels, blocks=blocks)
+    rewrite = partial(_to_blocks, channels_last=last, channels=channels, blocks=blocks, shape=shape)
     if channels % _GRAIN == 0:
         return Reordering(rewrite=rewrite)
     count = prod(
@@ -43,6 +49,47 @@ def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Block
     filled, whole = _filled(channels), blocks.padded(channels)
     # Read and written once to fill up the channels, and once to reorder them.
     return Reordering(_FLOAT * (count // channels) * (channels + 2 * filled + whole), rewrite)
+
+
+def _extents(layout: Layout, shape: Extents) -> dict[str, int | str | None]:
+    """The extent of each axis by its letter, as it is without padding."""
+    found: dict[str, int | str | None] = {}
+    for place, (letter, extent) in enumerate(zip(layout.names, shape, strict=True)):
+        outer = layout.outer(place)
+        whole = found.get(letter.upper()) if outer is not None else extent
+        if outer is not None and isinstance(whole, int) and isinstance(extent, int):
+            whole *= extent
+        found[letter if outer is None else layout.names[outer]] = whole
+    for place, letter in enumerate(layout.names):
+        padding, whole = _padding(layout, place), found.get(letter)
+        if padding and isinstance(whole, int):
+            found[letter] = whole - padding
+    return found
+
+
+def _blocked(layout: Layout, extents: Mapping[str, int | str | None], blocks: Blocks) -> Extents | None:
+    """[N, C, H, W] with the padding of C, where a tensor of these extents is blocked in this layout; else None.
+
+    A tensor of less than one block has its channels last and padded: nothing is left of the blocks' own dimension.
+    """
+    channels = extents.get("C")
+    if sorted(extents) != ["C", "H", "N", "W"] or not isinstance(channels, int):
+        return None
+    shape = (extents["N"], blocks.padded(channels), extents["H"], extents["W"])
+    if blocks.is_blocked(layout):
+        return shape
+    if sorted(layout.names) != sorted(extents) or extents["H"] == extents["W"] == 1:
+        return None
+    padding = _padding(layout, layout.names.index("C"))
+    order = "".join(letter for letter in layout.names if letter == "C" or extents[letter] != 1)
+    in_place = order == "".join(letter for letter in "NHWC" if letter in order)
+    return shape if padding and channels + padding == blocks.size and in_place else None
+
+
+def _padding(layout: Layout, place: int) -> int:
+    """How many zeros a dimension ends with."""
+    boxes = dict(layout.boxes(place))
+    return int(boxes["pad"]) if boxes.get("pad", "").isdecimal() else 0
 
 
 def _filled(channels: int) -> int:
@@ -54,20 +101,21 @@ def _channels_last(layout: Layout) -> bool | None:
     return {"NCHW": False, "NHWC": True}.get(layout.names) if str(layout) == layout.names else None
 
 
-def _to_blocks(writing: Writing, *, channels_last: bool, channels: int, blocks: Blocks) -> None:
+def _to_blocks(writing: Writing, *, channels_last: bool, channels: int, blocks: Blocks, shape: Extents) -> None:
     data = writing.read(0)
     if channels % _GRAIN:
-        shape, axis, filled = list(writing.shape_of(0)), 3 if channels_last else 1, _filled(channels)
-        shape[axis] = filled
-        data = zeros_after(writing, data, shape, axis, filled - channels)
-    blocks.write(writing, "ReorderInput", [data], {"channels_last": int(channels_last)}, channels)
+        whole, axis, filled = list(writing.shape_of(0)), 3 if channels_last else 1, _filled(channels)
+        whole[axis] = filled
+        data = zeros_after(writing, data, whole, axis, filled - channels)
+    blocks.write(writing, "ReorderInput", [data], {"channels_last": int(channels_last)}, channels, shape)
 
 
-def _to_plain(writing: Writing, *, channels_last: bool, blocks: Blocks) -> None:
-    shape = writing.shape_of(0, is_result=True)
-    channels = shape[3 if channels_last else 1]
+def _to_plain(writing: Writing, *, channels_last: bool, blocks: Blocks, shape: Extents) -> None:
+    result = writing.shape_of(0, is_result=True)
+    channels = result[3 if channels_last else 1]
     assert isinstance(channels, int)
     chosen = {"channels": channels, "channels_last": int(channels_last)}
-    plain = writing.emit("ReorderOutput", [blocks.read(writing)], chosen, shape=shape, domain=DOMAIN)
+    data = writing.read(0, shape=shape)
+    plain = writing.emit("ReorderOutput", [data], chosen, shape=result, domain=DOMAIN)
     blocks.note(plain, channels)
     writing.give(0, plain)

@@ -51,7 +51,7 @@ def _made_by_backend(shop: Workshop, made: Made, stem: str) -> bool:
         return False
     root = shop.tensors.operands[made.tensor.root]
     assert root is not None
-    layouts = [shop.requirements.names.layout(root, order) for order in _in_full(made)]
+    layouts = [shop.requirements.names.layout(root, order, padded=True) for order in _in_full(made)]
     source, target = layouts
     if source is None or target is None:
         return False
