@@ -1,10 +1,11 @@
 """Every model of a folder made legal for every backend that ships: status, before and after, seconds by stage.
 
-    python benchmarks/corpus.py FOLDER [--backend NAME ...] [--objective bytes|transposes] [--verify]
+    python benchmarks/corpus.py FOLDER [--backend NAME ...] [--model NAME ...] [--objective bytes|transposes] [--verify]
 
-A line for each model and backend, then a table of what is left: backends across, models down. With `--verify` each
-legal model is verified and run beside its source; where two backends give one and the same model, it is run once. Exit
-status 1 where one is not proved optimal, bound equal to cost, or has a finding, or nothing of it was compared.
+A line for each model and backend as it is done, then a table of what is left: backends across, models down. With
+`--verify` each legal model is verified and run beside its source; where two backends give one and the same model, it is
+run once. A pair that fails is a line like the others, and the run goes on. Exit status 1 where one fails or is not
+proved optimal, bound equal to cost, or has a finding, or nothing of it was compared.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
+from traceback import print_exception
 from typing import Any
 
 import onnx_ir as ir
@@ -34,7 +36,8 @@ DESIRED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "convert-layout NCHW4c": {"Conv": ["NCHW4c", "OIHW4o"]},
     "convert-layout NCHW16c": {"Conv": ["NCHW16c", "OIHW16i16o"]},
 }
-COLUMNS = "model,backend,status,before,after,checked,choices,kernel,read s,build s,solve s,rewrite s".split(",")
+SECONDS = ("read s", "build s", "solve s", "rewrite s", "verify s")
+COLUMNS = ("model", "backend", "status", "before", "after", "checked", "choices", "kernel", *SECONDS)
 
 
 @dataclass(slots=True)
@@ -72,13 +75,17 @@ def legalized(path: Path, setting: str, objective: str, verified: bool, table: T
         reading = perf_counter() - start
         backend = backend_of(setting)
         legal, report = _outcome(model, backend, objective)
+        start = perf_counter()
         checked = _checked(legal, backend, path, report, table.run) if verified else ""
+        verifying = perf_counter() - start
     except InfeasibleError as error:
         table.notes[f"{where}: {error}"] = None
         left[setting] = "infeasible"
         return f"| {path.stem} | {setting} | infeasible |" + " |" * (len(COLUMNS) - 3)
-    except RelayoutError as error:
-        table.faults.append(f"{where}: {error}")
+    except Exception as error:  # whatever it is, it is one pair's: the others are still to be seen
+        if not isinstance(error, RelayoutError):
+            print_exception(error)
+        table.faults.append(f"{where}: {type(error).__name__}: {error}")
         left[setting] = "failed"
         return f"| {path.stem} | {setting} | {type(error).__name__} |" + " |" * (len(COLUMNS) - 3)
     assert report.solver is not None
@@ -94,7 +101,7 @@ def legalized(path: Path, setting: str, objective: str, verified: bool, table: T
     build, rewrite = seconds.pop("build"), seconds.pop("rewrite")
     cells = [path.stem, setting, report.status, before, after, checked]
     cells += [str(report.solver.choices), str(report.solver.kernel_choices)]
-    cells += [f"{value:.2f}" for value in (reading, build, sum(seconds.values()), rewrite)]
+    cells += [f"{value:.2f}" for value in (reading, build, sum(seconds.values()), rewrite, verifying)]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -144,12 +151,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Legalize every model of a folder with every backend.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--backend", nargs="+", metavar="NAME", choices=known, help=f"of {', '.join(known)}")
+    parser.add_argument("--model", nargs="+", metavar="NAME", help="of the files in the folder, without .onnx")
     parser.add_argument("--objective", choices=("bytes", "transposes"), default="bytes")
     parser.add_argument("--verify", action="store_true", help="verify each legal model against its source")
     options = parser.parse_args(arguments)
     paths = sorted(options.folder.glob("*.onnx"))
+    if options.model is not None:
+        paths = [path for path in paths if path.stem in options.model]
     if not paths:
-        parser.error(f"no .onnx file in {options.folder}")
+        parser.error(f"no such .onnx file in {options.folder}")
     wanted, table = options.backend or known, Table()
     print(f"Objective {options.objective}. {machine('onnx', 'onnx-ir', 'ortools')}.\n")
     for line in lines(paths, wanted, options.objective, options.verify, table):
