@@ -12,28 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from itertools import count, zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation, rank_of
 from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.layout import Layout
+from relayout.tensors import relaid
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from relayout.writing import Writing
 
 __all__ = ["CustomCall", "XlaCpu"]
 
-COLUMN_MAJOR = Layout.parse("{0,1}")
 CONSTRAINTS = "operand_layout_constraints"
 GEMM_NEEDS_NO_SUMMAND_SINCE = 11
 EINSUM_SINCE = 12
 _ONNX = ("", "ai.onnx")
 _ROWS = "abcdefgh"
+_NUMBERS = frozenset([ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE])
 
 
 class XlaCpu(Backend):
@@ -60,16 +60,21 @@ class XlaCpu(Backend):
         call = self._calls.get(f"{node.domain}::{node.op_type}")
         if call is not None and CONSTRAINTS not in node.attributes:
             return (call.implementation(node),)
-        if not _reads_column_major(node):
-            return super().implementations(node)
-        others, results = _any(node.inputs[1:]), _any(node.outputs)
-        if node.op_type == "MatMul":
-            return (Implementation((*_any(node.inputs[:1]), *others), results, rewrite=_write_matmul),)
-        # The left operand may lie as it likes: Gemm has a word for both.
-        return (
-            Implementation((*_any(node.inputs[:1]), *others), results, rewrite=_write_gemm),
-            Implementation((COLUMN_MAJOR, *others), results, rewrite=_write_gemm_of_transposed),
-        )
+        return super().implementations(node)
+
+    def finish(self, model: ir.Model) -> bool:
+        """Turn the constants, now that all else is decided: a constant costs nothing in any order."""
+        turned: dict[ir.Value, list[ir.Node]] = {}
+        for node in model.graph.all_nodes():
+            if _reads_column_major(node):
+                constant = node.inputs[1]
+                assert constant is not None
+                turned.setdefault(constant, []).append(node)
+        for constant, dots in turned.items():
+            _turn(constant)
+            for dot in dots:
+                _read_turned(dot)
+        return bool(turned)
 
 
 def _reads_column_major(node: ir.Node) -> bool:
@@ -87,46 +92,54 @@ def _is_dot(node: ir.Node) -> bool:
     if node.domain not in _ONNX or node.op_type not in ("MatMul", "Gemm") or node.attributes.get_int("transB", 0) == 1:
         return False
     opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
-    return 1 <= rank_of(node.inputs[0]) <= (2 if opset < EINSUM_SINCE else len(_ROWS))
+    rank, result = rank_of(node.inputs[0]), node.outputs[0]
+    if result.dtype not in _NUMBERS:
+        return False
+    return rank == 2 or (opset >= EINSUM_SINCE and 1 <= rank <= len(_ROWS))
 
 
-def _write_matmul(writing: Writing) -> None:
-    *rows, _ = left = writing.shape_of(0)
-    *_, columns = result = writing.shape_of(0, is_result=True)
-    constant = _transposed(writing)
-    if len(left) > 2:
-        letters = _ROWS[: len(rows)]
-        equation = {"equation": f"{letters}y,zy->{letters}z"}
-        writing.give(0, writing.emit("Einsum", [writing.read(0), constant], equation, shape=result))
+def _turn(constant: ir.Value) -> None:
+    tensor = constant.const_value
+    assert tensor is not None
+    turned = relaid(tensor, [{"op": "transpose", "perm": [1, 0]}])
+    turned.name = constant.name
+    constant.const_value, constant.shape = turned, ir.Shape(turned.shape.numpy())
+    maker = constant.producer()
+    if maker is not None:
+        maker.attributes.clear()
+        maker.attributes.add(ir.AttrTensor("value", turned))
+
+
+def _read_turned(dot: ir.Node) -> None:
+    """Write the dot for a right operand that is turned, each in ONNX's own words."""
+    if dot.op_type == "Gemm":
+        dot.attributes.add(ir.AttrInt64("transB", 1))
         return
-    row = rows[0] if rows else 1
-    operands = [writing.read(0) if rows else writing.read(0, (1, *left)), constant]
-    if writing.opset < GEMM_NEEDS_NO_SUMMAND_SINCE:
-        operands.append(writing.constant("zero", np.zeros((1, 1), _number(constant))))
-    writing.give(0, writing.emit("Gemm", operands, {"transB": 1}, shape=(row, columns)))
+    graph, rank = dot.graph, rank_of(dot.inputs[0])
+    assert graph is not None
+    if rank == 2:
+        dot.op_type = "Gemm"
+        dot.attributes.add(ir.AttrInt64("transB", 1))
+        if graph.opset_imports.get("", 1) < GEMM_NEEDS_NO_SUMMAND_SINCE:
+            _add_zero(graph, dot)
+        return
+    rows = _ROWS[: rank - 1]
+    dot.op_type = "Einsum"
+    dot.attributes.add(ir.AttrString("equation", f"{rows}y,zy->{rows}z"))
 
 
-def _write_gemm(writing: Writing, *, turned: bool = False) -> None:
-    node = writing.node
-    summand = [writing.read(2)] if len(node.inputs) > 2 and node.inputs[2] is not None else []
-    attributes = {**node.attributes, "transB": 1}
-    if turned:
-        attributes["transA"] = 1 - node.attributes.get_int("transA", 0)
-    shape = writing.shape_of(0, is_result=True)
-    writing.give(0, writing.emit("Gemm", [writing.read(0), _transposed(writing), *summand], attributes, shape=shape))
-
-
-def _write_gemm_of_transposed(writing: Writing) -> None:
-    _write_gemm(writing, turned=True)
-
-
-def _transposed(writing: Writing) -> ir.Value:
-    return writing.laid(1, [{"op": "transpose", "perm": [1, 0]}])
-
-
-def _number(value: ir.Value) -> np.dtype[Any]:
-    assert value.dtype is not None
-    return value.dtype.numpy()
+def _add_zero(graph: ir.Graph, dot: ir.Node) -> None:
+    """The summand that Gemm cannot do without."""
+    result = dot.outputs[0]
+    assert result.dtype is not None
+    taken = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value is not None}
+    taken |= {value.name for value in graph.inputs} | set(graph.initializers)
+    name = next(name for n in count() if (name := f"{result.name}_zero" + (f"_{n}" if n else "")) not in taken)
+    zero = ir.tensor(np.zeros((1, 1), result.dtype.numpy()), name=name)
+    summand = ir.Value(name=name, shape=ir.Shape(zero.shape.numpy()), type=ir.TensorType(zero.dtype), const_value=zero)
+    graph.register_initializer(summand)
+    dot.resize_inputs(3)
+    dot.replace_input_with(2, summand)
 
 
 @dataclass(frozen=True, slots=True)

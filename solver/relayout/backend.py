@@ -170,11 +170,13 @@ class Backend:
         """What it costs to bring a tensor of `nbytes` from one place to another, in bytes of memory traffic."""
         return 2 * nbytes
 
-    def finish(self, model: ir.Model) -> None:
-        """Change a legal model that was just written, in place, where the target does in one go what are several nodes.
+    def finish(self, model: ir.Model) -> bool:
+        """Change a legal model, in place, where the target does in one go what are several nodes, or wants constants in
+        an order of its own; whether anything changed.
 
         Inputs, outputs and numbers stay what they are. Here: nothing.
         """
+        return False
 
     def supports(self, node: ir.Node) -> bool:
         """Whether this backend runs `node` at all."""

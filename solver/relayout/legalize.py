@@ -100,11 +100,11 @@ def legalize_model(
         run.legalize(graph, {}, {}, holder)
     if run.changed:
         drop_unused(model)
-        backend.finish(model)
-    after = totals(model, dims) if run.changed else before
+    changed = backend.finish(model) or run.changed
+    after = totals(model, dims) if changed else before
     report = run.report(before, after)
     settle(model.graph, report.boundary)
-    return Outcome(model, report, run.changed)
+    return Outcome(model, report, changed)
 
 
 def _inner_graphs(graph: ir.Graph) -> Iterator[tuple[ir.Graph, ir.Node]]:
