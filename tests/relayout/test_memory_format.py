@@ -6,6 +6,9 @@ import math
 from itertools import pairwise, permutations
 
 import numpy as np
+import onnx
+import onnx.reference
+import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +16,8 @@ from hypothesis import strategies as st
 from relayout.errors import InternalError
 from relayout.memory_format import Atom, Order, View, atom_extent, normal_form, order_of, source_order
 from relayout.paths import cuts_nest, one_each, path
-from relayout.rules.relabels import factor
+from relayout.rules.reading import Reading
+from relayout.rules.relabels import blocks, factor
 
 
 def lay_out(array: np.ndarray, order: Order) -> np.ndarray:
@@ -142,6 +146,49 @@ def test_a_reshape_is_a_view_where_the_factors_nest(
     source: tuple[int | str | None, ...], target: tuple[int | str | None, ...], expected: tuple[Order, ...] | None
 ) -> None:
     assert factor(source, target) == expected
+
+
+@pytest.mark.parametrize("mode", ["to depth", "DCR", "CRD"])
+@pytest.mark.parametrize(("channels", "block"), [(1, 2), (3, 2), (5, 3), (2, 1), (1, 4)])
+@pytest.mark.parametrize("letters", ["NCHW", "NHWC"])
+def test_blocks_of_space_are_a_view(letters: str, channels: int, block: int, mode: str) -> None:
+    depth, attributes = channels, {"blocksize": block}
+    if mode != "to depth":
+        depth, attributes = channels * block**2, {"blocksize": block, "mode": mode}
+    operator = "SpaceToDepth" if mode == "to depth" else "DepthToSpace"
+    shape = (2, depth, 4 * block, block)
+    source = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    node = onnx.helper.make_node(operator, ["x"], ["y"], **attributes)
+    (expected,) = onnx.reference.ReferenceEvaluator(node).run(None, {"x": source})
+    order = ["NCHW".index(letter) for letter in letters]
+    laid, expected = source.transpose(order), expected.transpose(order)
+    value = ir.Value(name="x", shape=ir.Shape(laid.shape))
+    attribute_list = [ir.convenience.convert_attribute(name, setting) for name, setting in attributes.items()]
+    relabel = blocks(Reading(ir.Node("", operator, [value], attribute_list), 13), letters)
+    assert relabel is not None
+    view = View.of(relabel.axes, expected.shape, laid.shape)
+    assert view is not None
+    format_ = view.to_root(source_order(4))
+    assert format_ is not None
+    np.testing.assert_array_equal(lay_out(laid, format_), expected.ravel())
+
+
+@pytest.mark.parametrize("shape", [("N", 4, "H", 8), (1, "C", 4, 4), (1, 4, 0, 4), (1, 4, 5, 4), (1, 3, 4, 4, 4)])
+def test_blocks_of_space_are_no_view_where_an_extent_is_unknown_or_they_do_not_go_into_it(
+    shape: tuple[int | str, ...],
+) -> None:
+    value = ir.Value(name="x", shape=ir.Shape(shape))
+    size = ir.convenience.convert_attribute("blocksize", 2)
+    letters = "NCHW" if len(shape) == 4 else "NCDHW"
+    assert blocks(Reading(ir.Node("", "SpaceToDepth", [value], [size]), 13), letters) is None
+
+
+def test_a_format_cut_by_pieces_of_pieces_is_converted_by_what_they_are_part_of() -> None:
+    thirds = ((Atom(0, 12), Atom(0, 3, 12), Atom(0, 1, 3)), (Atom(1),))
+    halves = ((Atom(1),), (Atom(0, 18),), (Atom(0, 2, 18),), (Atom(0, 1, 2),))
+    stages = path(thirds, halves, (36, 5))
+    assert [stage.kind for stage in stages] == ["regroup", "transpose", "regroup"]
+    assert stages[-1].dims == halves
 
 
 def test_pieces_that_another_format_cuts_through_cannot_be_moved_by_one_transpose() -> None:

@@ -1,0 +1,242 @@
+"""SpaceToDepth and DepthToSpace as views: left out where the right format makes them nothing, else one operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.printer
+import pytest
+from graphs import Net, assert_same_numbers, random_feeds, run
+from outcomes import checked, operators
+from random_blocks import TO_CHANNELS, block_chain, reshape, space_to_channels
+
+from relayout import legalize
+from relayout.cost import Scale
+
+BACKENDS = "onnx canonical opencl nchw nhwc convert-layout auto-nhwc tpu x86-nchwc xla-cpu".split()
+MODES = ("DCR", "CRD")
+
+
+def to_depth(net: Net, value: str, block: int = 2) -> str:
+    return str(net.node("SpaceToDepth", value, blocksize=block))
+
+
+def to_space(net: Net, value: str, block: int = 2, mode: str = "DCR") -> str:
+    return str(net.node("DepthToSpace", value, blocksize=block, mode=mode))
+
+
+def saved(model: onnx.ModelProto, backend: str = "onnx", **options: Any) -> onnx.ModelProto:
+    """The legal model, checked by the verifier and by numbers, without a conversion."""
+    legal, report = checked(model, backend, **options)
+    assert (report.after.transposes, report.after.bytes, report.cost) == (0, 0, 0)
+    assert_same_numbers(model, legal)
+    return legal
+
+
+def assert_unchanged(legal: onnx.ModelProto, model: onnx.ModelProto) -> None:
+    assert [onnx.printer.to_text(node) for node in legal.graph.node] == [
+        onnx.printer.to_text(node) for node in model.graph.node
+    ]
+
+
+@pytest.mark.parametrize("objective", ["bytes", "transposes"])
+@pytest.mark.parametrize("mode", ["to depth", *MODES])
+@pytest.mark.parametrize(("channels", "block"), [(3, 2), (5, 3)])
+def test_alone_it_stays_the_operator_that_it_is(channels: int, block: int, mode: str, objective: str) -> None:
+    net = Net()
+    if mode == "to depth":
+        net.output(to_depth(net, net.input("x", (1, channels, 4 * block, 2 * block)), block))
+    else:
+        net.output(to_space(net, net.input("x", (1, channels * block**2, 4, 2)), block, mode))
+    model = net.model()
+    legal, report = checked(model, "onnx", objective=objective)
+    assert_unchanged(legal, model)
+    assert (report.after, report.conversions) == (report.before, ())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("block", [2, 3])
+def test_with_its_inverse_it_vanishes_whatever_is_between_element_by_element(block: int, backend: str) -> None:
+    net = Net()
+    x = net.input("x", (2, 5, 4 * block, 2 * block))
+    scaled = net.node("Mul", to_depth(net, net.node("Neg", x), block), net.weight(1, 5 * block**2, 4, 2))
+    net.output(net.node("Exp", to_space(net, net.node("Tanh", scaled), block)))
+    assert operators(saved(net.model(), backend)) == ["Neg", "Mul", "Tanh", "Exp"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_other_way_round_too(mode: str) -> None:
+    net = Net()
+    x = net.input("x", (1, 12, 4, 4))
+    between = net.node("Tanh", to_space(net, x, 2, mode))
+    net.output(space_to_channels(net, between, (1, 3, 8, 8), 2, TO_CHANNELS[MODES.index(mode)]))
+    assert operators(saved(net.model())) == ["Tanh"]
+
+
+def test_a_bias_for_each_channel_meets_its_channel() -> None:
+    net = Net()
+    x = net.input("x", (1, 3, 8, 8))
+    net.output(to_space(net, net.node("Add", to_depth(net, x), net.weight(1, 12, 1, 1))))
+    assert operators(saved(net.model())) == ["Reshape", "Add", "Reshape"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_spells_it_cancels_with_it(backend: str) -> None:
+    net = Net()
+    spelled = space_to_channels(net, net.input("x", (2, 3, 8, 12)), (2, 3, 8, 12), 2, TO_CHANNELS[0])
+    net.output(to_space(net, net.node("Tanh", spelled)))
+    assert operators(saved(net.model(), backend)) == ["Tanh"]
+
+
+def test_channels_in_another_order_than_before_go_into_the_kernel() -> None:
+    net = Net()
+    x = net.input("x", (1, 12, 4, 4))
+    shuffled = to_depth(net, to_space(net, x, mode="CRD"))
+    net.output(net.conv(net.node("Tanh", shuffled), 12, 5, 1))
+    assert operators(saved(net.model())) == ["Tanh", "Conv"]
+
+
+def test_between_convolutions_it_stays_with_kernels_as_they_are() -> None:
+    net = Net()
+    x = net.input("x", (1, 3, 8, 8))
+    net.output(to_space(net, net.conv(to_depth(net, x), 12, 16, 1), mode="CRD"))
+    model = net.model()
+    assert_unchanged(saved(model), model)
+
+
+def test_two_in_a_row_do_not_become_a_transpose_that_counts() -> None:
+    net = Net()
+    net.output(to_depth(net, to_depth(net, net.input("x", (1, 3, 8, 8)))))
+    model = net.model()
+    for objective in ("bytes", "transposes"):
+        assert operators(saved(model, objective=objective)) == ["SpaceToDepth", "SpaceToDepth"]
+
+
+def test_a_transpose_and_what_follows_it_are_one_conversion() -> None:
+    net = Net()
+    x = net.transpose(net.input("x", (1, 8, 8, 3)), 0, 3, 1, 2)
+    net.output(net.conv(to_depth(net, x), 12, 5, 3))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert_same_numbers(model, legal)
+    assert operators(legal) == ["Reshape", "Transpose", "Reshape", "Conv"]
+    assert report.after.bytes == report.before.bytes == 2 * 4 * 8 * 8 * 3
+
+
+def test_a_backend_that_wants_channels_last_converts_once() -> None:
+    net = Net()
+    net.output(to_depth(net, to_depth(net, net.input("x", (1, 3, 8, 8)))))
+    model = net.model()
+    legal, report = checked(model, "nhwc")
+    assert_same_numbers(model, legal)
+    assert operators(legal) == ["Reshape", "Transpose", "Reshape"]
+    assert report.after.bytes == 2 * 4 * 3 * 8 * 8
+
+
+def test_channels_last_it_stays_an_operator_of_the_backend() -> None:
+    net = Net()
+    x = net.transpose(net.input("x", (1, 8, 8, 3)), 0, 3, 1, 2)
+    net.output(net.transpose(net.conv(to_depth(net, x), 12, 5, 3), 0, 2, 3, 1))
+    model = net.model()
+    legal = saved(model, "nhwc")
+    assert operators(legal) == ["relayout::SpaceToDepth", "relayout::Conv"]
+
+
+def test_a_batch_of_unknown_size_is_in_nobodys_way() -> None:
+    net = Net()
+    net.output(to_space(net, net.node("Tanh", to_depth(net, net.input("x", ("N", 3, 8, 8))))))
+    assert operators(saved(net.model())) == ["Tanh"]
+
+
+def test_rows_and_columns_of_unknown_number_are_not_cut() -> None:
+    net = Net()
+    net.output(to_space(net, net.node("Tanh", to_depth(net, net.input("x", (1, 3, "H", "W"))))))
+    model = net.model()
+    legal, _ = checked(model, "onnx")
+    assert operators(legal) == ["SpaceToDepth", "Tanh", "DepthToSpace"]
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 6, 8)).astype(np.float32)}
+    assert_same_numbers(model, legal, feeds)
+
+
+def test_where_nothing_lies_otherwise_afterwards_it_is_a_reshape() -> None:
+    net = Net()
+    net.output(net.node("Tanh", to_depth(net, net.input("x", (2, 1, 2, 2)))))
+    assert operators(saved(net.model())) == ["Reshape", "Tanh"]
+
+
+def test_a_caller_who_may_feed_anything_feeds_the_blocks() -> None:
+    net = Net()
+    net.output(net.conv(to_depth(net, net.input("x", (1, 3, 8, 8))), 12, 5, 3))
+    model = net.model()
+    legal, report = checked(model, "onnx", input_layouts={"x": "any"})
+    assert "SpaceToDepth" not in operators(legal)
+    assert report.after.transposes == 0
+    feeds = random_feeds(model)
+    x = feeds["x"]
+    blocks = x.reshape(1, 3, 4, 2, 4, 2).transpose(0, 3, 5, 1, 2, 4)
+    shape = [d.dim_value for d in legal.graph.input[0].type.tensor_type.shape.dim]
+    found = run(legal, {"x": np.ascontiguousarray(blocks).reshape(shape)})
+    np.testing.assert_allclose(found[0], run(model, feeds)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_focus_of_slices_is_left_in_peace() -> None:
+    net = Net()
+    x = net.input("x", (1, 3, 8, 8))
+    axes, steps, ends = (net.constant(np.array(v)) for v in ([2, 3], [2, 2], [2**31, 2**31]))
+    parts = [
+        net.node("Slice", x, net.constant(np.array([row, column])), ends, axes, steps)
+        for column in (0, 1)
+        for row in (0, 1)
+    ]
+    net.output(net.conv(net.node("Concat", *parts, axis=1), 12, 8, 3))
+    model = net.model()
+    assert_unchanged(saved(model), model)
+
+
+@pytest.mark.parametrize("perm", TO_CHANNELS)
+def test_a_focus_that_is_spelled_with_a_transpose_moves_no_more_than_it_did(perm: tuple[int, ...]) -> None:
+    net = Net()
+    x = net.transpose(net.input("x", (1, 8, 8, 3)), 0, 3, 1, 2)
+    net.output(net.conv(space_to_channels(net, x, (1, 3, 8, 8), 2, perm), 12, 8, 3))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert_same_numbers(model, legal)
+    assert (report.before.transposes, report.after.transposes) == (2, 1)
+
+
+def test_pieces_that_do_not_go_together_are_converted_by_what_they_are_part_of() -> None:
+    net = Net()
+    x = net.input("x", (2, 4, 12, 12))
+    thirds = space_to_channels(net, to_space(net, x), (2, 1, 24, 24), 3, TO_CHANNELS[0])
+    halves = reshape(net, to_depth(net, thirds), 2, 9, 2, 2, 4, 4)
+    back = reshape(net, net.transpose(halves, 0, 1, 4, 2, 5, 3), 2, 9, 8, 8)
+    net.output(net.transpose(net.node("Add", back, back), 0, 2, 3, 1))
+    model = net.model()
+    legal, _ = checked(model, "nhwc")
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_random_chains_compute_the_same_and_never_cost_more(seed: int) -> None:
+    model, backend = block_chain(seed), BACKENDS[seed // 2 % len(BACKENDS)] if seed % 2 else "onnx"
+    objective = ("bytes", "transposes")[seed % 3 == 0]
+    legal, report = legalize(model, backend, objective=objective, check=True)
+    assert report.verification is not None
+    assert [finding for finding in report.verification.findings if finding.severity == "error"] == []
+    assert_same_numbers(model, legal)
+    assert backend != "onnx" or objective != "bytes" or report.after.bytes <= report.before.bytes
+    assert backend != "onnx" or objective != "transposes" or report.after.transposes <= report.before.transposes
+    again = legalize(legal, backend, objective=objective)[1]
+    assert (again.after.transposes, again.after.bytes) == (report.after.transposes, report.after.bytes)
+
+
+@pytest.mark.parametrize("objective", ["bytes", "transposes"])
+def test_an_operator_that_could_be_left_out_costs_less_than_any_conversion_and_more_than_any_change(
+    objective: str,
+) -> None:
+    scale = Scale.of(objective, [64, 256], (1024, 4, 8))
+    aside = scale.aside(256)
+    assert scale.aside(0) == 0
+    assert scale.price(0, 0, 8) < aside < scale.price(64, 1)
