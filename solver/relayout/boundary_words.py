@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from relayout.backend import TensorType
 from relayout.binding import bind, fill, is_tiled, names_for
 from relayout.contract import element_size
-from relayout.errors import InfeasibleError, UsageError
+from relayout.errors import UsageError
 from relayout.layout import Layout
 from relayout.memory_format import Extent, Order, is_padded, order_of
 from relayout.views import Operand
+from relayout.words import contradiction
 
 __all__ = ["ANY", "is_cut", "is_wildcard", "misfit", "order_named", "tied_names"]
 
@@ -48,8 +49,10 @@ def order_named(operand: Operand, letters: str | None, wanted: str, where: str, 
     tensor = TensorType(element_size(operand.tensor.root), tuple(operand.view.extents[axis] for axis in axes))
     factors = tensor.stride_factors()
     if any(factors[i] % layout.alignment(i) or layout.boxes(i) for i in range(rank)):
-        raise InfeasibleError(
-            "no conversion provides alignment or black boxes", conflict=(f"{where}: requires {layout}",)
+        raise contradiction(
+            "no conversion provides alignment or black boxes",
+            [f"{where}: requires {layout}"],
+            [f"it were {layout.names} ({where}={layout.names})"],
         )
     return order_of(axes)
 

@@ -12,14 +12,13 @@ from relayout.answers import ask, ask_order_cost
 from relayout.backend import Backend, Implementation, TensorType
 from relayout.binding import layout_of, names_for
 from relayout.choices import NodeChoice, Port, in_source
-from relayout.errors import InfeasibleError
 from relayout.layout import Layout
 from relayout.memory_format import Atom
 from relayout.names import Names
 from relayout.paths import Dims, dims_shape
 from relayout.rules import extents_of
 
-__all__ = ["Contract", "Wish", "element_size", "infeasible", "says_something"]
+__all__ = ["Contract", "Wish", "element_size", "says_something"]
 
 MAX_RANK = 8
 
@@ -41,14 +40,6 @@ class Wish:
         asks = [layout for layout in implementation.inputs if _asks_more_than_names(layout)]
         self.is_empty = not asks and all(layout is None for layout in layouts)
         self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
-
-    def texts(self, choice: NodeChoice) -> list[str]:
-        """What is wished of each port, as messages say it."""
-        return [
-            f"{choice.place(port)} requires {layout}"
-            for port, layout in zip(choice.ports, self.layouts, strict=True)
-            if layout is not None
-        ]
 
 
 @lru_cache(maxsize=1024)
@@ -82,18 +73,18 @@ class Contract:
         """What the device at `place` says that the node costs in an order of its axes; None: it does not run it so."""
         return ask_order_cost(self._backend.at(place), node, axes, traffic, is_rewritten=is_rewritten)
 
-    def fault(
+    def is_met(
         self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
-    ) -> str | None:
-        """The first port that, with these dimensions, does not meet the wish. `letters`: the operator's own names."""
+    ) -> bool:
+        """Whether every port, with these dimensions, meets the wish. `letters`: the operator's own names."""
         place = wish.implementation.place
-        for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True):
-            if layout is not None and not self._meets(port, layout, dims, own or self.letters(port, layout), place):
-                return f"{choice.place(port)} requires {layout}"
-        return None
+        return all(
+            layout is None or self._meets(port, layout, dims, own or self.letters(port, layout), place)
+            for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True)
+        )
 
-    def constant_fault(self, choice: NodeChoice, wish: Wish, dims: Sequence[Dims | None]) -> str | None:
-        """The first constant input that lacks an alignment or a black box when it has these dimensions.
+    def constants_meet(self, choice: NodeChoice, wish: Wish, dims: Sequence[Dims | None]) -> bool:
+        """Whether the constant inputs have the alignments and black boxes of the wish when they have these dimensions.
 
         A constant takes any order at no cost, so its names are met; what no order gives is still asked of it.
         """
@@ -106,12 +97,12 @@ class Contract:
             own = dims[index] if index < len(dims) else None
             shape = tuple(dims_shape(own, extents)) if own is not None and extents is not None else extents
             if shape is None or len(shape) != layout.rank:
-                return f"{choice.label} input {index} requires {layout}"
+                return False
             tensor = TensorType(element_size(value), shape)
             backend = self._backend.at(wish.implementation.place)
             if not backend.is_satisfied_by(tensor, layout, Layout.any(layout.rank)):
-                return f"{choice.label} input {index} requires {layout}"
-        return None
+                return False
+        return True
 
     def letters(self, port: Port, wanted: Layout) -> str | None:
         """The names of the operand's axes by which `wanted` is read, as far as the graph says them."""
@@ -143,15 +134,6 @@ def _known(dims: Dims, letters: str) -> Layout | None:
     letters of their own: they are the axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     return layout_of(tuple(chain.from_iterable(groups)), letters)
-
-
-def infeasible(choice: NodeChoice, broken: Sequence[str]) -> InfeasibleError:
-    """The error for a node that cannot be run in any way that the backend accepts; `broken` are its requirements."""
-    return InfeasibleError(
-        f"no way to run {choice.label} meets the backend's requirements",
-        conflict=tuple(dict.fromkeys(broken)),
-        hint="ONNX has no word for the node in these layouts; alignment and black boxes must be there already",
-    )
 
 
 @lru_cache(maxsize=1024)

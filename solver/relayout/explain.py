@@ -10,14 +10,15 @@ import onnx_ir as ir
 
 from relayout.choices import NodeChoice
 from relayout.formulation import Formulation, Made, Touch
-from relayout.memory_format import Atom, Order, source_order, with_units
+from relayout.memory_format import Order, source_order
 from relayout.names import Names
 from relayout.paths import dims_shape, one_each, path, steps_of
 from relayout.report import BoundaryValue, Conversion, ConversionKind, Crossing, RequiredBy
 from relayout.rules import extents_of
 from relayout.views import Operand
+from relayout.words import shown
 
-__all__ = ["boundary_of", "conversions_of", "crossings_of", "required_layout", "shown", "who"]
+__all__ = ["boundary_of", "conversions_of", "crossings_of", "required_layout", "who"]
 
 
 def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Conversion, ...]:
@@ -29,8 +30,8 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
         found.append(
             Conversion(
                 value=made.tensor.root.name or "",
-                from_=shown(formulation, operand, made.source),
-                to=shown(formulation, operand, made.target),
+                from_=shown(formulation.requirements.names, operand, made.source),
+                to=shown(formulation.requirements.names, operand, made.target),
                 kind=_kind(formulation, made),
                 bytes=made.bytes,
                 producer=who(giver, made.producer.port),
@@ -56,12 +57,13 @@ def crossings_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[C
     found = []
     for crossed in formulation.crossings(assignment):
         giver = formulation.requirements.choices[crossed.producer.choice]
+        operand = giver.ports[crossed.producer.port].operand
         found.append(
             Crossing(
                 value=crossed.tensor.root.name or "",
                 from_=crossed.source,
                 to=crossed.target,
-                layout=shown(formulation, giver.ports[crossed.producer.port].operand, crossed.format),
+                layout=shown(formulation.requirements.names, operand, crossed.format),
                 bytes=crossed.bytes,
                 cost=crossed.cost,
                 producer=giver.label,
@@ -136,37 +138,11 @@ def required_layout(formulation: Formulation, assignment: Sequence[int], touch: 
     choice = formulation.requirements.choices[touch.choice]
     picked = assignment[touch.choice]
     stated = choice.layouts[picked][touch.port] if picked < len(choice.layouts) else ""
-    return stated or shown(
-        formulation, choice.ports[touch.port].operand, choice.alternatives[picked].formats[touch.port]
-    )
+    operand, format_ = choice.ports[touch.port].operand, choice.alternatives[picked].formats[touch.port]
+    return stated or shown(formulation.requirements.names, operand, format_)
 
 
 def _required_by(formulation: Formulation, assignment: Sequence[int], touch: Touch) -> RequiredBy:
     choice = formulation.requirements.choices[touch.choice]
     layout = required_layout(formulation, assignment, touch)
     return RequiredBy(node=who(choice, touch.port), operand=max(choice.ports[touch.port].index, 0), layout=layout)
-
-
-def shown(formulation: Formulation, operand: Operand, format_: Order) -> str:
-    """A format in letters where the axes have names, else in the numbers of the source's axes.
-
-    Unit axes have no place in a format; they are shown where the source has them.
-    """
-    letters = formulation.requirements.names.of(operand)
-    own = operand.view.from_root(format_)
-    if own is None or not all(a.is_whole for a in own):
-        full = with_units(own, operand.view.extents) if own is not None else None
-        layout = formulation.requirements.names.layout(operand, full) if full is not None else None
-        return str(layout) if layout is not None else ",".join(_atom_text(a) for a in format_)
-    axes = [a.axis for a in own]
-    for axis in range(len(operand.view.axes)):
-        if axis not in axes:
-            before = [p for p, other in enumerate(axes) if other < axis]
-            axes.insert(max(before, key=lambda p: axes[p]) + 1 if before else 0, axis)
-    return "".join(letters[a] for a in axes) if letters else ",".join(map(str, axes))
-
-
-def _atom_text(atom: Atom) -> str:
-    """An axis by its number; a factor of one as what its index is computed by: `1/16` the block, `1%16` the place."""
-    inner = f"/{atom.inner}" if atom.inner > 1 else ""
-    return f"{atom.axis}" + (f"%{atom.outer}{inner}" if atom.outer else inner)

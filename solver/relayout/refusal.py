@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from relayout.boundary_words import ANY
 from relayout.choices import Port
 from relayout.errors import InfeasibleError
-from relayout.explain import shown
 from relayout.formulation import Formulation, Touch
 from relayout.solve import Lifted, Requirement, Solution
+from relayout.words import contradiction, lifted, operand_name, required, shown
 
 __all__ = ["Limit", "refusal"]
 
@@ -33,13 +33,8 @@ def refusal(solution: Solution, formulation: Formulation, limit: Limit | None = 
     conflict = words.of_conflict(solution.conflict)
     if solution.over_limit and limit is not None:
         return _over_limit(solution, limit, conflict)
-    lifted = words.of_relaxation(solution.relaxation)
-    return InfeasibleError(
-        "the requirements contradict each other",
-        conflict=conflict,
-        relaxation=lifted,
-        hint=f"it would be feasible if {' and '.join(lifted)}" if lifted else "",
-    )
+    relaxation = words.of_relaxation(solution.relaxation)
+    return contradiction("the requirements contradict each other", conflict, relaxation)
 
 
 def _over_limit(solution: Solution, limit: Limit, conflict: Sequence[str]) -> InfeasibleError:
@@ -92,35 +87,32 @@ class _Words:
 
     def _required(self, touch: Touch, conflict: Sequence[Touch]) -> str:
         choice, port = self._choices[touch.choice], self._port(touch)
-        layouts = list(dict.fromkeys(self._layout(touch, a) for a in range(len(choice.alternatives))))
+        layouts = [self._layout(touch, a) for a in range(len(choice.alternatives))]
         place = choice.label if choice.node is None else choice.place(port)
-        text = f"{place} requires {' or '.join(layouts)}"
         tied = [self._port(other) for other in conflict if other.choice == touch.choice and other != touch]
-        if len(layouts) == 1 or not tied:
-            return text
-        return f"{text}, in step with {' and '.join(dict.fromkeys(map(_name, tied)))}"
+        return required(place, layouts, [_name(other) for other in tied])
 
-    def _lifted(self, touch: Touch, lifted: Lifted) -> str:
+    def _lifted(self, touch: Touch, change: Lifted) -> str:
         choice, port = self._choices[touch.choice], self._port(touch)
-        layout = self._layout_instead(lifted)
+        layout = self._layout_instead(change)
         if choice.node is not None:
-            return f"{choice.label} {'gave' if port.is_result else 'took'} {_name(port)} in {layout}"
+            return lifted(choice.label, _name(port), layout, is_result=port.is_result)
         word, _, name = choice.label.partition(" ")
         # Only what the option takes is worth naming it: letters in some order.
         option = f" (--{word}-layout {name}={layout})" if word in ("input", "output") and layout.isalpha() else ""
         return f"{choice.label} were {layout}{option}"
 
-    def _layout_instead(self, lifted: Lifted) -> str:
+    def _layout_instead(self, change: Lifted) -> str:
         """The format that the operand has then, in the words of whoever asks for it, else in letters of the axes."""
-        held = self._formulation.held[self._held[lifted.requirement.value]]
+        held = self._formulation.held[self._held[change.requirement.value]]
         if held.arrivals is not None:
             return "another layout or at another place"
-        format_ = held.formats[lifted.format]
+        format_ = held.formats[change.format]
         for touch in held.touches:
             for a, alternative in enumerate(self._choices[touch.choice].alternatives):
                 if alternative.formats[touch.port] == format_:
                     return self._layout(touch, a)
-        return shown(self._formulation, self._port(held.producer).operand, format_)
+        return shown(self._formulation.requirements.names, self._port(held.producer).operand, format_)
 
     def _layout(self, touch: Touch, alternative: int) -> str:
         """The layout of one port in one alternative: as it was asked for, else as the format lies."""
@@ -129,11 +121,11 @@ class _Words:
         if asked not in ("", ANY):
             return asked
         format_ = choice.alternatives[alternative].formats[touch.port]
-        return shown(self._formulation, self._port(touch).operand, format_)
+        return shown(self._formulation.requirements.names, self._port(touch).operand, format_)
 
     def _port(self, touch: Touch) -> Port:
         return self._choices[touch.choice].ports[touch.port]
 
 
 def _name(port: Port) -> str:
-    return f"{'result' if port.is_result else 'input'} {port.index}"
+    return operand_name(port.index, is_result=port.is_result)

@@ -19,7 +19,8 @@ from relayout.binding import bind, is_tiled, names_for
 from relayout.boundary import Boundary, set_boundary
 from relayout.candidates import FORMATS_PER_TENSOR, Geometry, Space, Spaces, placements
 from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, label_of, ports_of
-from relayout.contract import Contract, Wish, element_size, infeasible, says_something
+from relayout.contract import Contract, Wish, element_size, says_something
+from relayout.errors import InfeasibleError
 from relayout.layout import Layout
 from relayout.leaving_out import Pieces, pieces_of
 from relayout.memory_format import Atom, Order, normal_form, order_of
@@ -28,6 +29,7 @@ from relayout.names import Names, conventional
 from relayout.paths import Dims, one_each
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel, Rule, Traffic, extents_of
 from relayout.rules.spatial import native_letters, operand_by_operand
+from relayout.unmet import unmet
 from relayout.views import Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
@@ -39,7 +41,7 @@ _NOTHING: Traffic = ()
 _Space = Space[tuple[tuple[Wish, FreeForm | LaidForm, int], ...]]
 Pricing = Callable[[ir.Shape], int]
 """How many elements a shape has, symbolic dims priced."""
-Offers = Callable[[Implementation, list[str]], list[LaidForm]]
+Offers = Callable[[Implementation], list[LaidForm]]
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ def collect_requirements(
     spaces = Spaces(tensors.tensors)
     boundary = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
     boundary.seed(spaces)
-    nodes = _Nodes(Contract(backend, names), tensors, spaces, elements or _known_elements)
+    nodes = _Nodes(Contract(backend, names), names, tensors, spaces, elements or _known_elements)
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead:
             continue
@@ -107,9 +109,12 @@ class _Open:
 class _Nodes:
     """The choices of a graph's nodes. Free nodes enter a space first and list their alternatives last."""
 
-    def __init__(self, contract: Contract, tensors: Tensors, spaces: Spaces, elements: Pricing) -> None:
+    def __init__(
+        self, contract: Contract, names: Names, tensors: Tensors, spaces: Spaces, elements: Pricing
+    ) -> None:
         self.choices: list[NodeChoice] = []
         self._contract = contract
+        self._names = names
         self._tensors = tensors
         self._spaces = spaces
         self._elements = elements
@@ -117,8 +122,31 @@ class _Nodes:
 
     def enter(self, node: ir.Node) -> None:
         """Ask the backend for this node, and list what is known of it now."""
+        choice = self._state(node, self._contract.implementations(node))
+        if not choice.alternatives and not isinstance(self._tensors.rules.get(node), Free):
+            raise self._refused(choice)
+
+    def _refused(self, choice: NodeChoice) -> InfeasibleError:
+        """The error for a node without alternatives. The formats that its operands may have are those known now."""
+        node = choice.node
+        assert node is not None
+
+        def trial(stated: Sequence[Implementation]) -> NodeChoice:
+            spaces = Spaces(dict.fromkeys(port.operand.tensor for port in choice.ports))
+            nodes = _Nodes(self._contract, self._names, self._tensors, spaces, self._elements)
+            tried = nodes._state(node, stated)
+            for tensor in spaces.formats:
+                for format_ in self._spaces.formats[tensor]:
+                    spaces.add_format(tensor, format_)
+            spaces.spread()
+            nodes._list_open()
+            return tried
+
+        return unmet(choice, self._contract.implementations(node), trial, self._names)
+
+    def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeChoice:
+        """Enter the node with what is known of it now, where the backend states these implementations."""
         rule = self._tensors.rules.get(node)
-        stated = self._contract.implementations(node)
         choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors))
         self.choices.append(choice)
         wishes = [Wish(i, choice.ports, len(node.inputs)) for i in stated if i.rewrite is None]
@@ -127,7 +155,7 @@ class _Nodes:
                 self._rewritten(choice, rule, Wish(implementation, choice.ports, len(node.inputs)))
         if isinstance(rule, Free):
             self._free(choice, rule, wishes)
-            return
+            return choice
         if isinstance(rule, Fixed):
             offers: Offers = partial(_fixed_form, choice, rule)
             letters = _of_ports(choice.ports, rule.inputs, rule.outputs)
@@ -135,24 +163,25 @@ class _Nodes:
             listed = [
                 LaidForm(_dims_of(i), _dims_of(o), pick) for pick, (i, o, _) in enumerate(rule.alternatives)
             ]
-            offers, letters = (lambda _wish, _broken: listed), (None,) * len(choice.ports)
+            offers, letters = (lambda _: listed), (None,) * len(choice.ports)
         else:
             as_is = LaidForm((None,) * len(node.inputs), (None,) * len(node.outputs))
-            offers, letters = (lambda _wish, _broken: [as_is]), (None,) * len(choice.ports)
-        broken: list[str] = []
+            offers, letters = (lambda _: [as_is]), (None,) * len(choice.ports)
         mixing = Mixing(choice, rule.mixes, self._spaces) if isinstance(rule, Fixed | Listed) and rule.mixes else None
         for wish in wishes:
-            for form in offers(wish.implementation, broken):
-                fault = self._enter(choice, wish, form, letters)
-                if fault is not None:
-                    broken.append(fault)
-                elif mixing is not None:
+            for form in offers(wish.implementation):
+                if self._enter(choice, wish, form, letters) and mixing is not None:
                     mixing.add_base(wish, form)
-        if not choice.alternatives:
-            raise infeasible(choice, broken)
+        return choice
 
     def list_free(self) -> None:
         """Give every free node the alternatives that its space holds now."""
+        self._list_open()
+        for each in self._open:
+            if not each.choice.alternatives:
+                raise self._refused(each.choice)
+
+    def _list_open(self) -> None:
         for each in self._open:
             choice = each.choice
             for ways, formats in each.space.orders.values():
@@ -165,31 +194,25 @@ class _Nodes:
                     implementation = wish.implementation
                     cost = implementation.cost + extra
                     choice.add(every, form, cost, wish.shown, implementation.place, each.moves)
-        for each in self._open:
-            choice = each.choice
-            if not choice.alternatives:
-                raise infeasible(choice, [text for wish in each.wishes for text in wish.texts(choice)])
 
-    def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> str | None:
-        """Enter one alternative, or say what it does not meet."""
+    def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> bool:
+        """Enter one alternative, if it meets what is asked for."""
         laid = _of_ports(choice.ports, form.inputs, form.outputs)
-        fault = self._contract.fault(choice, wish, laid, letters) or self._contract.constant_fault(
-            choice, wish, form.inputs
-        )
-        return fault or self._list(choice, wish, form)
+        is_met = self._contract.is_met(choice, wish, laid, letters)
+        return is_met and self._contract.constants_meet(choice, wish, form.inputs) and self._list(choice, wish, form)
 
-    def _list(self, choice: NodeChoice, wish: Wish, form: LaidForm) -> str | None:
+    def _list(self, choice: NodeChoice, wish: Wish, form: LaidForm) -> bool:
         laid = _of_ports(choice.ports, form.inputs, form.outputs)
         formats: list[Order] = []
         for port, dims in zip(choice.ports, laid, strict=True):
             format_ = port.format_in(dims)
             if format_ is None:
-                return f"{choice.place(port)}: the layout's factors are not those of the tensor behind it"
+                return False  # the layout's factors are not those of the tensor behind the operand
             formats.append(format_)
         for port, format_ in zip(choice.ports, formats, strict=True):
             self._spaces.add_format(port.operand.tensor, format_)
         choice.add(formats, form, wish.implementation.cost, wish.shown, wish.implementation.place)
-        return None
+        return True
 
     def _rewritten(self, choice: NodeChoice, rule: Rule | None, wish: Wish) -> None:
         """Enter what the backend writes itself, where its layouts bind to the operands."""
@@ -250,7 +273,7 @@ class _Nodes:
         letters = _of_ports(choice.ports, rule.inputs, rule.outputs)
         for wish in wishes:
             if any(layout is not None and is_tiled(layout) for layout in wish.layouts):
-                for form in _fixed_form(choice, rule, wish.implementation, []):
+                for form in _fixed_form(choice, rule, wish.implementation):
                     self._enter(choice, wish, form, letters)
 
     def _leave_out(self, choice: NodeChoice, pieces: Pieces, wishes: list[Wish]) -> None:
@@ -359,8 +382,8 @@ class _Nodes:
                 inputs = [_operand_dims(axes, place) for axes in rule.inputs]
                 if (
                     cost is not None
-                    and self._contract.fault(choice, wish, own, letters) is None
-                    and self._contract.constant_fault(choice, wish, inputs) is None
+                    and self._contract.is_met(choice, wish, own, letters)
+                    and self._contract.constants_meet(choice, wish, inputs)
                 ):
                     return wish, form, cost
         return written
@@ -436,18 +459,16 @@ def _own_letters(rule: Free, axes: Axes | None) -> str | None:
     return "".join(rule.letters[a] for a in axes) if rule.letters and axes is not None else None
 
 
-def _fixed_form(
-    choice: NodeChoice, rule: Fixed, implementation: Implementation, broken: list[str]
-) -> list[LaidForm]:
+def _fixed_form(choice: NodeChoice, rule: Fixed, implementation: Implementation) -> list[LaidForm]:
     """The dimensions that the layouts ask for, by the operator's letters; none where one cannot be bound."""
     assert choice.node is not None
     found: list[list[Dims | None]] = [[], []]
     sides = (
-        (rule.inputs, rule.native_inputs, implementation.inputs, choice.node.inputs, "input"),
-        (rule.outputs, rule.native_outputs, implementation.results, choice.node.outputs, "result"),
+        (rule.inputs, rule.native_inputs, implementation.inputs, choice.node.inputs),
+        (rule.outputs, rule.native_outputs, implementation.results, choice.node.outputs),
     )
-    for side, (letters, natives, layouts, values, word) in enumerate(sides):
-        for index, (names, native, layout, value) in enumerate(zip(letters, natives, layouts, values, strict=False)):
+    for side, (letters, natives, layouts, values) in enumerate(sides):
+        for names, native, layout, value in zip(letters, natives, layouts, values, strict=False):
             if names is None or native is None or value is None:
                 found[side].append(None)
                 continue
@@ -455,7 +476,6 @@ def _fixed_form(
             extents = extents_of(value) or (None,) * len(names)
             order = bind(asked, names, extents, element_size(value), native=native, pads=implementation.pads)
             if order is None:
-                broken.append(f"{choice.label} {word} {index} requires {layout}")
                 return []
             found[side].append(one_each(order))
     return [LaidForm(tuple(found[0]), tuple(found[1]))]

@@ -357,8 +357,9 @@ def test_an_annotated_alignment_is_checked_in_the_order_that_it_is_annotated_in(
     if met:
         assert legalized(image_net(), "canonical", input_layouts={"x": layout})[1].after.transposes == 1
         return
-    with pytest.raises(InfeasibleError, match="requires NH"):
+    with pytest.raises(InfeasibleError, match="requires NH") as caught:
         relayout.legalize(image_net().model(), "canonical", input_layouts={"x": layout})
+    assert caught.value.relaxation == ("it were NHWC (--input-layout x=NHWC)",)
 
 
 # "Remove shuffle arrays": a Transpose says its layouts, and the permutation is deduced

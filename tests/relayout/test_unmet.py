@@ -1,0 +1,107 @@
+"""A node that cannot run as its backend states it: which requirements of it conflict, and which to lift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from graphs import Net
+
+import relayout.unmet
+from relayout import Backend, InfeasibleError, legalize
+
+BOXED = "NCHW[acme:x]"
+
+
+def refused(net: Net, backend: Any) -> InfeasibleError:
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(net.model(), backend)
+    return caught.value
+
+
+def table(**rule: Any) -> dict[str, Any]:
+    return {"name": "table", "rule": [rule]}
+
+
+def pooled() -> Net:
+    net = Net()
+    net.output(net.node("MaxPool", net.input("x", (1, 3, 8, 6)), kernel_shape=[2, 2]))
+    return net
+
+
+def summed() -> Net:
+    net = Net()
+    net.output(net.node("Add", net.input("x", (2, 3, 8, 6)), net.input("y", (2, 3, 8, 6))))
+    return net
+
+
+def test_one_requirement_that_nothing_meets_is_named_alone_with_what_would_do() -> None:
+    error = refused(pooled(), table(op="MaxPool", inputs=[BOXED], results=["NHWC"]))
+    assert error.problem == "no way to run MaxPool 'n0' meets the backend's requirements"
+    assert error.conflict == (f"MaxPool 'n0' input 0 requires {BOXED}",)
+    assert error.relaxation == ("MaxPool 'n0' took input 0 in NHWC",)
+    assert error.hint == "it would be feasible if MaxPool 'n0' took input 0 in NHWC"
+
+
+def test_what_would_do_does() -> None:
+    rule = {"op": "MaxPool", "inputs": [BOXED], "results": ["NHWC"]}
+    assert refused(pooled(), table(**rule)).relaxation == ("MaxPool 'n0' took input 0 in NHWC",)
+    assert legalize(pooled().model(), table(**{**rule, "inputs": ["NHWC"]}))[1].status == "optimal"
+
+
+def test_two_operands_that_cannot_lie_otherwise_than_each_other_are_both_named() -> None:
+    """Each alone can be met; of three the one that has nothing to do with it is not named."""
+
+    class Apart(Backend):
+        name = "apart"
+
+        def nth_input_layout_requirements(self, node: ir.Node, n: int) -> str:
+            return ("{3,2,1,0}", "{1,3,2,0}")[n]
+
+    error = refused(summed(), Apart)
+    assert error.conflict == ("Add 'n0' input 0 requires {3,2,1,0}", "Add 'n0' input 1 requires {1,3,2,0}")
+    assert error.relaxation == ("Add 'n0' took input 0 in 0,2,3,1",)
+
+
+def test_each_of_several_that_nothing_meets_must_be_lifted() -> None:
+    error = refused(pooled(), table(op="MaxPool", inputs=[BOXED], results=[BOXED]))
+    assert error.conflict == (f"MaxPool 'n0' input 0 requires {BOXED}",)
+    assert error.relaxation == ("MaxPool 'n0' took input 0 in NCHW", "MaxPool 'n0' gave result 0 in NCHW")
+
+
+def test_a_constant_that_lacks_what_is_asked_of_it_is_named() -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 8, 8, 6)), 8, 8))
+    error = refused(net, table(op="Conv", inputs=["NHWC", "OIHW[acme:x]", "*"], results=["NHWC"]))
+    assert error.conflict == ("Conv 'n0' input 1 requires OIHW[acme:x]",)
+    assert error.relaxation == ("Conv 'n0' took input 1 in OIHW",)
+
+
+def test_of_several_ways_each_says_what_it_would_have() -> None:
+    ways = [{"inputs": [BOXED], "results": ["NHWC"]}, {"inputs": ["N[acme:y]HWC"], "results": ["NCHW"], "cost": 5}]
+    error = refused(pooled(), table(op="MaxPool", implementation=ways))
+    assert error.conflict == (f"MaxPool 'n0' input 0 requires {BOXED} or N[acme:y]HWC",)
+    assert error.relaxation == ("MaxPool 'n0' took input 0 in NHWC",)
+
+
+def test_a_free_operator_is_told_of_in_the_same_words() -> None:
+    error = refused(summed(), table(op="Add", inputs=["****", "N[acme:x]***"], results=["****"]))
+    assert error.conflict == ("Add 'n0' input 1 requires N[acme:x]***",)
+    assert error.relaxation == ("Add 'n0' took input 1 in 0,1,2,3",)
+
+
+def test_where_no_more_sets_are_tried_none_of_the_conflict_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relayout.unmet, "MOST_TRIED", 0)
+    net = Net()
+    net.output(net.node("Sum", *[net.input(name, (2, 3)) for name in "abcd"]))
+
+    class Apart(Backend):
+        name = "apart"
+
+        def nth_input_layout_requirements(self, node: ir.Node, n: int) -> str:
+            return "{1,0}" if n else "{0,1}"
+
+    error = refused(net, Apart)
+    assert error.conflict == ("Sum 'n0' input 0 requires {0,1}", "Sum 'n0' input 3 requires {1,0}")
+    assert error.relaxation == tuple(f"Sum 'n0' took input {n} in 1,0" for n in (1, 2, 3))
