@@ -41,6 +41,10 @@ def assert_unchanged(legal: onnx.ModelProto, model: onnx.ModelProto) -> None:
     ]
 
 
+def annotations(model: onnx.ModelProto) -> list[str]:
+    return [f"{entry.key} {entry.value}" for value in model.graph.value_info for entry in value.metadata_props]
+
+
 @pytest.mark.parametrize("objective", ["bytes", "transposes"])
 @pytest.mark.parametrize("mode", ["to depth", *MODES])
 @pytest.mark.parametrize(("channels", "block"), [(3, 2), (5, 3)])
@@ -204,6 +208,17 @@ def test_a_focus_that_is_spelled_with_a_transpose_moves_no_more_than_it_did(perm
     legal, report = checked(model, "onnx")
     assert_same_numbers(model, legal)
     assert (report.before.transposes, report.after.transposes) == (2, 1)
+
+
+def test_channels_that_are_put_together_in_parts_are_annotated_so() -> None:
+    net = Net()
+    x = net.node("Softmax", net.conv(net.input("x", (1, 4, 36, 18)), 4, 12), axis=2)
+    joined = net.node("Concat", x, net.node("Neg", x), axis=1)
+    net.output(net.transpose(to_space(net, joined), 0, 2, 3, 1))
+    model = net.model()
+    legal, _ = checked(model, "nhwc")
+    assert_same_numbers(model, legal)
+    assert "relayout.layout NHCWc[tile:12]" in annotations(legal)
 
 
 def test_pieces_that_do_not_go_together_are_converted_by_what_they_are_part_of() -> None:

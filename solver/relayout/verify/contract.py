@@ -214,6 +214,14 @@ def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
         yield _annotation(value, f"an order that leads to {value.shape}", text, "the order does not fit the value")
 
 
+def _may_be_a_part(layout: Layout, name: str, candidates: Sequence[AxisNames]) -> bool:
+    """Whether what is whole where the value comes from may be the inner part `name` here: pieces were put together
+    along another dimension, which by the layout is the axis's outer part, and which nobody has a name for."""
+    outer = name.upper()
+    place = layout.names.find(outer) if name != outer else -1
+    return place >= 0 and all(naming[place] is None for naming in candidates)
+
+
 def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator[Finding]:
     text = value.metadata_props[key]
     try:
@@ -240,7 +248,9 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         i
         for i, name in enumerate(with_whole_parts(tuple(layout.names), value.shape))
         if name not in (None, "*") and extents[i] != 1
-        if (known := {naming[i] for naming in candidates} - {None}) and name not in known
+        if (known := {naming[i] for naming in candidates} - {None})
+        and name not in known
+        and not (known == {name.upper()} and _may_be_a_part(layout, name, candidates))
     ]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
