@@ -352,3 +352,40 @@ def test_a_packed_network_is_legal_as_it_is(words: list[str]) -> None:
     assert report.verification is not None
     assert report.verification.findings == ()
     assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+
+
+# Shapes that are read of packed values
+
+
+@pytest.mark.parametrize("bounds", [{}, {"start": 1}, {"end": -1}, {"start": -3, "end": 7}])
+def test_a_known_shape_is_no_reason_to_unpack(bounds: dict[str, int]) -> None:
+    net = Net()
+    value = net.conv(net.input("x", (2, 8, 6, 10)), 8, 8)
+    net.output(net.conv(net.node("Relu", value), 8, 8))
+    net.output(net.node("Shape", value, **bounds), onnx.TensorProto.INT64)
+    legal, report = converted(net)
+    assert report.after.transposes == 2
+    assert report.cost == report.after.bytes
+    assert "Shape" not in [node.op_type for node in legal.graph.node]
+
+
+def test_what_is_priced_is_what_is_written_where_a_slice_reckons_its_bounds_from_a_shape() -> None:
+    net = Net()
+    value = net.conv(net.input("x", (1, 8, 6, 6)), 8, 8)
+    channels = net.node("Gather", net.node("Shape", value), axes(net, 1))
+    half = net.node("Div", channels, axes(net, 2))
+    part = net.node("Slice", value, axes(net, 0), half, axes(net, 1))
+    net.output(net.conv(net.node("Relu", part), 4, 8))
+    _, report = converted(net)
+    assert report.cost == report.after.bytes
+    assert len(report.conversions) == report.after.transposes == 2
+
+
+def test_a_shape_that_is_not_known_is_read_of_the_value_as_it_was() -> None:
+    net = Net()
+    value = net.conv(net.input("x", ("n", 8, 6, 10)), 8, 8)
+    net.output(net.conv(net.node("Relu", value), 8, 8))
+    net.output(net.node("Shape", value), onnx.TensorProto.INT64)
+    legal, report = converted(net)
+    assert "Shape" in [node.op_type for node in legal.graph.node]
+    assert len(report.conversions) == report.after.transposes

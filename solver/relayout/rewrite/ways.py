@@ -199,9 +199,11 @@ class SpaceWay(_Way):
 
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         axes = self._rule.outputs[index]
-        assert axes is not None
         port, _ = self._ports[True, index]
         extents = port.operand.tensor.extents
+        if axes is None:  # it lies as in the source
+            self.given[index] = Physical(value, port_dims(self._choice, port, self._form, self._rule))
+            return
         physical = Physical(value, self._root(port, axes, dims))
         value.shape = ir.Shape(dims_shape(physical.dims, extents))
         own = port_dims(self._choice, port, self._form, self._rule)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from relayout.memory_format import Extent
 from relayout.rules.reading import NoRuleError, Reading
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, position
+from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, position
 
 UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
@@ -104,10 +106,27 @@ def dynamic_quantize(node: Reading) -> Free:
 
 @row("free", "Shape")
 def shape(node: Reading) -> Free:
-    """The result has an entry per axis of the input: read back in the source's order."""
+    """Extents that are known are a constant, however the input lies. Others are read back in the source's order."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    if node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None):
+    is_part = node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None)
+    if all(isinstance(extent, int) for extent in extents):
+        wanted = extents[slice(node.integer("start", 0), node.integer("end", len(extents)))] if is_part else extents
+
+        def write(writing: SpaceWriting) -> None:
+            writing.give(0, writing.constant(f"{node.node.outputs[0].name}_known", np.array(wanted, np.int64)), ())
+
+        return Free(
+            extents,
+            (axes,),
+            (None,),
+            allows=lambda order: order == axes,
+            splits=axes,
+            zeros=axes,
+            writes=lambda _order: True,
+            write=write,
+        )
+    if is_part:
         raise NoRuleError
 
     def edit(order: Axes) -> Edit:
