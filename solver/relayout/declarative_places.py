@@ -45,7 +45,7 @@ def composite(
 def table_of(place: PlaceTable) -> BackendTable:
     """The table of one place's own backend, which goes by the name of what it extends where it adds nothing."""
     name = place.name if place.rule else place.backend
-    return BackendTable.model_construct(name=name, extends=place.backend, rule=place.rule)
+    return BackendTable.model_construct(name=name, extends=place.backend, options=place.options, rule=place.rule)
 
 
 def _nodes(selection: PlaceTable | AssignTable) -> Nodes:

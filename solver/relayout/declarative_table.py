@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     WithJsonSchema,
     model_validator,
 )
@@ -102,6 +103,7 @@ _Attribute = Annotated[
 ]
 _Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 _Extent = Annotated[int, Field(ge=0, le=1 << 48)]
+_Options = Annotated[dict[_Name, JsonValue], Field(max_length=32)]
 
 
 class _Table(BaseModel):
@@ -185,11 +187,12 @@ class _Selection(_Table):
 
 
 class PlaceTable(_Selection):
-    """One device of several: its backend, rules that it puts before it, the nodes that it takes, and what crossing in
-    or out of it costs: bytes of memory traffic for each byte, and for each tensor."""
+    """One device of several: its backend and that one's options, rules that it puts before it, the nodes that it takes,
+    and what crossing in or out of it costs: bytes of memory traffic for each byte, and for each tensor."""
 
     name: _Name
     backend: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
+    options: _Options = {}
     rule: Annotated[list[Rule], Field(max_length=256)] = []
     crossing: Annotated[float, Field(ge=0, le=1e4, strict=False)] = 1.0
     crossing_fixed: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
@@ -206,13 +209,14 @@ class AssignTable(_Selection):
 
 
 class BackendTable(_Table):
-    """A declarative backend: the backend that it extends, and the rules that it puts before it; or several places with
-    a backend each, and which nodes run where."""
+    """A declarative backend: the backend that it extends, that one's options, and the rules that it puts before it; or
+    several places with a backend each, and which nodes run where."""
 
     name: _Name
     version: Literal[1] = 1
     description: Annotated[str, Field(max_length=1024)] = ""
     extends: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
+    options: _Options = {}
     rule: Annotated[list[Rule], Field(max_length=256)] = []
     place: Annotated[list[PlaceTable], Field(max_length=16)] = []
     assign: Annotated[list[AssignTable], Field(max_length=256)] = []
@@ -223,8 +227,8 @@ class BackendTable(_Table):
         names = [each.name for each in self.place]
         if len(set(names)) < len(names):
             raise _fault("a name of its own for each place", ", ".join(names))
-        if self.place and (self.rule or "extends" in self.model_fields_set):
-            raise _fault("places, or a backend that is extended by rules: a place has rules of its own", "both")
+        if self.place and (self.rule or self.options or "extends" in self.model_fields_set):
+            raise _fault("places, or a backend that is extended: a place has options and rules of its own", "both")
         known = " or ".join(names) or "places, each in a table [[place]]"
         for name in [self.host, *(name for each in self.assign for name in each.places)]:
             if name is not None and name not in names:

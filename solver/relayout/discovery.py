@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
@@ -139,32 +140,44 @@ def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) 
     table = read_table(source) if isinstance(source, Path) else check_table(source)
     where = "inline backend" if isinstance(source, Mapping) else str(source)
     if not table.place:
-        return _extending(table, f"{where}, extends")(context)
+        return _extending(table, f"{where}, ", "extends")(context)
     from relayout.declarative_places import composite, table_of
 
-    makers = [_extending(table_of(each), f"{where}, place[{i}].backend") for i, each in enumerate(table.place)]
+    makers = [_extending(table_of(each), f"{where}, place[{i}].", "backend") for i, each in enumerate(table.place)]
     return composite(table, makers, context)
 
 
-def _extending(table: BackendTable, where: str) -> Callable[[Backend | None], Backend]:
-    """What makes the backend of a table without places, given its context. Raises BackendError at once."""
+def _extending(table: BackendTable, where: str, key: str) -> Callable[[Backend | None], Backend]:
+    """What makes the backend of a table without places, given its context. Raises BackendError at once where there is
+    no backend as `key` names it, or where that one does not take the options."""
     from relayout.declarative import DeclarativeBackend
 
+    with _blaming(f"{where}{key}", f"it extends {table.extends!r}: "):
+        found = _named(table.extends).load()
+    options = {name: value for name, value in table.options.items() if not _is_empty(value)}
+    with _blaming(f"{where}options"):
+        check_options(table.extends, found, options)
+
+    def extended(outermost: Backend) -> Backend:
+        with _blaming(f"{where}options"):
+            return _configured(found, options, table.extends, outermost)
+
+    return lambda context: DeclarativeBackend(table, extended, context)
+
+
+@contextmanager
+def _blaming(where: str, problem: str = "") -> Iterator[None]:
+    """An error inside is one at this place of a table."""
     try:
-        extended = _named(table.extends).load()
-    except BackendError as error:
+        yield
+    except RelayoutError as error:
         raise BackendError(
-            f"it extends {table.extends!r}: {error.problem}",
-            where=where,
+            f"{problem}{error.problem}",
+            where=", ".join(filter(None, [where, error.where])),
             expected=error.expected,
             found=error.found,
             hint=error.hint,
         ) from error
-
-    def make(context: Backend | None) -> Backend:
-        return DeclarativeBackend(table, lambda outermost: _configured(extended, {}, table.extends, outermost), context)
-
-    return make
 
 
 def _configured(

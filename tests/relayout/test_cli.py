@@ -831,6 +831,12 @@ def test_backends_shows_a_file_with_its_alternatives_and_their_costs(tmp_path: P
     assert "  rank 4: NHWC -> NHWC, NHWC or NCHW -> NCHW, NCHW (64 bytes more)\n" in said.out
 
 
+def test_backends_shows_the_options_that_a_file_gives(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "mine.toml").write_text('name = "mine"\nextends = "auto-nhwc"\noptions = { device = "cpu" }\n')
+    said = run("backends", tmp_path / "mine.toml")
+    assert said.out.startswith('mine: a table that extends auto-nhwc with device="cpu"\n')
+
+
 def test_a_backend_that_is_not_there_is_2(run: Run) -> None:
     assert "did you mean nhwc or nchw?" in run("backends", "nhcw").err
 

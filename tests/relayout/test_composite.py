@@ -265,6 +265,8 @@ def test_the_first_assignment_that_fits_decides() -> None:
         ({"assign": [{"places": ["cpu", "dsp"]}]}, "inline backend", "npu or cpu"),
         ({"place": [{"name": "a"}, {"name": "a"}], "assign": [], "host": "a"}, "inline backend", "a name of its own"),
         ({"extends": "nhwc"}, "inline backend", "places, or a backend"),
+        ({"options": {"device": "cpu"}}, "inline backend", "places, or a backend"),
+        ({"place": [{"name": "npu", "options": {"device": 1}}, {"name": "cpu"}]}, "place[0].options", "no options"),
         ({"place": [{"name": "npu", "backend": "none"}, {"name": "cpu"}]}, "place[0].backend", "one of"),
         ({"place": [{"name": "npu", "crossing": -1}, {"name": "cpu"}]}, "place[0].crossing", "greater than or equal"),
         ({"place": [{"name": "npu", "ops": "Conv"}, {"name": "cpu"}]}, "place[0].ops", "one of the keys backend, cro"),
@@ -277,6 +279,15 @@ def test_a_table_of_places_that_is_not_right_is_an_error_that_says_where(
         load_backend(table(**changes))
     assert where in caught.value.where
     assert expected in caught.value.expected
+
+
+def test_a_place_passes_options_to_its_backend() -> None:
+    def transposes(device: str) -> int:
+        npu = {"name": "npu", "backend": "auto-nhwc", "options": {"device": device}}
+        return legalize(network(), {"name": "board", "place": [npu]})[1].after.transposes
+
+    assert transposes("cpu") == 0
+    assert transposes("cuda") > 0
 
 
 def test_a_place_is_one_device() -> None:

@@ -351,6 +351,54 @@ def test_an_unknown_backend_to_extend_is_named_with_near_ones() -> None:
     assert "nhwc" in caught.value.hint
 
 
+OPTIONS = {"desired_layouts": {"Conv": ["NHWC", "OHWI"]}}
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json", ""])
+def test_a_table_passes_options_to_the_backend_that_it_extends(suffix: str, tmp_path: Path) -> None:
+    spec: Any = {"name": "mine", "extends": "convert-layout", "options": OPTIONS}
+    spec["rule"] = [{"op": "MaxPool", "data": "NCHW"}]
+    if suffix:
+        table, spec = spec, tmp_path / f"mine.{suffix}"
+        spec.write_text(json.dumps(table))
+    if suffix == "toml":
+        spec.write_text(
+            'name = "mine"\nextends = "convert-layout"\noptions.desired_layouts = { Conv = ["NHWC", "OHWI"] }\n'
+            '[[rule]]\nop = "MaxPool"\ndata = "NCHW"\n'
+        )
+    backend = load_backend(spec)
+    assert layouts(backend, conv()) == layouts(load_backend("convert-layout", options=OPTIONS), conv())
+    assert layouts(backend, conv()) == ["NHWC OHWI -> NHWC @ 0"]
+    assert layouts(backend, pool()) == ["NCHW -> NCHW @ 0"]
+
+
+def test_an_option_that_is_empty_is_not_given() -> None:
+    assert load_backend({"name": "mine", "extends": "nhwc", "options": {"tiles": None, "skip": []}}).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("extends", "options", "where", "expected", "found"),
+    [
+        ("auto-nhwc", {"devise": "cpu"}, "options", "of device", "devise"),
+        ("auto-nhwc", {"device": 3}, "options, device", "text", "3"),
+        ("auto-nhwc", {"device": "npu"}, "options, device", "cpu or cuda", "'npu'"),
+        ("nhwc", {"device": "cpu"}, "options", "no options", "device"),
+        ("convert-layout", {"desired_layouts": {"Conv": ["NQ"]}}, "options, desired layout of Conv", "NCHW", "NQ"),
+        ("nhwc", {"a b": 1}, "options.a b", "string should match pattern", "'a b'"),
+        ("nhwc", {str(n): 1 for n in range(33)}, "options", "at most 32 items", "'0': 1"),
+        ("nhwc", ["device"], "options", "a valid dictionary", "['device']"),
+    ],
+)
+def test_an_option_that_the_extended_backend_does_not_take_is_an_error_that_says_where(
+    extends: str, options: Any, where: str, expected: str, found: str
+) -> None:
+    with pytest.raises(BackendError) as caught:
+        load_backend({"name": "mine", "extends": extends, "options": options})
+    assert caught.value.where == f"inline backend, {where}"
+    assert expected in caught.value.expected
+    assert found in caught.value.found
+
+
 def test_a_request_can_extend_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("base.toml").write_text('name = "base"\n')

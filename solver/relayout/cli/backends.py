@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -79,7 +80,9 @@ def _first_line(backend: Backend | type[Backend]) -> str:
 
     if isinstance(backend, DeclarativeBackend):
         table = backend.table
-        return table.description or f"a table that extends {table.extends}"
+        options = ", ".join(f"{name}={json.dumps(value)}" for name, value in table.options.items())
+        extends = f"a table that extends {table.extends}{f' with {options}' if options else ''}"
+        return table.description or extends
     found = backend if isinstance(backend, type) else type(backend)
     return (inspect.getdoc(found) or "").partition("\n")[0]
 
