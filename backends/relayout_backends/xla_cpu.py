@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend import Backend, Implementation, rank_of
+from relayout.backend import PLACE_KEY, Backend, Implementation, rank_of
 from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.layout import Layout
 from relayout.tensors import relaid
@@ -62,11 +62,11 @@ class XlaCpu(Backend):
             return (call.implementation(node),)
         return super().implementations(node)
 
-    def finish(self, model: ir.Model) -> bool:
+    def finish(self, model: ir.Model, place: str = "") -> bool:
         """Turn the constants, now that all else is decided: a constant costs nothing in any order."""
         turned: dict[ir.Value, list[ir.Node]] = {}
         for node in model.graph.all_nodes():
-            if _reads_column_major(node):
+            if _reads_column_major(node, place):
                 constant = node.inputs[1]
                 assert constant is not None
                 turned.setdefault(constant, []).append(node)
@@ -77,18 +77,20 @@ class XlaCpu(Backend):
         return bool(turned)
 
 
-def _reads_column_major(node: ir.Node) -> bool:
-    """Whether `node` is a dot with a constant on its right that such dots alone read."""
+def _reads_column_major(node: ir.Node, place: str) -> bool:
+    """Whether `node` is a dot with a constant on its right that such dots alone read, all of them at `place`."""
     constant = node.inputs[1] if len(node.inputs) > 1 else None
     if constant is None or constant.const_value is None or rank_of(constant) != 2:
         return False
     if constant.is_graph_input() or constant.is_graph_output():
         return False
-    return all(n == 1 and user.inputs[0] is not constant and _is_dot(user) for user, n in constant.uses())
+    return all(n == 1 and user.inputs[0] is not constant and _is_dot(user, place) for user, n in constant.uses())
 
 
-def _is_dot(node: ir.Node) -> bool:
+def _is_dot(node: ir.Node, place: str) -> bool:
     """Whether `node` contracts its right operand's first axis, and can be written with the operand transposed."""
+    if place and node.metadata_props.get(PLACE_KEY) != place:
+        return False
     if node.domain not in _ONNX or node.op_type not in ("MatMul", "Gemm") or node.attributes.get_int("transB", 0) == 1:
         return False
     opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1

@@ -28,7 +28,23 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-__all__ = ["Backend", "Implementation", "Reordering", "TensorType", "axis_count", "load_backend", "rank_of"]
+__all__ = [
+    "PLACE_KEY",
+    "WRITTEN_KEY",
+    "Backend",
+    "Implementation",
+    "Reordering",
+    "TensorType",
+    "axis_count",
+    "load_backend",
+    "rank_of",
+]
+
+PLACE_KEY = "relayout.place"
+"""The metadata of a node that says where it runs."""
+
+WRITTEN_KEY = "relayout.written_at"
+"""The metadata of a node that the source does not have: the place for which it was written, and which takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +186,12 @@ class Backend:
         """What it costs to bring a tensor of `nbytes` from one place to another, in bytes of memory traffic."""
         return 2 * nbytes
 
-    def finish(self, model: ir.Model) -> bool:
+    def finish(self, model: ir.Model, place: str = "") -> bool:
         """Change a legal model, in place, where the target does in one go what are several nodes, or wants constants in
         an order of its own; whether anything changed.
 
-        Inputs, outputs and numbers stay what they are. Here: nothing.
+        Inputs, outputs and numbers stay what they are. `place`: this backend is that of one device among others, and
+        only the nodes that run there, which their metadata `PLACE_KEY` says, are its own. Here: nothing.
         """
         return False
 

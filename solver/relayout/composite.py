@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from relayout.answers import ask
-from relayout.backend import Backend, Implementation, TensorType
+from relayout.backend import PLACE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType
 from relayout.errors import BackendError
 from relayout.layout import Layout
 
@@ -121,8 +121,18 @@ class Composite(Backend):
     def supports(self, node: ir.Node) -> bool:
         return bool(self.able(node))
 
+    def finish(self, model: ir.Model, place: str = "") -> bool:
+        """Each place finishes its own part."""
+        changed = [backend.finish(model, name) for name, backend in self._at.items()]
+        return any(changed)
+
     def able(self, node: ir.Node) -> dict[str, int]:
-        """The places that may run `node`, and what that costs there beyond what the place's own backend says."""
+        """The places that may run `node`, and what that costs there beyond what the place's own backend says.
+
+        What was written for a place, in operators that nobody assigned, stays there."""
+        told = node.metadata_props.get(PLACE_KEY)
+        if told in self._places and told == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in _ANYWHERE:
+            return {told: 0}
         wanted = next((a.places for a in self._assignments if a.nodes(node)), dict.fromkeys(self._places, 0))
         found = {
             name: wanted[name]

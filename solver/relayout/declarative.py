@@ -79,6 +79,12 @@ class DeclarativeBackend(Backend):
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         return self._extended.conversion(tensor, source, target)
 
+    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
+        return self._extended.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
+
+    def finish(self, model: ir.Model, place: str = "") -> bool:
+        return self._extended.finish(model, place)
+
     def supports(self, node: ir.Node) -> bool:
         return self._extended.supports(node)
 

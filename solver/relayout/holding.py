@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relayout.arrivals import Arrivals
+from relayout.backend import PLACE_KEY
 from relayout.errors import InternalError
 from relayout.memory_format import Order
 from relayout.prices import Prices
@@ -13,9 +14,6 @@ from relayout.requirements import Requirements
 from relayout.views import Tensor
 
 __all__ = ["PLACE_KEY", "Held", "Touch", "hold_tensors", "settle_places"]
-
-PLACE_KEY = "relayout.place"
-"""The metadata of a node that says where it runs."""
 
 
 @dataclass(frozen=True, slots=True)

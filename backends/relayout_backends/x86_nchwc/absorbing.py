@@ -13,11 +13,14 @@ from relayout.tensors import AbsentTensor
 from relayout_backends.x86_nchwc.blocks import BLOCK_KEY, CHANNELS_KEY, DOMAIN
 from relayout_backends.x86_nchwc.shapes import constant, numbers
 
-__all__ = ["Affine", "Channels", "Vector", "activation_of", "affine_of", "has_data"]
+__all__ = ["ACTIVATIONS", "Affine", "Channels", "Vector", "activation_of", "affine_of", "has_data"]
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 Affine = tuple[Vector | None, Vector | None]
 """A factor and an offset for each channel, in the blocks' order; None for no change."""
+
+ACTIVATIONS = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+"""The operators that a blocked convolution may do as its last."""
 
 _LOWEST, _HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 

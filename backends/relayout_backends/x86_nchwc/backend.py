@@ -84,8 +84,6 @@ class X86Nchwc(Backend):
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         return reordering(tensor, source, target, self.blocks)
 
-    def finish(self, model: ir.Model) -> bool:
+    def finish(self, model: ir.Model, place: str = "") -> bool:
         """Let the blocked convolutions of a legal model do what follows them, as onnxruntime lets its own."""
-        count = len(model.graph)
-        fuse(model)
-        return len(model.graph) < count
+        return fuse(model, place)

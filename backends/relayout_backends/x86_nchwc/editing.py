@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from relayout.backend import PLACE_KEY
+
 __all__ = ["Editing", "is_view", "only_reader", "reshape_of", "same_shape", "sources"]
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
@@ -39,12 +41,21 @@ def only_reader(value: ir.Value) -> ir.Node | None:
 
 
 class Editing:
-    """A graph that is being edited; it knows every name that is taken."""
+    """A graph that is being edited; it knows every name that is taken, and whether anything was `changed`.
 
-    def __init__(self, graph: ir.Graph) -> None:
+    `place`: only what runs there is edited.
+    """
+
+    def __init__(self, graph: ir.Graph, place: str = "") -> None:
         self.graph = graph
+        self.changed = False
+        self._place = place
         self._names = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value}
         self._names.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
+
+    def is_own(self, node: ir.Node) -> bool:
+        """Whether `node` runs at the place whose nodes are edited."""
+        return not self._place or node.metadata_props.get(PLACE_KEY) == self._place
 
     def name(self, stem: str) -> str:
         """A name that begins with `stem` and that no value has."""
@@ -65,6 +76,9 @@ class Editing:
 
     def insert(self, node: ir.Node, before: ir.Node, shape: ir.Shape, like: ir.Value, stem: str) -> ir.Value:
         """Enter `node` before another; its result has this shape, and the type of `like`."""
+        if self._place:
+            node.metadata_props[PLACE_KEY] = self._place
+        self.changed = True
         made = node.outputs[0]
         made.name, made.type, made.shape = self.name(stem), like.type, shape
         self.graph.insert_before(before, node)
@@ -98,19 +112,21 @@ class Editing:
         """Remove nodes that are read no more, and the constants that nobody else reads."""
         constants = [value for node in nodes for value in node.inputs if value is not None and value.is_initializer()]
         self.graph.remove(nodes, safe=True)
+        self.changed = True
         for value in constants:
             if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
                 self.graph.initializers.pop(str(value.name), None)
 
     def drop_idle_views(self) -> None:
         """Let readers read what a view of a view comes back to, and remove the views that nobody reads then."""
-        views = [node for node in self.graph if is_view(node)]
+        views = [node for node in self.graph if is_view(node) and self.is_own(node)]
         for node in views:
             result = node.outputs[0]
             source = next((source for source in sources(result)[1:] if same_shape(source, result)), None)
             if source is None:
                 continue
             if not result.is_graph_output():
+                self.changed = self.changed or bool(result.uses())
                 ir.convenience.replace_all_uses_with(result, source)
             elif source.producer() is not None and not source.is_graph_output():
                 self.replace(result, source, [node])

@@ -8,6 +8,7 @@ go into the kernel and the bias, one value is added before the activation, and t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,20 +25,25 @@ from relayout_backends.x86_nchwc.shapes import constant, numbers
 __all__ = ["fuse"]
 
 
-def fuse(model: ir.Model) -> None:
-    """Let each blocked convolution of `model` do what follows it and is read by nobody else."""
-    editing = Editing(model.graph)
+def fuse(model: ir.Model, place: str = "") -> bool:
+    """Let each blocked convolution of `model` do what follows it and is read by nobody else; whether any did.
+
+    `place`: only those that run there, and only what follows them there (see `relayout.backend.PLACE_KEY`).
+    """
+    editing = Editing(model.graph, place)
     _grow_chains(editing)
     scale_by_convolutions(editing)
     editing.drop_idle_views()
     _grow_chains(editing)
     editing.drop_idle_views()
+    return editing.changed
 
 
 def _grow_chains(editing: Editing) -> None:
     for node in list(editing.graph):
-        if node.graph is editing.graph and node.domain == DOMAIN and node.op_type == "Conv":
-            chain = _Chain(node)
+        is_convolution = node.domain == DOMAIN and node.op_type == "Conv"
+        if node.graph is editing.graph and is_convolution and editing.is_own(node):
+            chain = _Chain(node, editing.is_own)
             chain.grow()
             if chain.done:
                 _write(editing, chain)
@@ -48,6 +54,7 @@ class _Chain:
     """A convolution and the operators after it that it can do itself, `done`, the last of which makes `end`."""
 
     convolution: ir.Node
+    is_own: Callable[[ir.Node], bool]
     done: list[ir.Node] = field(default_factory=list)
     factor: Vector | None = None
     offset: Vector | None = None
@@ -75,7 +82,9 @@ class _Chain:
         value = self.result
         while not self.activation and "activation" not in self.convolution.attributes:
             node = only_reader(value)
-            if node is None or node.graph is not self.convolution.graph or not self._can_show(node.outputs[0]):
+            if node is None or node.graph is not self.convolution.graph or not self.is_own(node):
+                return
+            if not self._can_show(node.outputs[0]):
                 return
             if is_view(node):
                 views.append(node)

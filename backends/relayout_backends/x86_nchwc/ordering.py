@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relayout_backends.x86_nchwc.absorbing import ACTIVATIONS
 from relayout_backends.x86_nchwc.costs import turning
-from relayout_backends.x86_nchwc.shapes import constant, volume
+from relayout_backends.x86_nchwc.shapes import constant, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,7 +26,19 @@ def order_cost(node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritt
         return traffic + _turned_inside(node, axes)
     if node.op_type == "MatMul" and is_rewritten:
         return traffic + _turned_product(node)
+    if node.op_type in ACTIVATIONS and len(set(axes)) == len(axes) and _follows_blocks(node):
+        return traffic + 1
     return traffic
+
+
+def _follows_blocks(node: ir.Node) -> bool:
+    """Whether an activation comes after what may be a blocked convolution, which does it then: where all else costs the
+    same, it is blocked too."""
+    data = node.inputs[0]
+    producer = data.producer() if data is not None else None
+    if producer is not None and producer.op_type == "BatchNormalization" and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    return producer is not None and producer.op_type == "Conv" and is_float_image(data) and is_known(producer.inputs[1])
 
 
 def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:

@@ -40,8 +40,13 @@ def global_pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
 
 
 def plain_penalty(node: ir.Node) -> int:
-    """What `node` costs beyond its blocked way where it is plain: pools are slower then, the others are not."""
+    """What `node` costs beyond its blocked way where it is plain: pools are slower then, the others are not.
+
+    A normalization goes into a blocked convolution before it: where all else costs the same, it is blocked too.
+    """
     data = node.inputs[0]
+    if node.op_type == "BatchNormalization":
+        return 1
     return 4 * POOL * volume(data, range(4)) if data is not None and node.op_type.endswith("Pool") else 0
 
 

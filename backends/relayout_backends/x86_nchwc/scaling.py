@@ -24,7 +24,8 @@ def scale_by_convolutions(editing: Editing) -> None:
     if block is None:
         return
     for node in list(editing.graph):
-        if node.domain == "" and node.op_type in ("Add", "Sub", "Mul", "Div") and len(node.inputs) == 2:
+        scales = node.domain == "" and node.op_type in ("Add", "Sub", "Mul", "Div") and len(node.inputs) == 2
+        if scales and editing.is_own(node):
             _replace(editing, node, block)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from relayout.holding import PLACE_KEY
+from relayout.backend import PLACE_KEY, WRITTEN_KEY
 from relayout.rewrite.rewriter import replace_inside
 from relayout.rewrite.workshop import Workshop
 from relayout.views import captured_values
@@ -89,11 +89,10 @@ def _spread(
     """Let an added node run at these places, each reader reading what is at its own, or else at the first. What the
     graph gives is the node itself."""
     home = next((place for place in given if place in places), places[0])
-    _note(node, home, readers)
-    at = {place: node if place == home else _twin(shop, node) for place in places}
+    at = {place: node if place == home else _twin(shop, node) for place in dict.fromkeys((home, *places))}
     for place, twin in at.items():
-        if twin is not node:
-            _note(twin, place, readers)
+        _note(twin, place, readers)
+        twin.metadata_props[WRITTEN_KEY] = place
     for index, value in enumerate(node.outputs):
         for place, those in list(readers.get(value, {}).items()):
             nearest = at.get(place, at[places[0]])
