@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from graphs import Net, assert_same_numbers
+from outcomes import checked
 from writing import OneNode
 
 from relayout.answers import ask
@@ -144,3 +146,16 @@ def test_the_shape_of_a_blocked_value_is_a_constant() -> None:
 def test_a_block_is_not_sliced(start: int, end: int, step: int) -> None:
     node, _ = sliced(draw(1, 2 * BLOCK, 3, 3), 1, start, end, step)
     assert refused(node)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_constant_is_concatenated_where_nothing_is_in_blocks(computed: bool) -> None:
+    net = Net()
+    value = net.conv(net.input("x", (1, 2 * BLOCK, 6, 6)), 2 * BLOCK, 2 * BLOCK)
+    constant = net.weight(1, BLOCK, 6, 6)
+    value = net.node("Concat", value, net.node("Neg", constant) if computed else constant, axis=1)
+    net.output(net.conv(net.node("Relu", value), 3 * BLOCK, 2 * BLOCK))
+    model = net.model()
+    legal, _ = checked(model, "x86-nchwc")
+    assert [node.domain for node in legal.graph.node if node.op_type == "Conv"] == ["com.microsoft.nchwc"] * 2
+    assert_same_numbers(model, legal)

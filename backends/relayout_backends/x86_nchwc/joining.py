@@ -26,9 +26,14 @@ _CHANNELS = 1
 
 
 def concatenation(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """Concat: only the last operand may end within a block, or padding would end up in between."""
+    """Concat: only the last operand may end within a block, or padding would end up in between.
+
+    A constant among the operands has no letters of its own that would say which of its axes are channels.
+    """
     axis = node.attributes.get_int("axis", 0) % 4
     extents = [_extent(value, axis) for value in node.inputs]
+    if any(_is_constant(value) for value in node.inputs):
+        return None
     if None in extents or any(extent % blocks.size for extent in extents[:-1] if extent is not None):
         return None
 
@@ -110,6 +115,14 @@ def _way(node: ir.Node, blocks: Blocks, blocked: Sequence[int], rewrite: Any) ->
         blocks.layout if index in blocked else Layout.any(rank_of(value)) for index, value in enumerate(node.inputs)
     ]
     return Implementation(tuple(inputs), (blocks.layout,) * len(node.outputs), rewrite=rewrite, pads=True)
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is stored, or hangs on what is stored alone."""
+    producer = value.producer() if value is not None else None
+    if value is None or producer is None:
+        return value is None or value.const_value is not None or value.is_initializer()
+    return producer.op_type == "Constant" or (bool(producer.inputs) and all(map(_is_constant, producer.inputs)))
 
 
 def _extent(value: ir.Value | None, axis: int) -> int | None:
