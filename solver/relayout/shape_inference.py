@@ -18,7 +18,7 @@ from relayout.operator_schema import has_body
 from relayout.tensor_types import is_absent
 from relayout.tensors import AbsentTensor
 
-__all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "subgraphs_of", "without_weights"]
+__all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
 
 LARGEST_KEPT = 1024
 STAND_IN = "relayout.absent"
@@ -82,12 +82,12 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
-        if not _is_onnx_to_blame(str(error), proto):
+        if not is_onnx_to_blame(str(error), proto):
             raise _contradiction(str(error), proto.graph.name) from error
     return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
 
 
-def _is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
+def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
     """A fault in the body that ONNX itself gives an operator: MeanVarianceNormalization's is refused at opset 13."""
     culprit = _CULPRIT.search(message)
     if culprit is None or message.count("Inference error(s)") < 2:

@@ -45,9 +45,10 @@ MaxPool <kernel_shape, strides, data_layout> (X) => (Y) {
     Y = Transpose <perm = [0,2,3,1]> (Yn) }"""
 
 
-def model_of(text: str, weights: dict[str, np.ndarray] | None = None) -> ir.Model:
+def model_of(text: str, weights: dict[str, np.ndarray] | None = None, *, opset: int = 20) -> ir.Model:
     """The model that `text` writes; weights are inputs in the text and become constants."""
     proto = onnx.parser.parse_model(f"{HEADER} {text}")
+    proto.opset_import[0].version = opset
     for name, data in (weights or {}).items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
         (entry,) = [entry for entry in proto.graph.input if entry.name == name]
@@ -363,3 +364,40 @@ def test_bodies_of_branches_are_verified_too() -> None:
 
 def test_the_same_model_gives_the_same_verification() -> None:
     assert verify(raw(), "nhwc", against=legal()) == verify(raw(), "nhwc", against=legal())
+
+
+# What is sound, and was taken for a fault
+
+
+def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:
+    one, other = "then () => (float[2] t) { t = Neg (x) }", "other () => (float[2] o) { o = Abs (x) }"
+    branches = f"<then_branch = {one}, else_branch = {other}>"
+    model = model_of(f"net (bool c, float[2] x) => (float[2] y) {{ y = If (c) {branches} }}")
+    verification = verify(model, against=model)
+    assert verification.numeric is not None
+    assert verification.numeric.runtime == "onnxruntime"
+
+
+def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:
+    model = model_of("net (float[2,3,4,5] x) => (float[2,3,4,5] y) { y = MeanVarianceNormalization (x) }")
+    assert verify(model, against=model).passed
+
+
+def test_before_opset_13_softmax_works_on_all_axes_from_its_own_on() -> None:
+    text = "net (float[1,2,6,1] x, float[3,2,1,1] w) => (y) {{ c = Conv (x, w)  t = Transpose <perm = {}> (c)  {} }}"
+    whole = "[s] y = LogSoftmax <axis = 1> (t)"
+    parts = "[s] l = LogSoftmax <axis = {}> (t)  y = Transpose <perm = [0,2,1,3]> (l)"
+    original = model_of(text.format("[0,2,3,1]", whole), opset=9)
+    for axis, passed in ((2, True), (3, False)):
+        model = model_of(text.format("[0,3,2,1]", parts.format(axis)), opset=9)
+        annotate(model, "l", order="0,2,1,3")
+        assert verify(model, against=original).passed == passed
+
+
+def test_the_name_of_an_axis_ends_where_it_is_reduced_to_extent_1() -> None:
+    model = model_of(
+        "net (float[5,4,6,4] x) => (y) { r = ReduceL1 <axes = [3,1]> (x)  y = LRN <size = 3> (r) }", opset=11
+    )
+    annotate(model, "x", order="0,3,2,1")
+    model.graph.inputs[0].metadata_props["relayout.layout"] = "NWHC"
+    assert verify(model).passed

@@ -235,7 +235,7 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
         return
     # The declared layout of an input is what derivation starts from; readers may still take it for something else.
-    namings = derivation.candidates(value) if key == LAYOUT else []
+    namings = [*derivation.candidates(value), *_said(value)] if key == LAYOUT else []
     candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     extents = _extents(value)
     if not candidates or value.shape is None or layout.rank != len(extents):
@@ -255,6 +255,15 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
         yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
+
+
+def _said(value: ir.Value) -> Iterator[AxisNames]:
+    """What the operators that make and read the value take its axes to be, also those that do not hand it on."""
+    maker = value.producer()
+    ends = [(maker, "result", maker.outputs.index(value))] if maker is not None else []
+    for node, side, n in (*ends, *((reader, "input", n) for reader, n in value.uses())):
+        if (names := own_names(node, side, n)) is not None:
+            yield names
 
 
 def _annotation(value: ir.Value, expected: str, found: str, message: str) -> Finding:

@@ -103,15 +103,19 @@ def _check_results(
 
 
 def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
-    """Names for the axes of graph inputs that do not depend on how these lie: `x.1` is axis 1 of the original's x."""
+    """Names for the axes of graph inputs that do not depend on how these lie: `x.1` is axis 1 of the original's x.
+
+    Axes of extent 1 have none, for they may stand anywhere.
+    """
     places: dict[ir.Value, AxisNames] = {}
     for value in fed(model):
-        if value.shape is not None:
-            axes = (arrangement_of(value) or whole(range(len(value.shape)))).axes
-            places[value] = tuple(f"{value.name}.{axis}" if axis is not None else None for axis in axes)
-    return {
-        value: names for value, names in places.items() if value.shape is not None and len(names) == len(value.shape)
-    }
+        if value.shape is None:
+            continue
+        axes = (arrangement_of(value) or whole(range(len(value.shape)))).axes
+        if len(axes) == len(value.shape):
+            named_axes = zip(axes, value.shape, strict=True)
+            places[value] = tuple(f"{value.name}.{a}" if a is not None and e != 1 else None for a, e in named_axes)
+    return places
 
 
 def _by_name(model: ir.Model) -> dict[str, ir.Node]:
@@ -158,6 +162,8 @@ def _axis(name: str, names: AxisNames) -> str:
 
 
 _ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", "Softmax", "Split", "TopK"})
+# Before opset 13 they work on the axis and all that follow it as one.
+_FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 # They may work on whole blocks of an axis.
 _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
 
@@ -177,6 +183,8 @@ def _numbered_axes(node: ir.Node, derivation: Derivation) -> Counter[str] | None
     if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
         return None
     named_axes = {axis % len(made) for axis in axes}
+    if node.op_type in _FLATTENING and node.graph is not None and node.graph.opset_imports.get("", 13) < 13:
+        named_axes = set(range(min(named_axes), len(made)))
     if any(made[axis] is None and (node.op_type in _IN_BLOCKS or _extent(value, axis) != 1) for axis in named_axes):
         return None
     # An axis of extent 1 may stand anywhere.
