@@ -12,6 +12,8 @@ from outcomes import checked
 
 import relayout
 from relayout import Layout, Report, load_backend
+from relayout.model_io import read_model, to_json
+from relayout.tensors import apply_step
 
 Desired = Mapping[str, Sequence[str]]
 PACKED: Desired = {"Conv": ["NCHW4c", "OIHW4i4o"]}
@@ -389,3 +391,30 @@ def test_a_shape_that_is_not_known_is_read_of_the_value_as_it_was() -> None:
     legal, report = converted(net)
     assert "Shape" in [node.op_type for node in legal.graph.node]
     assert len(report.conversions) == report.after.transposes
+
+
+# Weights that stay at home
+
+
+@pytest.mark.parametrize("words", [["NCHW4c", "OIHW4o"], ["NCHW16c", "OIHW16i16o"]])
+def test_weights_that_stay_at_home_are_packed_by_their_transforms(words: list[str]) -> None:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", (1, 16, 6, 6)), 16, 32))
+    net.output(net.node("Mul", net.conv(value, 32, 32), net.weight(32, 1, 1)))
+    model = net.model()
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    graph = to_json(read_model(model))
+    for constant in graph["constants"]:
+        del constant["data"]
+    answer, _ = relayout.legalize(graph, "convert-layout", desired_layouts={"Conv": words})
+    legal, _ = relayout.legalize(model, "convert-layout", desired_layouts={"Conv": words})
+    packed = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in legal.graph.initializer}
+    relaid = [constant for constant in answer["constants"] if "transform" in constant]
+    assert sorted(constant["shape"] for constant in relaid) == sorted(
+        list(array.shape) for array in packed.values() if array.ndim > 3
+    )
+    for constant in relaid:
+        array = stored[constant["name"]]
+        for step in constant["transform"]:
+            array = apply_step(array, step)
+        np.testing.assert_array_equal(array, packed[constant["name"]])
