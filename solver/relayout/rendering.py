@@ -122,6 +122,8 @@ def _summary(report: Report) -> Table:
     before, after = report.before, report.after
     table.add_row("transposes", str(before.transposes), str(after.transposes))
     table.add_row("MB moved", _megabytes(before.bytes), _megabytes(after.bytes))
+    if before.reorders or after.reorders:
+        table.add_row("reorders", str(before.reorders), str(after.reorders))
     table.add_row("nodes", str(before.nodes), str(after.nodes), end_section=True)
     table.add_row("status", "", report.status)
     if report.cost is not None:

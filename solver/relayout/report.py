@@ -46,11 +46,15 @@ class _Record(BaseModel):
 
 
 class Totals(_Record):
-    """What a graph spends on layouts: its nodes, the transposes that run on data, and the bytes they read and write."""
+    """What a graph spends on layouts: its nodes, the transposes that run on data, and the bytes they read and write.
+
+    `reorders` are operators of onnxruntime's own that do the same to and from blocks; `bytes` are of transposes alone.
+    """
 
     nodes: int = Field(ge=0)
     transposes: int = Field(ge=0)
     bytes: int = Field(ge=0)
+    reorders: int = Field(default=0, ge=0)
 
 
 class RequiredBy(_Record):
@@ -115,8 +119,8 @@ class Conversion(_Record):
     """One change of a value's format in the legal model, with who made the value and who requires the change.
 
     `kind` is how: a `transpose`, with Reshapes and a Pad where the format asks for them; a `pad` that fills up or crops
-    and moves nothing else; the backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. Only
-    transposes are counted in the totals.
+    and moves nothing else; the backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. The totals
+    count the bytes of transposes only.
     Where the report explains, `saved` is what is saved where nobody in `required_by` asks for the change, and `reasons`
     are the single requirements behind it, those that save most first.
     """

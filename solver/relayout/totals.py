@@ -17,8 +17,11 @@ _RANDOM = frozenset(
 )
 
 
+_REORDERS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.nchwc", "ReorderOutput")})
+
+
 def totals(model: ir.Model, dims: Mapping[str, int]) -> Totals:
-    """Count the nodes, the transposes that run on data, and the bytes that these read and write.
+    """Count the nodes, the transposes that run on data, the bytes that these read and write, and onnxruntime's reorders.
 
     Subgraphs count. Constants, and what is computed from constants only, do not run, so they do not count. A body of a
     `relayout::` function says what an operator means and does not count; any other local function counts as often as it
@@ -30,7 +33,8 @@ def totals(model: ir.Model, dims: Mapping[str, int]) -> Totals:
     transposes = data_transposes(flat)
     moved = sum(_moved_bytes(node, elements) for node in transposes)
     nodes = sum(1 for node in flat.graph.all_nodes() if node.op_type != "Constant")
-    return Totals(nodes=nodes, transposes=len(transposes), bytes=2 * moved)
+    reorders = sum(1 for node in flat.graph.all_nodes() if (node.domain, node.op_type) in _REORDERS)
+    return Totals(nodes=nodes, transposes=len(transposes), bytes=2 * moved, reorders=reorders)
 
 
 def data_transposes(model: ir.Model) -> list[ir.Node]:

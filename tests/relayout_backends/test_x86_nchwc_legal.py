@@ -11,6 +11,7 @@ import pytest
 from graphs import Net
 
 import relayout
+from relayout.rendering import render_text
 from relayout_backends.x86_nchwc import X86Nchwc
 from relayout_backends.x86_nchwc.blocks import DOMAIN, probe
 
@@ -135,6 +136,15 @@ def test_a_network_keeps_its_numbers(network: Network) -> None:
     assert verification.findings == ()
     assert verification.numeric is not None
     assert verification.numeric.status == "compared"
+
+
+@pytest.mark.parametrize("network", [gated, channels_last, dynamic], ids=lambda n: n.__name__)
+def test_the_totals_count_reorders_apart_from_transposes(network: Network) -> None:
+    legal, report = relayout.legalize(network(), X86Nchwc())
+    assert report.before.reorders == 0
+    assert report.after.reorders + report.after.transposes == reorders(legal)
+    assert report.after.reorders == sum(conversion.kind == "reorder" for conversion in report.conversions)
+    assert ("reorders" in render_text(report)) == (report.after.reorders > 0)
 
 
 @pytest.mark.parametrize(("network", "most"), [(residual, 0), (gated, 4), (channels_last, 1), (dynamic, 1)])

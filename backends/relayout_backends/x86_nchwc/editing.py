@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend import PLACE_KEY
+from relayout.backend import PLACE_KEY, WRITTEN_KEY
 
 __all__ = ["Editing", "is_view", "only_reader", "reshape_of", "same_shape", "sources"]
 
@@ -77,7 +77,7 @@ class Editing:
     def insert(self, node: ir.Node, before: ir.Node, shape: ir.Shape, like: ir.Value, stem: str) -> ir.Value:
         """Enter `node` before another; its result has this shape, and the type of `like`."""
         if self._place:
-            node.metadata_props[PLACE_KEY] = self._place
+            node.metadata_props.update({PLACE_KEY: self._place, WRITTEN_KEY: self._place})
         self.changed = True
         made = node.outputs[0]
         made.name, made.type, made.shape = self.name(stem), like.type, shape
