@@ -21,7 +21,7 @@ _REORDERS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.
 
 
 def totals(model: ir.Model, dims: Mapping[str, int]) -> Totals:
-    """Count the nodes, the transposes that run on data, the bytes that these read and write, and onnxruntime's reorders.
+    """Count the nodes, the transposes that run on data, the bytes that they read and write, and onnxruntime's reorders.
 
     Subgraphs count. Constants, and what is computed from constants only, do not run, so they do not count. A body of a
     `relayout::` function says what an operator means and does not count; any other local function counts as often as it
