@@ -12,7 +12,7 @@ from graphs import Net, assert_same_numbers, random_feeds, run
 from outcomes import checked, operators
 from random_blocks import TO_CHANNELS, block_chain, reshape, space_to_channels
 
-from relayout import legalize
+from relayout import legalize, verify
 from relayout.cost import Scale
 
 BACKENDS = "onnx canonical opencl nchw nhwc convert-layout auto-nhwc tpu x86-nchwc xla-cpu".split()
@@ -245,6 +245,13 @@ def test_random_chains_compute_the_same_and_never_cost_more(seed: int) -> None:
     assert backend != "onnx" or objective != "transposes" or report.after.transposes <= report.before.transposes
     again = legalize(legal, backend, objective=objective)[1]
     assert (again.after.transposes, again.after.bytes) == (report.after.transposes, report.after.bytes)
+
+
+@pytest.mark.parametrize("seed", [20, 31, 44, 50, 55, 78, 83, 97])
+def test_what_is_legalized_again_still_says_how_it_lies_beside_the_first_source(seed: int) -> None:
+    model = block_chain(seed)
+    legal, _ = legalize(legalize(model, "nhwc")[0], "onnx")
+    assert [finding for finding in verify(legal, against=model).findings if finding.severity == "error"] == []
 
 
 @pytest.mark.parametrize("objective", ["bytes", "transposes"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from itertools import chain
+from math import prod
+
 import onnx_ir as ir
 
 from relayout.choices import in_source
 from relayout.layout import Layout
-from relayout.memory_format import Atom
+from relayout.memory_format import Atom, Extent, Order, View
 from relayout.paths import Dims
-from relayout.rules import Axes
 
-__all__ = ["annotate", "noted_order"]
+__all__ = ["annotate", "noted_view"]
 
 ORDER_KEY = "relayout.order"
 ATOMS_KEY = "relayout.atoms"
@@ -18,28 +21,72 @@ ATOMS_KEY = "relayout.atoms"
 as axis:inner:outer."""
 LAYOUT_KEY = "relayout.layout"
 
+_ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 
-def annotate(value: ir.Value, own: Dims, earlier: Axes, layout: Layout | None) -> None:
-    """Say that `value` has these dimensions of its source's axes. `earlier` is the order that the source's value was
-    said to have already: the two are one after the other."""
+
+def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> None:
+    """Say that `value` has these dimensions of its source's axes, of which there are `rank`. `earlier` is what the
+    source's value was said to be of a source of its own: the two are one after the other."""
     for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY):
         value.metadata_props.pop(key, None)
-    laid = tuple(tuple(Atom(earlier[a.axis], a.inner, a.outer) for a in group) for group in own)
-    if laid == in_source(len(earlier)):
+    laid = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
+    groups = [group for group in laid if group is not None]
+    if len(groups) < len(laid) or laid == in_source(rank if earlier is None else len(earlier.root_extents)):
         return
-    if all(len(group) == 1 and group[0].is_whole for group in laid):
-        value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in laid)
+    if all(len(group) == 1 and group[0].is_whole for group in groups):
+        value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
-        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in laid)
+        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in groups)
     if layout is not None and layout.rank == len(own):
         value.metadata_props[LAYOUT_KEY] = str(layout)
 
 
-def noted_order(value: ir.Value, rank: int) -> Axes | None:
-    """The order that an earlier run noted; None where there is none, or what is there is none of ours."""
-    axes = value.metadata_props.get(ORDER_KEY, "").split(",")
-    order = tuple(int(axis) for axis in axes if axis.isdecimal())
-    return order if sorted(order) == list(range(rank)) and len(axes) == rank else None
+def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
+    """What an earlier run noted of the value, as a view of the source that it had; None where there is nothing, what is
+    there is none of ours, or the source's extents do not follow from the value's."""
+    groups = _noted(value.metadata_props.get(ORDER_KEY) or value.metadata_props.get(ATOMS_KEY, ""))
+    if groups is None or len(groups) != len(extents):
+        return None
+    atoms = sorted(chain.from_iterable(groups))
+    ends: dict[int, Extent] = {}
+    reached = dict.fromkeys(range(len({atom.axis for atom in atoms})), 1)
+    for atom in atoms:
+        if reached.get(atom.axis) != atom.inner:
+            return None
+        reached[atom.axis] = atom.outer
+    if any(reached.values()):
+        return None
+    for group, extent in zip(groups, extents, strict=True):
+        closed = prod(atom.outer // atom.inner for atom in group if atom.outer)
+        for atom in group:
+            if group == (atom,) and atom.is_whole:
+                ends[atom.axis] = extent
+            elif not atom.outer:
+                # What is left of a dimension beside the atoms whose ends are known, if that is one atom.
+                alone = isinstance(extent, int) and sum(not other.outer for other in group) == 1
+                ends[atom.axis] = extent // closed * atom.inner if alone else None  # type: ignore[operator]
+    return View.of(groups, extents, tuple(ends[axis] for axis in range(len(ends))))
+
+
+def _noted(text: str) -> Dims | None:
+    """Dimensions as they are written down."""
+    found: list[Order] = []
+    for part in text.split(","):
+        matches = [_ATOM.fullmatch(atom) for atom in part.split("+")] if part else []
+        atoms = [Atom(*(int(number) for number in match.groups() if number is not None)) for match in matches if match]
+        if len(atoms) != len(matches) or any(atom.inner < 1 for atom in atoms):
+            return None
+        found.append(tuple(atoms))
+    return tuple(found) if text else None
+
+
+def _of_earlier(group: Order, earlier: View) -> Order | None:
+    """A group of atoms of a value as one of the source that the value had; None where its atoms do not nest."""
+    if len(group) == 1 and group[0].is_whole:
+        return earlier.axes[group[0].axis]
+    units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1]
+    rest = earlier.to_root(tuple(atom for atom in group if earlier.extents[atom.axis] != 1))
+    return (*rest, *chain.from_iterable(units)) if rest is not None else None
 
 
 def _text(atom: Atom) -> str:

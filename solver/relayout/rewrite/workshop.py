@@ -12,7 +12,7 @@ from relayout.formulation import Formulation, Made
 from relayout.memory_format import Order
 from relayout.paths import Dims, dims_shape
 from relayout.physical import Emitter, Physical
-from relayout.rewrite.annotations import annotate, noted_order
+from relayout.rewrite.annotations import annotate, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.copies import Copies
 from relayout.rewrite.dims import flat, root_dims
@@ -50,12 +50,10 @@ class Workshop:
             self.made.setdefault(made.tensor, []).append(made)
         self.first = next(iter(self.graph), None)
         self.earlier = {
-            value: order
+            value: view
             for value, operand in self.tensors.operands.items()
-            if operand is not None and (order := noted_order(value, len(operand.view.axes))) is not None
+            if operand is not None and (view := noted_view(value, operand.view.extents)) is not None
         }
-
-
 
     def register(self, value: ir.Value, operand: Operand, format_: Order, own: Dims) -> None:
         """`value` now holds the operand's tensor with these dimensions of its own axes."""
@@ -67,8 +65,8 @@ class Workshop:
 
     def annotate(self, value: ir.Value, operand: Operand, own: Dims) -> None:
         """Say how the value lies."""
-        earlier = self.earlier.get(operand.value, tuple(range(len(operand.view.axes))))
-        annotate(value, own, earlier, self.requirements.names.layout(operand, flat(own)))
+        rank, earlier = len(operand.view.axes), self.earlier.get(operand.value)
+        annotate(value, own, rank, earlier, self.requirements.names.layout(operand, flat(own)))
 
     def stem(self, operand: Operand) -> str:
         return operand.tensor.root.name or "value"
