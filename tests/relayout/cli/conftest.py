@@ -1,0 +1,31 @@
+"""The models and the command that every test of it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import CHANNELS_FIRST, CHANNELS_LAST, Said, saved
+
+from relayout.cli import main
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(tmp_path / "model.onnx", CHANNELS_LAST)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return saved(tmp_path / "plain.onnx", CHANNELS_FIRST)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def type_(*arguments: str | Path) -> Said:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return Said(status, *capsys.readouterr())
+
+    return type_

@@ -1,0 +1,215 @@
+"""How the command ends: its exit status, its streams, an interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from command_line import BIN, CHANNELS_FIRST, Run, process, transposes
+
+from relayout.cli.arguments import dim_sizes
+from relayout.cli.failures import status_of
+from relayout.errors import InfeasibleError, InternalError, OutOfTimeError
+from relayout.report import Report
+
+# Exit status, in a process of its own
+
+
+def test_done_is_0_and_the_table_goes_to_stderr(model: Path, tmp_path: Path) -> None:
+    done = process("legalize", model, "-o", tmp_path / "legal.onnx")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "transposes" in done.stderr
+    assert "input image" not in done.stdout
+    assert transposes(tmp_path / "legal.onnx") == 2
+
+
+def test_findings_are_1_and_go_to_stdout(model: Path) -> None:
+    done = process("verify", model, "--backend", "nhwc")
+    assert done.returncode == 1
+    assert "[layout-requirement] conv1, operand 0" in done.stdout
+    assert done.stdout.endswith("errors\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("legalize missing.onnx -o out.onnx", "No such file"),
+        ("legalize model.onnx", "'--output'"),
+        ("legalize model.onnx -o out.onnx --backend nhcw", "did you mean nhwc or nchw?"),
+        ("legalize model.onnx -o out.onnx --nonsense", "--nonsense"),
+        ("legalise model.onnx", "Did you mean 'legalize'?"),
+        ("", "Usage"),
+    ],
+)
+def test_bad_input_and_usage_are_2_and_told_on_stderr(
+    arguments: str, said: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent)
+    done = process(*arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+def test_infeasible_is_3_and_nothing_is_written(model: Path, tmp_path: Path) -> None:
+    done = process("legalize", model, "-o", tmp_path / "out.onnx", "--max-transposes", "1")
+    assert done.returncode == 3
+    assert "no legal model has 1 transposes or fewer" in done.stderr
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_what_is_infeasible_has_a_report_too(model: Path, tmp_path: Path, run: Run) -> None:
+    said = run("legalize", model, "-o", tmp_path / "out.onnx", "--max-transposes", "1", "--report", "-")
+    report = Report.model_validate_json(said.out)
+    assert (said.status, report.status, report.ok) == (3, "infeasible", False)
+    assert report.before.transposes == report.after.transposes == 6
+
+
+def test_conflicting_requirements_are_named(model: Path, tmp_path: Path, run: Run) -> None:
+    backend = tmp_path / "strict.toml"
+    backend.write_text('name = "strict"\n[[rule]]\nop = "MaxPool"\ndata = "NHWC[acme:box]"\n')
+    said = run("legalize", model, "-o", tmp_path / "out.onnx", "--backend", backend)
+    assert said.status == 3
+    assert "pool" in said.err
+    assert "NHWC[acme:box]" in said.err
+
+
+def test_running_out_of_time_is_4(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(OutOfTimeError("no solution was found", hint="give it more time")) == 4
+    assert "hint:     give it more time" in capsys.readouterr().err
+
+
+def fault() -> Exception:
+    try:
+        dim_sizes(3)  # type: ignore[arg-type]
+    except TypeError as error:
+        return error
+    raise AssertionError
+
+
+def test_our_own_fault_is_5_and_asks_for_a_report_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(fault()) == 5
+    said = capsys.readouterr().err
+    assert "TypeError: 'int' object is not iterable" in said
+    assert "relayout/cli/arguments.py:" in said
+    assert "please report it" in said
+    assert "Traceback" not in said
+
+
+def test_the_traceback_is_there_for_who_asks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAYOUT_DEBUG", "1")
+    assert status_of(fault()) == 5
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(InternalError("an invariant"), 5), (MemoryError(), 5), (InfeasibleError("no"), 3)]
+)
+def test_every_kind_of_failure_has_its_status(error: Exception, status: int) -> None:
+    assert status_of(error) == status
+
+
+INTERRUPTED = """
+import os, signal, time
+# A shell's background job ignores the signal, and so does all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from relayout.cli import main
+from relayout.cli.progress import Bar
+def work():
+    with Bar(1) as bar:
+        bar({step!r})
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            {waiting}
+import sys
+from relayout.cli.failures import status_of
+try:
+    work()
+except BaseException as error:
+    sys.exit(status_of(error))
+"""
+
+
+@pytest.mark.parametrize(("step", "waiting"), [("solve", "time.sleep(600)"), ("write", "pass")])
+def test_an_interrupt_is_130_in_foreign_code_and_in_pythons(step: str, waiting: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(step=step, waiting=waiting)], capture_output=True, text=True
+    )
+    assert done.returncode == 130
+    assert "relayout: interrupted" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_after_a_run_an_interrupt_is_pythons_own_again(model: Path, tmp_path: Path, run: Run) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run("legalize", model, "-o", tmp_path / "legal.onnx", "--engine", "cp-sat")
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# Streams
+
+
+def test_a_reader_who_has_seen_enough_is_no_failure(model: Path) -> None:
+    for arguments in (["backends"], ["verify", model, "--backend", "nhwc"], ["legalize", model, "-o", "-"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([BIN, *arguments], stdout=write, stderr=subprocess.PIPE, text=True)
+        os.close(write)
+        assert done.returncode in (0, 1)
+        assert "BrokenPipe" not in done.stderr
+
+
+def test_names_that_a_terminal_cannot_show_or_would_obey_are_shown_as_codes(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(CHANNELS_FIRST)
+    proto.graph.node[0].name = "\N{SNOWMAN}\x1b[2J"
+    onnx.save(proto, tmp_path / "model.onnx")
+    done = process("verify", tmp_path / "model.onnx", "--backend", "nhwc", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 1
+    assert "\\u2603\\x1b[2J, operand 0" in done.stdout
+
+
+def test_the_bar_appears_where_somebody_watches() -> None:
+    pty = pytest.importorskip("pty")
+    code = """
+import threading
+from relayout.cli import progress
+progress.PATIENCE = 0
+with progress.Bar(3) as bar:
+    bar("reading the [model]")
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()
+    bar("solving it")
+"""
+    ours, theirs = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", code], stderr=theirs, stdout=subprocess.PIPE)
+    os.close(theirs)
+    shown = b"".join(chunks(ours)).decode()
+    os.close(ours)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert "reading the [model]" in shown
+    assert "1/3" in shown
+
+
+def chunks(descriptor: int) -> Iterator[bytes]:
+    """What a terminal shows, to its end: Linux says EIO there."""
+    while True:
+        try:
+            chunk = os.read(descriptor, 4096)
+        except OSError:
+            return
+        if not chunk:
+            return
+        yield chunk

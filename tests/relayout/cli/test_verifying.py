@@ -1,0 +1,85 @@
+"""`relayout verify`: findings, reports for programs, budgets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from command_line import Run
+
+from relayout.report import Report
+
+
+def test_a_legal_model_passes(model: Path, tmp_path: Path, run: Run) -> None:
+    run("legalize", model, "-o", tmp_path / "legal.onnx", "--backend", "nhwc")
+    said = run("verify", tmp_path / "legal.onnx", "--backend", "nhwc", "--against", model)
+    assert said.status == 0
+    assert "features: differs by" in said.out
+    assert said.out.endswith("verification for the backend nhwc passed\n")
+
+
+def test_another_model_does_not_pass_against_the_source(model: Path, plain: Path, run: Run) -> None:
+    said = run("verify", plain, "--against", model)
+    assert said.status == 1
+    assert "error: [" in said.out
+
+
+@pytest.mark.parametrize(("backend", "status"), [("onnx", "verified"), ("nhwc", "failed")])
+def test_the_table_and_the_report_say_whether_the_model_failed(
+    backend: str, status: str, plain: Path, tmp_path: Path, run: Run
+) -> None:
+    said = run("verify", plain, "--backend", backend, "--report", tmp_path / "report.json")
+    assert [line.split()[-2] for line in said.err.splitlines() if "| status" in line] == [status]
+    assert Report.model_validate_json((tmp_path / "report.json").read_text()).status == status
+
+
+def test_the_findings_go_to_files_for_programs(model: Path, tmp_path: Path, run: Run) -> None:
+    files = [tmp_path / name for name in ("report.json", "junit.xml", "log.sarif")]
+    report, junit, sarif = files
+    said = run("verify", model, "--backend", "nhwc", "--report", report, "--junit", junit, "--sarif", sarif)
+    assert said.status == 1
+    verification = Report.model_validate_json(report.read_text()).verification
+    assert verification is not None
+    found = len(verification.findings)
+    assert said.out.count("error: [") == found
+    assert ElementTree.parse(junit).getroot().attrib["failures"] == str(found)
+    results = json.loads(sarif.read_text())["runs"][0]["results"]
+    assert len(results) == found
+
+
+def test_a_report_on_stdout_has_stdout_to_itself(model: Path, run: Run) -> None:
+    said = run("verify", model, "--backend", "nhwc", "--report", "-")
+    assert not Report.model_validate_json(said.out).ok
+    assert "conv1" in said.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "status"),
+    [
+        ("within.toml", "max_transposes = 6\n", 0),
+        ("within.json", '{"max_transposes": 6, "max_bytes": 100000}', 0),
+        ("count.toml", "max_transposes = 5\n", 1),
+        ("bytes.toml", "max_bytes = 1\n", 1),
+        ("word.toml", 'max_bytes = "few"\n', 2),
+        ("bool.toml", "max_bytes = true\n", 2),
+        ("negative.toml", "max_bytes = -1\n", 2),
+        ("unknown.toml", "max_nodes = 5\n", 2),
+        ("empty.toml", "", 2),
+        ("list.json", "[]", 2),
+        ("broken.toml", "max_bytes = \n", 2),
+        ("binary.json", "\x00", 2),
+    ],
+)
+def test_a_budget_is_kept_or_a_finding(name: str, text: str, status: int, model: Path, run: Run) -> None:
+    budget = model.parent / name
+    budget.write_text(text)
+    said = run("verify", model, "--budget", budget)
+    assert said.status == status
+    assert ("[budget]" in said.out) == (status == 1)
+    assert (name in said.err) == (status == 2)
+
+
+def test_a_budget_that_is_not_there_is_2(model: Path, run: Run) -> None:
+    assert run("verify", model, "--budget", model.parent / "none.toml").status == 2

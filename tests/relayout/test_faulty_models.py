@@ -1,0 +1,307 @@
+"""What is no model: each an error with its place, whatever the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_files import conv, large, parse, same
+from onnx import TensorProto, helper
+
+from relayout.errors import InputError, RelayoutError, UsageError
+from relayout.model_io import read_model, to_json
+
+# --- shapes that onnx does not look at --------------------------------------------------------------------------------
+
+CONTRADICTIONS = {
+    "y = Transpose <perm = [0]> (x)": "a permutation of 4 axes",
+    "w = Transpose (x)  y = Conv (x, k)": "9 input channels, as the kernel has",
+    "y = Conv <group = 0> (x, k)": "channels in equal groups",
+    "y = ConvTranspose (x, k)": "2 input channels, as the kernel has",
+    "y = Reshape (x, s)": "as many elements as [1, 4, 6, 6] has",
+    "y = DepthToSpace <blocksize = 3> (x)": "extents that 9 divides",
+    "y = SpaceToDepth <blocksize = 4> (x)": "extents that 4 divides",
+    "y = LayerNormalization <axis = 4> (x, x)": "an axis of 4 dimensions",
+}
+
+
+@pytest.mark.parametrize("body", CONTRADICTIONS)
+def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str) -> None:
+    model = parse(f"g (float[1,4,6,6] x, float[2,9,1,1] k) => (y) <int64[2] s = {{7, 7}}> {{ {body} }}")
+    with pytest.raises(InputError, match="shapes contradict each other") as caught:
+        read_model(model)
+    assert caught.value.expected == CONTRADICTIONS[body]
+    assert "of 'y'" in caught.value.where
+
+
+# --- what is no model ------------------------------------------------------------------------------------------------
+
+Change = Callable[[onnx.ModelProto], object]
+RELU = "g (float[2,3] x) => (float[2,3] y) { a = Relu (x)  y = Neg (a) }"
+
+
+def _duplicate_constant(model: onnx.ModelProto) -> None:
+    for _ in range(2):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(2, np.float32), "k"))
+
+
+def _nested(model: onnx.ModelProto) -> None:
+    graph = model.graph
+    for _ in range(30):
+        graph.node[0].op_type = "Deep"
+        graph.node[0].domain = "mine"
+        attribute = graph.node[0].attribute.add(name="body", type=onnx.AttributeProto.GRAPH)
+        attribute.g.node.add(op_type="Relu", input=["x"], output=["z"])
+        attribute.g.output.add(name="z")
+        graph = attribute.g
+
+
+FAULTS: dict[str, tuple[Change, str, str]] = {
+    "cyclic graph": (lambda m: m.graph.node[0].input.__setitem__(0, "y"), "the graph has a cycle", "graph 'g'"),
+    "dangling input": (
+        lambda m: m.graph.node[1].input.__setitem__(0, "gone"),
+        "an operand does not exist",
+        "graph 'g', node 1 (Neg), input 0",
+    ),
+    "duplicate node outputs": (
+        lambda m: m.graph.node[1].output.__setitem__(0, "a"),
+        "a name is used twice",
+        "graph 'g', name 'a'",
+    ),
+    "result named like an input": (
+        lambda m: m.graph.node[0].output.__setitem__(0, "x"),
+        "a name is used twice",
+        "graph 'g', name 'x'",
+    ),
+    "duplicate inputs": (lambda m: m.graph.input.add().CopyFrom(m.graph.input[0]), "a name is used twice", "'x'"),
+    "duplicate outputs": (lambda m: m.graph.output.add().CopyFrom(m.graph.output[0]), "a name is used twice", "'y'"),
+    "duplicate constants": (_duplicate_constant, "a name is used twice", "'k'"),
+    "duplicate attributes": (
+        lambda m: m.graph.node[0].attribute.extend([helper.make_attribute("k", 1)] * 2),
+        "a name is used twice",
+        "name 'k'",
+    ),
+    "dangling output": (
+        lambda m: setattr(m.graph.output[0], "name", "gone"),
+        "an output does not exist",
+        "graph 'g', output 0",
+    ),
+    "shape contradiction": (
+        lambda m: m.graph.output[0].type.tensor_type.shape.dim[1].__setattr__("dim_value", 5),
+        "shapes or types contradict each other",
+        "node",
+    ),
+    "rank contradiction": (
+        lambda m: m.graph.output[0].type.tensor_type.shape.dim.add(),
+        "shapes or types contradict each other",
+        "node",
+    ),
+    "type contradiction": (
+        lambda m: setattr(m.graph.output[0].type.tensor_type, "elem_type", TensorProto.INT64),
+        "shapes or types contradict each other",
+        "node",
+    ),
+    "unknown dtype": (
+        lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 99),
+        "unknown dtype",
+        "graph 'g', value 'x'",
+    ),
+    "input without a dtype": (lambda m: m.graph.input[0].ClearField("type"), "an input has no dtype", "input 'x'"),
+    "negative extent": (
+        lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", -5),
+        "a negative extent",
+        "value 'x', axis 0",
+    ),
+    "empty graph": (lambda m: m.ClearField("graph"), "the graph is empty", "graph"),
+    "old opset": (lambda m: setattr(m.opset_import[0], "version", 6), "unsupported opset", "opset_import"),
+    "opset of the future": (lambda m: setattr(m.opset_import[0], "version", 999), "unsupported opset", "opset_import"),
+    "no opset": (lambda m: m.ClearField("opset_import"), "opset is not imported", "opset_import"),
+    "two opsets": (
+        lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 19)),
+        "one domain is imported twice",
+        "opset_import",
+    ),
+    "no IR version": (lambda m: m.ClearField("ir_version"), "unsupported IR version", "ir_version"),
+    "too many operands": (
+        lambda m: m.graph.node[0].input.append("x"),
+        "an operator with the wrong number of inputs",
+        "node 0 (Relu)",
+    ),
+    "attribute of another type": (
+        lambda m: m.graph.node[0].CopyFrom(helper.make_node("Transpose", ["x"], ["a"], perm="10")),
+        "an attribute has the wrong type",
+        "attribute 'perm'",
+    ),
+    "missing attribute": (
+        lambda m: m.graph.node[0].CopyFrom(helper.make_node("Cast", ["x"], ["a"])),
+        "an operator lacks an attribute",
+        "node 0 (Cast)",
+    ),
+    "huge nesting": (_nested, "subgraphs are nested too deep", "attribute 'body'"),
+    "sparse constant": (lambda m: m.graph.sparse_initializer.add(), "sparse constants are not supported", "graph 'g'"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_no_graph_is_an_error_with_its_place(fault: str) -> None:
+    model = parse(RELU)
+    change, problem, where = FAULTS[fault]
+    change(model)
+    with pytest.raises(InputError) as caught:
+        read_model(model)
+    assert problem in caught.value.problem
+    assert where in caught.value.where
+    assert caught.value.expected or caught.value.found
+    with pytest.raises(InputError):
+        read_model(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("tensor", "problem"),
+    [
+        (TensorProto(name="k", data_type=1, dims=[2], raw_data=b"123"), "data does not fit its shape"),
+        (TensorProto(name="k", data_type=1, dims=[2], float_data=[1]), "data does not fit its shape"),
+        (TensorProto(name="k", data_type=1, dims=[2], int64_data=[1, 2]), "data is of another type"),
+        (TensorProto(name="k", data_type=1, dims=[2], float_data=[1, 2], raw_data=bytes(8)), "does not fit its shape"),
+        (TensorProto(name="k", data_type=1, dims=[-2]), "a negative extent"),
+        (TensorProto(name="k", data_type=1, dims=[1 << 40, 1 << 40]), "too large for any memory"),
+        (TensorProto(name="k", data_type=77, dims=[2]), "unknown dtype"),
+        (TensorProto(name="k", dims=[2]), "a tensor has no dtype"),
+        (TensorProto(data_type=1, dims=[2]), "a constant has no name"),
+        (TensorProto(name="k", data_type=8, dims=[2], raw_data=b"ab"), "strings are no raw bytes"),
+    ],
+)
+def test_a_constants_data_has_to_fit_it(tensor: TensorProto, problem: str) -> None:
+    model = parse(RELU)
+    model.graph.initializer.append(tensor)
+    with pytest.raises(InputError, match=problem):
+        read_model(model)
+
+
+def test_a_cycle_through_a_subgraph_is_found_and_named() -> None:
+    model = parse(
+        """g (bool c, float[2] x) => (y) {
+            a = If (c) <then_branch = t () => (float[2] p) { p = Relu (y) },
+                        else_branch = e () => (float[2] q) { q = Relu (x) }>
+            y = Neg (a)
+        }"""
+    )
+    with pytest.raises(InputError) as caught:
+        read_model(model)
+    assert caught.value.found == "node 0 (If) <- node 1 (Neg) <- node 0 (If)"
+
+
+def test_functions_that_call_themselves_are_refused() -> None:
+    model = parse(
+        """g (float[2] x) => (float[2] y) { y = mine.f (x) }
+        <domain: "mine", opset_import: ["" : 20, "mine" : 1]> f (a) => (b) { b = mine.h (a) }
+        <domain: "mine", opset_import: ["" : 20, "mine" : 1]> h (a) => (b) { b = mine.f (a) }"""
+    )
+    with pytest.raises(InputError, match="a function calls itself"):
+        read_model(model)
+
+
+def test_functions_that_stand_for_too_many_nodes_are_refused() -> None:
+    calls = " ".join(f"v{i} = mine.f{{0}} (a)" for i in range(10)) + " b = Neg (v9)"
+    functions = [
+        f'<domain: "mine", opset_import: ["" : 20, "mine" : 1]> f{n} (a) => (b) {{ {calls.format(n + 1)} }}'
+        for n in range(7)
+    ]
+    functions.append('<domain: "mine", opset_import: ["" : 20]> f7 (a) => (b) { b = Relu (a) }')
+    model = parse("g (float[2] x) => (float[2] y) { y = mine.f0 (x) }" + "\n".join(functions))
+    with pytest.raises(InputError, match="stand for too many nodes"):
+        read_model(model)
+
+
+def test_an_onnx_ir_model_out_of_order_is_an_error_with_a_hint() -> None:
+    source = ir.from_proto(parse(RELU))
+    first = source.graph[0]
+    source.graph.remove(first)
+    source.graph.append(first)
+    with pytest.raises(InputError, match="is not a graph") as caught:
+        read_model(source)
+    assert "sort" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("model.onnx", b"", "the file is empty"),
+        ("model.onnx", large().SerializeToString()[:-100], "not an ONNX model"),
+        ("model.onnx", b"PK\x03\x04 a zip file", "not an ONNX model"),
+        ("model.onnx", b'{"opset": 20}', "not an ONNX model"),
+        ("model.json", b"{", "not JSON"),
+        ("model.json", b"\xff\xfe", "not JSON"),
+        ("model.json", b"[" * 100_000, "not JSON"),
+        ("model.json", b"[1]", "not graph JSON"),
+        ("model.json", b'{"opset": NaN}', "not JSON"),
+    ],
+)
+def test_a_file_that_is_no_model_is_an_error_with_its_name(
+    tmp_path: Path, name: str, content: bytes, problem: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=problem) as caught:
+        read_model(tmp_path / name)
+    assert str(tmp_path / name) in caught.value.where
+
+
+def test_a_folder_and_a_missing_file_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read") as caught:
+        read_model(tmp_path)
+    assert caught.value.found == "a folder"
+    with pytest.raises(InputError, match="cannot be read"):
+        read_model(tmp_path / "nothing.onnx")
+
+
+def test_something_else_altogether_is_an_error_of_usage() -> None:
+    with pytest.raises(UsageError, match="not a model"):
+        read_model(3.5)  # type: ignore[arg-type]
+
+
+# --- anything --------------------------------------------------------------------------------------------------------
+
+SEEDS = [
+    conv().SerializeToString(),
+    parse(
+        """g (bool c, float[N,4] x) => (float[N,4] y) {
+            z = If (c) <then_branch = t () => (float[N,4] a) { a = Relu (x) },
+                        else_branch = e () => (float[N,4] b) {
+                            k = Constant <value = float[4] {1,2,3,4}> ()  b = Add (x, k) }>
+            y = mine.f (z)
+        }
+        <domain: "mine", opset_import: ["" : 20]> f (a) => (b) { b = Relu (a) }"""
+    ).SerializeToString(),
+]
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    data = bytearray(draw(st.sampled_from(SEEDS)))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data) - 1))
+        cut = draw(st.integers(0, 3))
+        data[at : at + cut] = draw(st.binary(max_size=3))
+        data = data or bytearray(b"\0")
+    return bytes(data)
+
+
+@given(damaged())
+def test_damaged_bytes_are_a_model_or_one_clear_error(data: bytes) -> None:
+    try:
+        model = read_model(data, external_data=False)
+    except RelayoutError:
+        return
+    assert same(read_model(to_json(model)), read_model(to_json(read_model(to_json(model)))))
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_one_clear_error(data: bytes) -> None:
+    with pytest.raises(RelayoutError):
+        read_model(data)
