@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from relayout.choices import FreeForm, LaidForm, NodeChoice, in_source
+from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, in_source
 from relayout.errors import InternalError
 from relayout.graph_codec import SOURCE_KEY
+from relayout.memory_format import Order
 from relayout.physical import Physical
+from relayout.rewrite.constants import Laid
 from relayout.rewrite.conversions import copies_after, make_copies
 from relayout.rewrite.dims import own_dims, port_dims, present, root_dims
 from relayout.rewrite.fixed_nodes import write_fixed, write_packed
@@ -26,34 +28,32 @@ __all__ = ["clean_up", "enter_inputs", "leave_outputs", "replace_inside", "write
 
 def enter_inputs(shop: Workshop) -> None:
     """Each graph input in its format, with the copies that somebody wants."""
-    for choice in shop.requirements.choices:
-        if choice.node is not None:
-            continue
-        alternative = shop.chosen[id(choice)]
-        for port, format_ in zip(choice.ports, alternative.formats, strict=True):
-            if port.is_result:
-                own = own_dims(choice, port, alternative.form, None)
-                shop.register(port.operand.tensor.root, port.operand, format_, present(own))
-                make_copies(shop, port.operand.tensor, stem=port.operand.tensor.root.name or "")
-                shop.place(None, front=True)
+    for port, format_, own in _boundary(shop):
+        if port.is_result:
+            shop.register(port.operand.tensor.root, port.operand, format_, present(own))
+            make_copies(shop, port.operand.tensor, stem=port.operand.tensor.root.name or "")
+            shop.place(None, front=True)
 
 
 def leave_outputs(shop: Workshop) -> None:
     """Each graph output under its own name, in its format."""
     given: set[ir.Value] = set()
-    for choice in shop.requirements.choices:
-        if choice.node is not None:
-            continue
-        alternative = shop.chosen[id(choice)]
-        for port, format_ in zip(choice.ports, alternative.formats, strict=True):
-            if port.is_result:
-                continue
-            own = own_dims(choice, port, alternative.form, None)
+    for port, format_, own in _boundary(shop):
+        if not port.is_result:
             dims = root_dims(port.operand, own)
             found = shop.copies.read(port.operand.tensor, format_, dims, stem=shop.stem(port.operand))
             _give_output(shop, port.index, found, given)
             shop.place(None)
             shop.annotate(shop.graph.outputs[port.index], port.operand, present(own))
+
+
+def _boundary(shop: Workshop) -> Iterator[tuple[Port, Order, Laid]]:
+    """Each graph input and output that has a choice, with its format and its own dimensions then."""
+    for choice in shop.requirements.choices:
+        if choice.node is None:
+            alternative = shop.chosen[id(choice)]
+            for port, format_ in zip(choice.ports, alternative.formats, strict=True):
+                yield port, format_, own_dims(choice, port, alternative.form, None)
 
 
 def _give_output(shop: Workshop, place: int, found: Physical, given: set[ir.Value]) -> None:
