@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from relayout.choices import in_source
@@ -18,14 +17,12 @@ from relayout.graph_codec import SOURCE_KEY
 from relayout.memory_format import Atom, Order, normal_form, order_of
 from relayout.paths import Dims, one_each, steps_of
 from relayout.physical import Emitter
-from relayout.rules import Axes, Free, extents_of
-from relayout.tensors import AbsentTensor, Step, relaid, transform_of
+from relayout.rewrite.folding import folded_value
+from relayout.rules import Axes, Free, Relabel, extents_of
+from relayout.tensors import Step, relaid, transform_of
 from relayout.views import Tensors
 
 __all__ = ["Constants", "Laid", "input_dims"]
-
-FOLD_LIMIT = 1 << 28
-
 
 Laid = tuple[Order | None, ...]
 """Dimensions of a constant as groups of atoms of its own axes; None: a unit dimension that it lacks."""
@@ -95,9 +92,14 @@ class Constants:
             order = _space_order(rule, own, perm) if own is not None else None
             if order is not None and rule.allows(order):
                 return self._recomputed(producer, rule, order)
-        folded = _fold(value)
+        folded = folded_value(value)
         if folded is not None:
             return self._stored(value, relaid(folded, steps))
+        seen = _seen_by(producer) if isinstance(rule, Relabel) else None
+        source = producer.inputs[0] if producer.inputs else None
+        if seen is not None and source is not None and self._tensors.is_constant(source):
+            # Whoever has the data does all the steps.
+            return self.stepped(source, [*seen, *steps])
         return self._at_run_time(value, steps)
 
     def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
@@ -186,6 +188,18 @@ class Constants:
         return made
 
 
+def _seen_by(node: ir.Node) -> list[Step] | None:
+    """The steps that a node does which only says how its input is seen; None where they are not known."""
+    value, result = node.inputs[0], node.outputs[0]
+    before, after = extents_of(value) if value is not None else None, extents_of(result)
+    if before is None or after is None or not all(isinstance(extent, int) for extent in (*before, *after)):
+        return None
+    if node.op_type == "Transpose":
+        perm = node.attributes.get_ints("perm", tuple(range(len(before)))[::-1]) or ()
+        return [{"op": "transpose", "perm": list(perm)}]
+    return [{"op": "reshape", "shape": list(after), "from": list(before)}] if before != after else []
+
+
 def input_dims(rule: Free, axes: Axes, dims: Dims) -> Laid:
     """An input's own dimensions when the space has `dims`; `axes` are the input's axes in the space.
 
@@ -208,49 +222,3 @@ def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
     if len(own) != len(rule.extents):
         return None
     return tuple(own[p] for p in perm)
-
-
-def _fold(value: ir.Value) -> ir.TensorProtocol | None:
-    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or large."""
-    nodes: list[ir.Node] = []
-    leaves: dict[str, np.ndarray] = {}
-    pending, seen = [value], set()
-    while pending:
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        tensor = ir.convenience.get_const_tensor(current)
-        if tensor is not None:
-            if isinstance(tensor, AbsentTensor) or tensor.nbytes > FOLD_LIMIT:
-                return None
-            leaves[current.name or ""] = tensor.numpy()
-            continue
-        producer = current.producer()
-        if producer is None:
-            return None
-        nodes.append(producer)
-        pending += [v for v in producer.inputs if v is not None]
-    return _evaluate(value, nodes, leaves)
-
-
-def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarray]) -> ir.TensorProtocol | None:
-    import onnx
-    from onnx.reference import ReferenceEvaluator
-
-    graph = nodes[0].graph
-    assert graph is not None
-    order = {node: place for place, node in enumerate(graph)}
-    protos = [ir.to_proto(node) for node in sorted(set(nodes), key=order.__getitem__)]
-    inputs = [
-        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for n, a in leaves.items()
-    ]
-    output = onnx.helper.make_value_info(value.name or "", onnx.TypeProto())
-    body = onnx.helper.make_graph(protos, "constants", inputs, [output])
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
-    try:
-        (result,) = ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=opsets)).run(None, leaves)
-    except Exception:  # the reference implementation lacks operators and types; then the model computes it itself
-        return None
-    return ir.tensor(np.asarray(result))
