@@ -221,6 +221,17 @@ def test_channels_that_are_put_together_in_parts_are_annotated_so() -> None:
     assert "relayout.layout NHCWc[tile:12]" in annotations(legal)
 
 
+def test_channels_that_are_one_block_before_they_are_put_together_are_annotated_whole() -> None:
+    net = Net()
+    x = net.input("x", (1, 4, 6, 6))
+    joined = net.node("Concat", x, net.node("Neg", x), axis=1)
+    net.output(net.conv(joined, 8, 12, 1))
+    model = net.model()
+    legal, _ = checked(model, "convert-layout", desired_layouts={"Conv": ["NCHW4c", "OIHW4o"]})
+    assert_same_numbers(model, legal)
+    assert {"relayout.layout NHWC", "relayout.layout NCHWc[tile:4]"} <= set(annotations(legal))
+
+
 def test_pieces_that_do_not_go_together_are_converted_by_what_they_are_part_of() -> None:
     net = Net()
     x = net.input("x", (2, 4, 12, 12))

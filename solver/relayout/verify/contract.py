@@ -214,12 +214,17 @@ def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
         yield _annotation(value, f"an order that leads to {value.shape}", text, "the order does not fit the value")
 
 
-def _may_be_a_part(layout: Layout, name: str, candidates: Sequence[AxisNames]) -> bool:
-    """Whether what is whole where the value comes from may be the inner part `name` here: pieces were put together
-    along another dimension, which by the layout is the axis's outer part, and which nobody has a name for."""
-    outer = name.upper()
-    place = layout.names.find(outer) if name != outer else -1
-    return place >= 0 and all(naming[place] is None for naming in candidates)
+def _is_part_and_whole(
+    layout: Layout, name: str | None, known: set[str | None], candidates: Sequence[AxisNames]
+) -> bool:
+    """Whether the one may be the inner part of what the other calls an axis: pieces are put together along another
+    dimension, which is the axis's outer part and for which the graph has no name, or which is yet to come."""
+    if name is None:
+        return False
+    if known == {name.upper()} and name != name.upper():
+        place = layout.names.find(name.upper())
+        return place >= 0 and all(naming[place] is None for naming in candidates)
+    return known == {name.lower()} and all(name not in naming for naming in candidates)
 
 
 def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator[Finding]:
@@ -250,7 +255,7 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         if name not in (None, "*") and extents[i] != 1
         if (known := {naming[i] for naming in candidates} - {None})
         and name not in known
-        and not (known == {name.upper()} and _may_be_a_part(layout, name, candidates))
+        and not _is_part_and_whole(layout, name, known, candidates)
     ]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
