@@ -1,0 +1,264 @@
+"""Every single fault that a legal model may have: transposes, attributes, constants, bodies, layouts, annotations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+
+from relayout.layout import Layout
+
+
+@dataclass
+class Mutant:
+    name: str
+    model: ir.Model
+    states_layout: bool
+
+
+def mutants(model: ir.Model, original: ir.Model) -> Iterator[Mutant]:
+    """Every single fault, of the kinds below, in any legal model."""
+    known = {key for node in original.graph for key in (node.name, *(value.name for value in node.outputs))}
+    for spoil in (spoilt_transposes, spoilt_attributes, spoilt_constants, spoilt_weights, spoilt_bodies):
+        for name, change in spoil(model):
+            yield Mutant(name, changed(model, change), states_layout=False)
+    for name, change in (*spoilt_layouts(model), *spoilt_annotations(model, known)):
+        yield Mutant(name, changed(model, change), states_layout=True)
+
+
+Change = Callable[[ir.Model], None]
+
+
+def changed(model: ir.Model, change: Change) -> ir.Model:
+    mutant = model.clone()
+    change(mutant)
+    return mutant
+
+
+def nth_node(model: ir.Model, n: int) -> ir.Node:
+    return next(itertools.islice(model.graph, n, None))
+
+
+def other_perms(perm: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The inverse, and each exchange of two axes."""
+    inverse = tuple(perm.index(axis) for axis in range(len(perm)))
+    swapped = []
+    for i, j in itertools.combinations(range(len(perm)), 2):
+        exchanged = list(perm)
+        exchanged[i], exchanged[j] = exchanged[j], exchanged[i]
+        swapped.append(tuple(exchanged))
+    return sorted({inverse, *swapped} - {perm})
+
+
+def set_ints(n: int, name: str, values: tuple[int, ...]) -> Change:
+    return lambda model: nth_node(model, n).attributes.add(ir.AttrInt64s(name, values))
+
+
+def spoilt_transposes(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Transposes dropped, flipped, with two axes exchanged; and one put where there was none."""
+    for n, node in enumerate(model.graph):
+        if node.op_type == "Transpose":
+            yield f"{node.name} dropped", lambda model, n=n: drop(model, nth_node(model, n))  # type: ignore[misc]
+            perm = tuple(node.attributes["perm"].as_ints())
+            for other in other_perms(perm):
+                yield f"{node.name} {perm} -> {other}", set_ints(n, "perm", other)
+        elif node.outputs[0].shape is not None and len(node.outputs[0].shape) in (3, 4) and node.op_type != "Constant":
+            rank = len(node.outputs[0].shape)
+            perm = (*range(rank - 2), rank - 1, rank - 2)
+            yield f"Transpose after {node.name}", lambda model, n=n, perm=perm: insert(model, n, perm)  # type: ignore[misc]
+
+
+def drop(model: ir.Model, node: ir.Node) -> None:
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None
+    if result.is_graph_output():
+        node.op_type = "Identity"
+        node.attributes.clear()
+        return
+    result.replace_all_uses_with(source)
+    model.graph.remove(node, safe=True)
+
+
+def insert(model: ir.Model, n: int, perm: tuple[int, ...]) -> None:
+    """Transpose what the node's first reader gets."""
+    node = nth_node(model, n)
+    uses = list(node.outputs[0].uses())
+    transpose = ir.Node("", "Transpose", [node.outputs[0]], [ir.AttrInt64s("perm", perm)], name=f"{node.name}_odd")
+    transpose.outputs[0].name = f"{node.outputs[0].name}_odd"
+    model.graph.insert_after(node, transpose)
+    for use, operand in uses[:1]:
+        use.replace_input_with(operand, transpose.outputs[0])
+
+
+def spoilt_attributes(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Axes moved by one place, and lists of numbers turned round or rotated."""
+    for n, node in enumerate(model.graph):
+        for name in ("axis", "keepdims", "group"):
+            if name in node.attributes:
+                value = node.attributes[name].as_int()
+                other = 1 - value if name == "keepdims" else value - 1 if value > 0 else value + 1
+                change: Change = lambda model, n=n, name=name, other=other: nth_node(model, n).attributes.add(  # type: ignore[misc]  # noqa: E731
+                    ir.AttrInt64(name, other)
+                )
+                yield f"{node.name} {name} {value} -> {other}", change
+        for name in ("axes", "pads", "strides", "dilations", "kernel_shape"):
+            if name in node.attributes:
+                values = tuple(node.attributes[name].as_ints())
+                for other_values in sorted({values[::-1], (*values[1:], values[0])} - {values}):
+                    yield f"{node.name} {name} {values} -> {other_values}", set_ints(n, name, other_values)
+
+
+def spoilt_constants(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Integers that operators read as axes, pads, places or shapes: turned round, rotated, or moved by one."""
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype != ir.DataType.INT64 or tensor.size > 16 or not value.uses():
+            continue
+        data = tensor.numpy()
+        others = [np.ascontiguousarray(data[::-1]) if data.ndim else data, np.roll(data, 1), data - 1]
+        for other in {other.tobytes(): other for other in others}.values():
+            if not np.array_equal(other, data):
+                yield f"constant {name} {data.tolist()} -> {other.tolist()}", replace_constant(name, other)
+    for n, node in enumerate(model.graph):
+        if node.op_type == "Constant" and "value" in node.attributes:
+            data = node.attributes["value"].as_tensor().numpy()
+            if data.dtype == np.int64 and not np.array_equal(data, np.roll(data, 1)):
+                yield (
+                    f"{node.name} rotated",
+                    lambda model, n=n, data=data: nth_node(model, n).attributes.add(  # type: ignore[misc]
+                        ir.AttrTensor("value", ir.tensor(np.roll(data, 1)))
+                    ),
+                )
+
+
+def replace_constant(name: str, data: np.ndarray) -> Change:
+    def change(model: ir.Model) -> None:
+        model.graph.initializers[name].const_value = ir.tensor(data, name=name)
+        model.graph.initializers[name].shape = ir.Shape(data.shape)
+
+    return change
+
+
+def spoilt_weights(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Kernels and other weights with two axes exchanged."""
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
+            continue
+        data = tensor.numpy()
+        for i, j in itertools.combinations(range(data.ndim), 2):
+            if data.shape[i] == data.shape[j] == 1:
+                continue
+            other = np.ascontiguousarray(np.swapaxes(data, i, j))
+            yield f"weight {name} with axes {i} and {j} exchanged", replace_constant(name, other)
+        for axis, extent in enumerate(data.shape):
+            if extent > 2 and extent % 2 == 0:
+                halves = np.arange(extent).reshape(2, -1).T.reshape(-1)
+                yield f"weight {name} shuffled along {axis}", replace_constant(name, np.take(data, halves, axis))
+
+
+def spoilt_bodies(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Transposes, and integers that others read, in the bodies of functions."""
+    for key, function in model.functions.items():
+        for n, node in enumerate(function):
+            if node.op_type == "Transpose":
+                perm = tuple(node.attributes["perm"].as_ints())
+                for other in other_perms(perm):
+                    yield (
+                        f"body of {key} {perm} -> {other}",
+                        lambda model, key=key, n=n, other=other: list(  # type: ignore[misc]
+                            model.functions[key]
+                        )[n].attributes.add(ir.AttrInt64s("perm", other)),
+                    )
+            elif node.op_type == "Constant":
+                data = node.attributes["value"].as_tensor().numpy()
+                for other_data in (np.roll(data, 1) if data.size > 1 else data - 1,):
+                    if not np.array_equal(other_data, data):
+                        yield (
+                            f"body of {key}, {node.outputs[0].name} {data.tolist()} -> {other_data.tolist()}",
+                            lambda model, key=key, n=n, other=other_data: list(  # type: ignore[misc]
+                                model.functions[key]
+                            )[n].attributes.add(ir.AttrTensor("value", ir.tensor(np.ascontiguousarray(other)))),
+                        )
+
+
+def spoilt_layouts(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Layouts in the attributes of operators: two dimensions exchanged, other tiles, other padding."""
+    for n, node in enumerate(model.graph):
+        for name in ("data_layout", "kernel_layout", "out_layout"):
+            if node.domain == "relayout" and name in node.attributes:
+                letters = node.attributes[name].as_string()
+                dims = [str(dim) for dim in Layout.parse(letters).dims]
+                others = ["".join(dims[i] for i in perm) for perm in other_perms(tuple(range(len(dims))))]
+                others += [letters.replace("tile:4", "tile:2"), letters.replace("pad:2", "pad:1")]
+                for other in dict.fromkeys(others):
+                    if other == letters:
+                        continue
+                    yield (
+                        f"{node.name} {name} {letters} -> {other}",
+                        lambda model, n=n, name=name, other=other: nth_node(  # type: ignore[misc]
+                            model, n
+                        ).attributes.add(ir.AttrString(name, other)),
+                    )
+
+
+def spoilt_annotations(model: ir.Model, known: set[str | None]) -> Iterator[tuple[str, Change]]:
+    """Annotated orders and layouts, two places exchanged; of atoms also two of one dimension.
+
+    Only of values that the original has too: what a backend makes in between lies beside nothing.
+    """
+    for n, node in enumerate(model.graph):
+        for m, value in enumerate(node.outputs):
+            extents = value.shape or ()
+            if node.name not in known and value.name not in known:
+                continue
+            for key, separator in (("relayout.order", ","), ("relayout.atoms", ","), ("relayout.layout", "")):
+                text = value.metadata_props.get(key)
+                if text is None:
+                    continue
+                parts = text.split(separator) if separator else [str(dim) for dim in Layout.parse(text).dims]
+                for place, part in enumerate(parts):
+                    if "+" in part:
+                        turned = [*parts[:place], "+".join(reversed(part.split("+"))), *parts[place + 1 :]]
+                        yield f"{value.name} {key} {text} -> {','.join(turned)}", note(n, m, key, ",".join(turned))
+                for i, j in itertools.combinations(range(len(parts)), 2):
+                    if extents[i] == 1 or extents[j] == 1:
+                        continue  # an axis of extent 1 may stand anywhere
+                    other = list(parts)
+                    other[i], other[j] = other[j], other[i]
+                    yield (
+                        f"{value.name} {key} {text} -> {separator.join(other)}",
+                        note(n, m, key, separator.join(other)),
+                    )
+
+
+def note(n: int, m: int, key: str, text: str) -> Change:
+    return lambda model: nth_node(model, n).outputs[m].metadata_props.update({key: text})
+
+
+def is_sound(mutant: ir.Model, original: ir.Model) -> bool:
+    """Whether both give the same on inputs that the verifier never draws; a mutant that does not run is not sound."""
+    sessions = []
+    for model in (original, mutant):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        try:
+            sessions.append(onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options))
+        except Exception:
+            return False
+    generator = np.random.default_rng(12345)
+    for _ in range(4):
+        feed = {i.name: generator.uniform(-3, 3, size=i.shape).astype(np.float32) for i in sessions[0].get_inputs()}
+        try:
+            expected, found = (session.run(None, feed) for session in sessions)
+        except Exception:
+            return False
+        for a, b in zip(expected, found, strict=True):
+            if a.shape != b.shape or not np.allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(a).max()):
+                return False
+    return True
