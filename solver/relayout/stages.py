@@ -59,7 +59,6 @@ class Run:
     ) -> None:
         """One graph, that of the model or one inside the node `holder`. If the best assignment spends what the source
         spends and changes no node, it stays as it is."""
-        options = self.options
         clock = perf_counter()
         self.tell("requirements")
         tensors = collect_tensors(graph, self.model.opset_imports)
@@ -72,38 +71,21 @@ class Run:
             elements=self.elements,
         )
         host = self.backend.host() if holder is None else holder.metadata_props.get(PLACE_KEY)
-        formulation = formulate(requirements, self.elements, self.backend, options.objective, host=host)
+        formulation = formulate(requirements, self.elements, self.backend, self.options.objective, host=host)
         clock = self._stage("build", clock)
         self.tell("solve")
         natural = formulation.source_assignment()
-        solution = solve(
-            formulation.problem,
-            engine=options.engine,
-            time_limit=None if self.deadline is None else max(self.deadline - perf_counter(), 0.001),
-            hint=None if natural is None else formulation.completed(natural),
-            max_conversions=self._conversions_left(),
-        )
-        for stage, seconds in solution.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        solution = self._solution(formulation, natural)
         clock = perf_counter()
         self.tell("rewrite")
         assignment = _assignment(solution, formulation, self._limit())
         made = list(formulation.conversions(assignment))
-        self.solved.append((solution, *_in_units(solution, formulation, assignment, options.objective)))
-        conversions = conversions_of(formulation, assignment)
-        if options.explain is not None:
-            conversions, explanation = explained(
-                formulation,
-                assignment,
-                conversions,
-                objective=options.objective,
-                proved=solution.status == "optimal",
-                limit=max(options.explain - sum(each.solved for each in self.explanations), 0),
-                deadline=self.deadline,
-            )
-            self.explanations.append(explanation)
+        self.solved.append((solution, *_in_units(solution, formulation, assignment, self.options.objective)))
+        if self.options.explain is None:
+            self.conversions += conversions_of(formulation, assignment)
+        else:
+            self._explain(formulation, assignment, self.options.explain, proved=solution.status == "optimal")
             clock = self._stage("explain", clock)
-        self.conversions += conversions
         if graph is self.model.graph:
             self.boundary = boundary_of(graph, formulation, assignment)
         self.crossings += crossings_of(formulation, assignment)
@@ -114,6 +96,34 @@ class Run:
             rewrite(self.model, graph, self.backend, formulation, assignment)
             self.changed = True
         self._stage("rewrite", clock)
+
+    def _solution(self, formulation: Formulation, natural: tuple[int, ...] | None) -> Solution:
+        solution = solve(
+            formulation.problem,
+            engine=self.options.engine,
+            time_limit=None if self.deadline is None else max(self.deadline - perf_counter(), 0.001),
+            hint=None if natural is None else formulation.completed(natural),
+            max_conversions=self._conversions_left(),
+        )
+        for stage, seconds in solution.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        return solution
+
+    def _explain(
+        self, formulation: Formulation, assignment: Sequence[int], limit: int, *, proved: bool
+    ) -> None:
+        """The conversions with what holds each in place; `limit` is for all graphs of the model together."""
+        conversions, explanation = explained(
+            formulation,
+            assignment,
+            conversions_of(formulation, assignment),
+            objective=self.options.objective,
+            proved=proved,
+            limit=max(limit - sum(each.solved for each in self.explanations), 0),
+            deadline=self.deadline,
+        )
+        self.explanations.append(explanation)
+        self.conversions += conversions
 
     def report(self, before: Totals, after: Totals) -> Report:
         statuses = [solution.status for solution, _, _ in self.solved]
