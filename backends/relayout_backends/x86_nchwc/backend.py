@@ -20,6 +20,7 @@ from relayout_backends.x86_nchwc.joining import concatenation, shape_of, slicing
 from relayout_backends.x86_nchwc.normalization import normalization
 from relayout_backends.x86_nchwc.ordering import order_cost
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
+from relayout_backends.x86_nchwc.products import products
 from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
 from relayout_backends.x86_nchwc.reordering import reordering
 from relayout_backends.x86_nchwc.shapes import is_dequantized
@@ -70,6 +71,8 @@ class X86Nchwc(Backend):
             return (plain,)
         if node.inputs and is_dequantized(node.inputs[0]):
             return (plain,)
+        if node.op_type == "MatMul":
+            return tuple(products(node, plain))
         if node.op_type == "Conv":
             return tuple(convolutions(node, plain, self.blocks))
         blocked = _BLOCKED.get(node.op_type)

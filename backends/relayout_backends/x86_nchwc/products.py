@@ -1,0 +1,71 @@
+"""Products of two tensors of data, read where they lie: onnxruntime's FusedMatMul takes either operand transposed.
+
+Attention splits rows of features into heads and turns them about before it multiplies: [N, rows, heads, K] is read as
+[N, heads, rows, K]. The operator's `transA` and `transB` swap the last two axes; its `transBatchA` and `transBatchB`
+take what is the last but one from in front of the batch: [rows, N, heads, K], which for one image is what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from relayout.backend import Implementation
+from relayout.layout import Layout
+from relayout.writing import Writing
+from relayout_backends.x86_nchwc.costs import turning
+from relayout_backends.x86_nchwc.shapes import is_float, is_known, volume
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["products"]
+
+_DOMAIN = "com.microsoft"
+_FORMS = ((0, 0), (1, 0), (0, 1), (1, 1))
+"""Whether the last two axes are swapped, and whether the batch stands behind the first axis."""
+
+
+def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
+    """Yield `plain`, and the ways with either operand in another order, at what they cost more."""
+    yield plain
+    left, right, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    if left is None or right is None or not is_float(left) or not is_float(right) or not _same_batch(left, right):
+        return
+    if is_known(left) or is_known(right) or result.shape is None or left.shape is None:
+        return
+    rank = len(left.shape)
+    turned = turning(volume(result, range(rank)) * volume(left, [rank - 1]))
+    for a in _FORMS:
+        for b in _FORMS:
+            if (a, b) != ((0, 0), (0, 0)):
+                # The kernel is made for rows that lie one after the other; columns of the right one are packed anyway.
+                cost = plain.cost + (turned if a[0] else 0)
+                layouts = (_layout(rank, *a), _layout(rank, *b))
+                yield Implementation(layouts, (Layout.any(rank),), cost, partial(_fused, a=a, b=b))
+
+
+def _same_batch(left: ir.Value, right: ir.Value) -> bool:
+    """Whether both are of one rank from 3 to 8 with the same batch for certain: nothing is broadcast."""
+    one, other = left.shape, right.shape
+    if one is None or other is None or len(one) != len(other) or not 3 <= len(one) <= 8:
+        return False
+    batch = list(one)[:-2]
+    return batch == list(other)[:-2] and all(isinstance(e, int) or e.value is not None for e in batch)
+
+
+def _layout(rank: int, is_swapped: int, is_behind: int) -> Layout:
+    """The order of an operand's axes in memory, by their numbers."""
+    batch, last = list(range(rank - 2)), [rank - 2, rank - 1]
+    if is_swapped:
+        last.reverse()
+    order = [last[0], *batch, last[1]] if is_behind else [*batch, *last]
+    return Layout.from_names("".join(map(str, order)))
+
+
+def _fused(writing: Writing, *, a: tuple[int, int], b: tuple[int, int]) -> None:
+    chosen = {"transA": a[0], "transBatchA": a[1], "transB": b[0], "transBatchB": b[1], "alpha": 1.0}
+    shape = writing.shape_of(0, is_result=True)
+    operands = [writing.read(0), writing.read(1)]
+    writing.give(0, writing.emit("FusedMatMul", operands, chosen, shape=shape, domain=_DOMAIN))

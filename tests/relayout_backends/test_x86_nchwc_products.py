@@ -1,0 +1,89 @@
+"""`x86-nchwc`: products read their operands where they lie, with the same numbers."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+import relayout
+from relayout.answers import ask
+from relayout.model_io import read_model
+from relayout_backends.x86_nchwc import X86Nchwc
+
+pytest.importorskip("onnxruntime")
+
+BACKEND = X86Nchwc(block=16)
+ORDERS = {"as it is": (0, 1, 2, 3), "swapped": (0, 1, 3, 2), "behind": (2, 0, 1, 3), "both": (3, 0, 1, 2)}
+
+
+def multiplied(left: tuple[int, ...], right: tuple[int, ...], batch: tuple[int, ...] = (2, 3)) -> onnx.ModelProto:
+    """[batch, 5, 4] times [batch, 4, 7], given with their axes in these orders and turned by Transposes."""
+    net = Net()
+    operands = []
+    for name, order, shape in (("a", left, (*batch, 5, 4)), ("b", right, (*batch, 4, 7))):
+        given = net.node("Relu", net.input(name, [shape[axis] for axis in order]))
+        operands.append(net.transpose(given, *np.argsort(order)))
+    net.output(net.node("MatMul", *operands))
+    return net.model()
+
+
+def attention(images: int) -> onnx.ModelProto:
+    """Three projections of [images, 10, 12] into three heads, what they give, and a projection of that."""
+    net = Net(opset=17)
+    x = net.input("x", (images, 10, 12))
+    heads = []
+    for order in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)):
+        projected = net.node("Add", net.node("MatMul", x, net.weight(12, 12)), net.weight(12))
+        split = net.node("Reshape", projected, net.constant(np.array([images, 10, 3, 4], np.int64)))
+        heads.append(net.transpose(split, *order))
+    queries, keys, values = heads
+    scaled = net.node("Mul", net.node("MatMul", queries, keys), net.constant(np.float32(0.25)))
+    mixed = net.transpose(net.node("MatMul", net.node("Softmax", scaled, axis=-1), values), 0, 2, 1, 3)
+    merged = net.node("Reshape", mixed, net.constant(np.array([images, 10, 12], np.int64)))
+    net.output(net.node("MatMul", merged, net.weight(12, 12)))
+    return net.model()
+
+
+@pytest.mark.parametrize(("left", "right"), list(product(ORDERS, ORDERS)))
+def test_a_product_reads_either_operand_in_four_orders(left: str, right: str) -> None:
+    source = multiplied(ORDERS[left], ORDERS[right])
+    legal, report = relayout.legalize(source, BACKEND, check=True)
+    assert report.after.transposes == 0
+    assert_same_numbers(source, legal)
+    fused = [node for node in legal.graph.node if node.op_type == "FusedMatMul"]
+    assert len(fused) == ((left, right) != ("as it is", "as it is"))
+    assert report.verification is not None
+    assert report.verification.findings == ()
+
+
+def test_three_axes_are_enough_and_two_are_not() -> None:
+    for batch, ways in (((3,), 16), ((), 1)):
+        axes = tuple(range(len(batch) + 2))
+        (node,) = [n for n in read_model(multiplied(axes, axes, batch)).graph if n.op_type == "MatMul"]
+        assert len(ask(BACKEND, node)) == ways
+
+
+def test_a_batch_that_is_broadcast_or_a_constant_is_multiplied_as_it_is() -> None:
+    net = Net()
+    x = net.input("x", (2, 3, 5, 4))
+    net.output(net.node("MatMul", x, net.input("one", (1, 3, 4, 7))))
+    net.output(net.node("MatMul", x, net.weight(2, 3, 4, 7)))
+    net.output(net.node("MatMul", x, net.input("matrix", (4, 7))))
+    for node in read_model(net.model()).graph:
+        assert len(ask(BACKEND, node)) == 1
+
+
+@pytest.mark.parametrize(("images", "transposes"), [(1, 1), (2, 4)])
+def test_attention_over_one_image_reads_its_heads_where_they_are(images: int, transposes: int) -> None:
+    source = attention(images)
+    legal, report = relayout.legalize(source, BACKEND, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert report.after.transposes <= transposes
+    assert_same_numbers(source, legal)
+    again, _ = relayout.legalize(legal, BACKEND)
+    assert [node.op_type for node in again.graph.node] == [node.op_type for node in legal.graph.node]
