@@ -82,8 +82,9 @@ def _reads_column_major(node: ir.Node, place: str) -> bool:
     constant = node.inputs[1] if len(node.inputs) > 1 else None
     if constant is None or constant.const_value is None or rank_of(constant) != 2:
         return False
-    if constant.is_graph_input() or constant.is_graph_output():
-        return False
+    maker = constant.producer()
+    if constant.is_graph_input() or constant.is_graph_output() or (maker is not None and maker.op_type != "Constant"):
+        return False  # what is computed from constants stays computed
     return all(n == 1 and user.inputs[0] is not constant and _is_dot(user, place) for user, n in constant.uses())
 
 

@@ -13,7 +13,7 @@ from relayout.backend import Backend, Implementation, TensorType
 from relayout.binding import layout_of, names_for
 from relayout.choices import NodeChoice, Port, in_source
 from relayout.layout import Layout
-from relayout.memory_format import Atom
+from relayout.memory_format import Atom, Extent
 from relayout.names import Names
 from relayout.paths import Dims, dims_shape
 from relayout.rules import extents_of
@@ -79,7 +79,7 @@ class Contract:
         """Whether every port, with these dimensions, meets the wish. `letters`: the operator's own names."""
         place = wish.implementation.place
         return all(
-            layout is None or self._meets(port, layout, dims, own or self.letters(port, layout), place)
+            layout is None or self._meets(port, layout, dims, own, place)
             for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True)
         )
 
@@ -108,11 +108,11 @@ class Contract:
         """The names of the operand's axes by which `wanted` is read, as far as the graph says them."""
         return self._names.filled(port.operand, wanted)
 
-    def _meets(self, port: Port, required: Layout, dims: Dims | None, letters: str | None, place: str) -> bool:
+    def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, place: str) -> bool:
         """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
         what the requirement's letters mean."""
         extents = port.operand.view.extents
-        letters = names_for(required, letters, len(extents))
+        letters = names_for(required, own or self.letters(port, required), len(extents))
         natural = in_source(len(extents))
         laid = natural if dims is None else dims
         if required.rank != len(laid) or (letters is None and laid != natural):
@@ -120,6 +120,9 @@ class Contract:
         current = _known(laid, letters) if letters is not None else Layout.any(len(laid))
         if current is None:
             return False
+        if own is None:
+            # The operator does not read its axes by name: one of extent 1 may stand anywhere.
+            current = _without_units(current, laid, extents)
         tensor = TensorType(element_size(port.operand.tensor.root), tuple(dims_shape(laid, extents)))
         question = (required, current, tensor, place)
         met = self._met.get(question)
@@ -134,6 +137,15 @@ def _known(dims: Dims, letters: str) -> Layout | None:
     letters of their own: they are the axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     return layout_of(tuple(chain.from_iterable(groups)), letters)
+
+
+@lru_cache(maxsize=4096)
+def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> Layout:
+    """The layout, a plain one, with `*` for each dimension of extent 1."""
+    units = [extents[group[0].axis] == 1 for group in dims]
+    if str(layout) != layout.names or not any(units):
+        return layout
+    return Layout.parse("".join("*" if unit else name for unit, name in zip(units, layout.names, strict=True)))
 
 
 @lru_cache(maxsize=1024)

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import Net, run
+from graphs import Net, assert_same_numbers, run
 from writing import OneNode
 
+import relayout
 from relayout.answers import ask
 from relayout.errors import UsageError
 from relayout_backends.xla_cpu import XlaCpu
@@ -132,6 +133,14 @@ def test_a_product_of_integers_stays_for_gemm_has_few_of_them() -> None:
         onnx.TensorProto.INT64,
     )
     assert not finished(net)[1]
+
+
+def test_a_constant_that_the_model_computes_stays() -> None:
+    net = Net()
+    net.output(net.node("MatMul", net.input("x", (3, 4)), net.transpose(net.weight(5, 4), 1, 0)))
+    legal, _ = relayout.legalize(net.model(), XlaCpu)
+    assert_same_numbers(net.model(), legal)
+    assert [node.op_type for node in legal.graph.node] == ["Transpose", "MatMul"]
 
 
 CALLS = {"com.acme::Convolve": {"operands": ["{1,3,2,0}", "{0,1,3,2}"], "result": "{1,3,2,0}"}}

@@ -12,7 +12,7 @@ from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.verify.arrangement import ATOMS, ORDER, arrangement_of
 from relayout.verify.derivation import BOUNDARY, LAYOUT, PLACE, Derivation, declared_layout, walk
-from relayout.verify.operators import AxisNames, named, own_names, with_whole_parts
+from relayout.verify.operators import AxisNames, axis_names, named, own_names, with_whole_parts
 from relayout.verify.placement import ways_of
 
 __all__ = ["check_annotations", "check_requirements"]
@@ -267,7 +267,7 @@ def _said(value: ir.Value) -> Iterator[AxisNames]:
     maker = value.producer()
     ends = [(maker, "result", maker.outputs.index(value))] if maker is not None else []
     for node, side, n in (*ends, *((reader, "input", n) for reader, n in value.uses())):
-        if (names := own_names(node, side, n)) is not None:
+        if (names := axis_names(node, side, n)) is not None:
             yield names
 
 

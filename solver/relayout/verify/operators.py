@@ -198,7 +198,7 @@ def axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None
     """For each axis of the m-th result, the axis of the n-th input that it is, or None where it is none of them.
 
     None altogether where the operator, or the ranks, are not known. An input's axis of extent 1 that is stretched to
-    the result's extent is not the result's axis, nor is one that is reduced to extent 1: that may stand anywhere.
+    the result's extent is not the result's axis, nor is one that is reduced, and kept with extent 1.
     """
     source, result = node.inputs[n], node.outputs[m]
     if node.domain not in _STANDARD or source is None or source.shape is None or result.shape is None:
@@ -208,7 +208,7 @@ def axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None
     if sources is None or len(sources) != outer or any(axis is not None and axis >= inner for axis in sources):
         return None
     return tuple(
-        None if axis is None or (source.shape[axis] == 1) != (result.shape[i] == 1) else axis
+        None if axis is None or (source.shape[axis] == 1 and result.shape[i] != 1) else axis
         for i, axis in enumerate(sources)
     )
 
@@ -242,12 +242,13 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
 
 
 def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, ...] | None:
-    if inner == outer:
-        return tuple(range(inner))
     if node.op_type in ("ArgMax", "ArgMin"):
         axes: tuple[int, ...] | None = (node.attributes.get_int("axis", 0),)
     else:
         axes = constant_ints(node, "axes", 1)
+    if inner == outer:
+        reduced = {axis % inner for axis in axes or ()} if inner else set()
+        return tuple(None if axis in reduced else axis for axis in range(inner))
     source = node.inputs[0]
     if axes is None and node.op_type == "Squeeze" and source is not None and source.shape is not None:
         axes = tuple(axis for axis, extent in enumerate(source.shape) if extent == 1)
