@@ -104,7 +104,7 @@ def _prices_itself(backend: Backend) -> bool:
 
 
 def _can_be_written(tensor: Tensor, source: Order, target: Order) -> bool:
-    """A Reshape to the atoms can leave one extent open; with two unknown ones it cannot be written."""
-    if all(a.is_whole for a in (*source, *target)):
-        return True
-    return sum(not isinstance(atom_extent(a, tensor.extents), int) for a in source) <= 1
+    """Whether there is a Reshape to the pieces: what is cut has a known extent, and the rest can be read off the tensor
+    at run time; an axis of which nothing is left cannot."""
+    pieces = [a for a in (*source, *target) if not a.is_whole]
+    return not pieces or (0 not in tensor.extents and all(isinstance(tensor.extents[a.axis], int) for a in pieces))

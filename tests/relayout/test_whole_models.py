@@ -68,6 +68,21 @@ def test_symbols_may_stand_for_any_size(backend: str) -> None:
     assert report.after.transposes <= report.before.transposes
 
 
+def test_channels_are_packed_where_neither_batch_nor_picture_has_a_known_size() -> None:
+    net = Net()
+    value = net.node("Relu", net.conv(net.input("x", ("N", 8, "H", "W")), 8, 8))
+    value = net.node("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])
+    net.output(net.conv(value, 8, 4))
+    layouts = {"Conv": ["NCHW4c", "OIHW4i4o"]}
+    legal, report = legalize(net.model(), "convert-layout", desired_layouts=layouts, check=True)
+    assert (report.status, report.after.transposes) == ("optimal", 2)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    for seed, shape in enumerate(((1, 8, 6, 4), (3, 8, 4, 10))):
+        feeds = {"x": drawn(*shape, seed=seed)}
+        np.testing.assert_allclose(run(legal, feeds)[0], run(net.model(), feeds)[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_batch_that_is_unknown_and_without_a_name(backend: str) -> None:
     net = Net()

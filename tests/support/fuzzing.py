@@ -168,7 +168,7 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
     try:
         legalized = _legalized(graph.model, settings, settings.input_layouts, settings.output_layouts)
     except InfeasibleError as error:
-        return [Failure("infeasible", str(error))] if settings.backend in _ALWAYS_FEASIBLE else []
+        return [Failure("infeasible", str(error))] if _is_feasible(settings) else []
     except BackendError as error:
         # Elsewhere than on x86 onnxruntime has no blocks.
         return [] if settings.backend == "x86-nchwc" else [_crash("legalize", error)]
@@ -193,6 +193,14 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
         found += _other_engine(graph, report, settings, options)
         found += _same_twice(graph, legal, settings, options)
     return found
+
+
+def _is_feasible(settings: Settings) -> bool:
+    """Whether a model must come of it; blocks of two or four channels and blocks of three cannot be made of each other
+    in one conversion, so neighbours may not ask for both."""
+    asked = [layout for layouts in settings.options.get("desired_layouts", {}).values() for layout in layouts]
+    tiles = {int(tile) for layout in asked for tile in re.findall(r"\d+", layout)}
+    return settings.backend in _ALWAYS_FEASIBLE and not (3 in tiles and len(tiles) > 1)
 
 
 def _legalized(

@@ -103,7 +103,8 @@ def declared_layout(value: ir.Value) -> Layout | None:
 
 def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames]) -> AxisNames:
     own = axis_names(node, "result", m) or (None,) * rank
-    if all(own) and _names_axes(node):
+    channels_only = node.op_type in _CHANNELS_ONLY
+    if all(own) and _names_axes(node) and not channels_only:
         return own
     known: list[set[str]] = [set() for _ in range(rank)]
     for n, operand in enumerate(node.inputs):
@@ -117,6 +118,9 @@ def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames
         return tuple(carried)
     if _is_pooled(node):
         return tuple(carried)
+    if channels_only:
+        # Of a layout that it is in only the channels mean anything to it: the rest is what the operand says.
+        return tuple(mine if mine == "C" else theirs or mine for mine, theirs in zip(own, carried, strict=True))
     return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
 
 
