@@ -92,7 +92,8 @@ class Run:
         self._note_places(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
         # Where there are several places, each node says its own.
-        if self.places or assignment != natural or (len(made), sum(m.bytes for m in made)) != self._spent(tensors):
+        saves = tensors.undone or (len(made), sum(m.bytes for m in made)) != self._spent(tensors)
+        if self.places or assignment != natural or saves:
             rewrite(self.model, graph, self.backend, formulation, assignment)
             self.changed = True
         self._stage("rewrite", clock)

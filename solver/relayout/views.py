@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from relayout.memory_format import Extent, View
+from relayout.memory_format import Extent, View, normal_form, source_order
 from relayout.rules import Fixed, Free, Listed, Relabel, Rule, extents_of, rule_of
 
 __all__ = ["Operand", "Tensor", "Tensors", "captured_values", "collect_tensors", "graphs_of", "outer_values"]
 
+_LEFT_OUT = frozenset({"DepthToSpace", "SpaceToDepth"})
 _NONDETERMINISTIC = set("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 
 
@@ -43,7 +44,8 @@ class Tensors:
     """Every value of the main graph as an operand; None in `operands`: its rank is unknown, it is left alone.
 
     `rules` holds each node's rule (None: pinned); `constant_nodes` the nodes that compute from constants alone, `dead`
-    those that no output of the graph hangs on; `outer` the values of enclosing graphs that are read.
+    those that no output of the graph hangs on; `outer` the values of enclosing graphs that are read. `undone`: the
+    nodes whose result is what stood before operators that might be left out (SpaceToDepth).
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -52,6 +54,9 @@ class Tensors:
     constant_nodes: set[ir.Node] = field(default_factory=set)
     dead: set[ir.Node] = field(default_factory=set)
     outer: list[ir.Value] = field(default_factory=list)
+    undone: set[ir.Node] = field(default_factory=set)
+    behind: dict[ir.Value, Operand | None] = field(default_factory=dict)
+    """Values as views of what stands before such operators."""
     _constants: set[ir.Value] = field(default_factory=set)
 
     def add(self, value: ir.Value, *, constant: bool) -> None:
@@ -83,11 +88,11 @@ def collect_tensors(graph: ir.Graph, opsets: Mapping[str, int]) -> Tensors:
             found.add(value, constant=True)
     for node in graph:
         _collect_node(node, found, dict(opsets))
-    found.dead = _dead_nodes(graph, found.rules)
+    found.dead = _dead_nodes(graph, found)
     return found
 
 
-def _dead_nodes(graph: ir.Graph, rules: Mapping[ir.Node, Rule | None]) -> set[ir.Node]:
+def _dead_nodes(graph: ir.Graph, found: Tensors) -> set[ir.Node]:
     """Those that no output hangs on. A view is written anew: what the source reckoned its shape from is not read."""
     live = set(graph.outputs)
     dead: set[ir.Node] = set()
@@ -95,7 +100,11 @@ def _dead_nodes(graph: ir.Graph, rules: Mapping[ir.Node, Rule | None]) -> set[ir
         if live.isdisjoint(node.outputs):
             dead.add(node)
             continue
-        read = node.inputs[:1] if isinstance(rules.get(node), Relabel) else node.inputs
+        operand = found.operands.get(node.outputs[0]) if node in found.undone else None
+        if operand is not None:
+            live.add(operand.tensor.root)
+            continue
+        read = node.inputs[:1] if isinstance(found.rules.get(node), Relabel) else node.inputs
         live.update(value for value in read if value is not None)
         live.update(captured_values(node))
     return dead
@@ -152,19 +161,46 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
         found.constant_nodes.add(node)
     elif isinstance(rule, Relabel):
         _complete_rank(node, rule)
-        view = _view(node, rule, found)
-        if view is not None:
-            found.rules[node] = rule
-            found.operands[node.outputs[0]] = view
-            for unread in node.outputs[1:]:
-                found.operands[unread] = None
+        if _undoes(node, rule, found) or _enter_view(node, rule, found, _view(node, rule, found.operands)):
             return
         rule = None
+    elif isinstance(rule, Free) and rule.left_out is not None and _undoes(node, rule.left_out, found):
+        return
     if isinstance(rule, Free | Fixed):
         _complete_ranks(node, rule)
     for value in node.outputs:
         found.add(value, constant=constant)
     found.rules[node] = rule if rule is None or _ranks_known(node, rule, found) else None
+
+
+def _enter_view(node: ir.Node, rule: Relabel, found: Tensors, view: Operand | None) -> bool:
+    """Let the node's result be this view, if there is one."""
+    if view is None:
+        return False
+    found.rules[node] = rule
+    found.operands[node.outputs[0]] = view
+    for unread in node.outputs[1:]:
+        found.operands[unread] = None
+    return True
+
+
+def _undoes(node: ir.Node, relabel: Relabel, found: Tensors) -> bool:
+    """Whether the node's result is what stood before operators that might be left out, and is entered as that."""
+    source, result = node.inputs[0], node.outputs[0]
+    view = _view(node, relabel, found.behind) if source in found.behind else None
+    if view is None:
+        view = _view(node, relabel, found.operands) if node.op_type in _LEFT_OUT else None
+        if view is not None:
+            found.behind[result] = view
+        return False
+    extents = view.tensor.extents
+    if view.view.to_root(source_order(len(relabel.axes))) != normal_form(source_order(len(extents)), extents):
+        found.behind[result] = view
+        return False
+    found.undone.add(node)
+    if view.tensor.root in found.behind and view.view.axes == View.identity(extents).axes:
+        found.behind[result] = found.behind[view.tensor.root]
+    return _enter_view(node, relabel, found, view)
 
 
 def _complete_ranks(node: ir.Node, rule: Free | Fixed) -> None:
@@ -209,9 +245,9 @@ def _is_constant(node: ir.Node, found: Tensors) -> bool:
     return bool(node.inputs) and all(found.is_constant(value) for value in node.inputs)
 
 
-def _view(node: ir.Node, rule: Relabel, found: Tensors) -> Operand | None:
+def _view(node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]) -> Operand | None:
     source = node.inputs[0]
-    operand = found.operands.get(source) if source is not None else None
+    operand = known.get(source) if source is not None else None
     extents = extents_of(node.outputs[0])
     if operand is None or extents is None or len(extents) != len(rule.axes):
         return None

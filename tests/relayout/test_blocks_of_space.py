@@ -232,6 +232,25 @@ def test_channels_that_are_one_block_before_they_are_put_together_are_annotated_
     assert {"relayout.layout NHWC", "relayout.layout NCHWc[tile:4]"} <= set(annotations(legal))
 
 
+def test_an_inverse_beside_another_reader_is_what_stood_before() -> None:
+    net = Net()
+    x = net.input("x", (1, 3, 8, 8))
+    blocks = to_depth(net, x)
+    net.output(net.conv(blocks, 12, 5, 1))
+    net.output(net.node("Tanh", to_space(net, blocks)))
+    assert sorted(operators(saved(net.model()))) == ["Conv", "SpaceToDepth", "Tanh"]
+
+
+def test_blocks_of_two_around_blocks_of_three_go_with_them() -> None:
+    net = Net()
+    x = net.input("x", (1, 4, 6, 9))
+    thirds = to_depth(net, to_space(net, x), 3)
+    spelled = reshape(net, thirds, 1, 3, 3, 1, 4, 6)
+    back = reshape(net, net.transpose(spelled, 0, 3, 4, 1, 5, 2), 1, 1, 12, 18)
+    net.output(net.node("Tanh", to_depth(net, back)))
+    assert operators(saved(net.model())) == ["Tanh"]
+
+
 def test_pieces_that_do_not_go_together_are_converted_by_what_they_are_part_of() -> None:
     net = Net()
     x = net.input("x", (2, 4, 12, 12))
