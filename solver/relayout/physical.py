@@ -13,6 +13,9 @@ import onnx_ir as ir
 from relayout.memory_format import Extent, Order, normal_form
 from relayout.paths import Dims, Stage, dims_shape, path
 
+# Before this opset Constant gives floats alone.
+_CONSTANTS_OF_ANY_TYPE = 9
+
 __all__ = ["Emitter", "Physical", "same_but_leading_units"]
 
 
@@ -61,6 +64,11 @@ class Emitter:
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         name = self.fresh(stem)
+        if self._in_function and self.opset < _CONSTANTS_OF_ANY_TYPE and array.dtype.kind == "i":
+            given = self.constant(f"{name}_given", array.astype(np.float32))
+            made = ir.Node("", "Cast", [given], [ir.AttrInt64("to", 7)], outputs=[ir.Value(name=name)])
+            self.emitted.append(made)
+            return made.outputs[0]
         tensor = ir.tensor(array, name=name)
         if self._in_function:
             made = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[ir.Value(name=name)])

@@ -105,6 +105,12 @@ def _prices_itself(backend: Backend) -> bool:
 
 def _can_be_written(tensor: Tensor, source: Order, target: Order) -> bool:
     """Whether there is a Reshape to the pieces: what is cut has a known extent, and the rest can be read off the tensor
-    at run time; an axis of which nothing is left cannot."""
+    at run time; an axis of which nothing is left cannot. One extent that is not known may be left open."""
     pieces = [a for a in (*source, *target) if not a.is_whole]
-    return not pieces or (0 not in tensor.extents and all(isinstance(tensor.extents[a.axis], int) for a in pieces))
+    if not pieces:
+        return True
+    if 0 in tensor.extents:
+        return False
+    if all(isinstance(tensor.extents[a.axis], int) for a in pieces):
+        return True
+    return all(sum(not isinstance(atom_extent(a, tensor.extents), int) for a in o) <= 1 for o in (source, target))

@@ -68,6 +68,7 @@ OPERATORS = tuple(_ROLES)
 _OF_LETTER = {"d": DATA, "k": KERNEL, "-": OTHER}
 _DOMAINS = ("", "ai.onnx", "relayout")
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
+_LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 _SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
 
 
@@ -154,9 +155,10 @@ def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) 
 
 
 def _is_packed(node: ir.Node) -> bool:
-    if node.domain != "relayout" or "data_layout" not in node.attributes:
+    if node.domain != "relayout":
         return False
-    return _has_tiles(node.attributes["data_layout"].as_string())
+    said = [node.attributes[name].as_string() for name in _LAYOUTS if name in node.attributes]
+    return any(_has_tiles(text) for text in said)
 
 
 @lru_cache(maxsize=256)

@@ -420,3 +420,45 @@ def test_weights_that_stay_at_home_are_packed_by_their_transforms(words: list[st
         for step in constant["transform"]:
             array = apply_step(array, step)
         np.testing.assert_array_equal(array, packed[expected])
+
+
+# Where packed layouts meet what they cannot have
+
+
+def test_a_kernel_may_be_packed_without_the_data() -> None:
+    desired = {"Conv": ["NCHW", "OIHW4o"]}
+    legal, _ = converted(chain(8), desired)
+    twice, report = relayout.legalize(legal, "convert-layout", desired_layouts=desired, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert [node.op_type for node in twice.graph.node] == [node.op_type for node in legal.graph.node]
+
+
+@pytest.mark.parametrize("operator", ["Conv", "AveragePool"])
+def test_packed_operators_are_written_for_old_opsets_too(operator: str) -> None:
+    net = Net(opset=8)
+    value = net.input("x", (2, 8, 6, 10))
+    net.output(net.conv(value, 8, 8) if operator == "Conv" else net.node("AveragePool", value, kernel_shape=[2, 2]))
+    words = ["NCHW4c", "OIHW4o"] if operator == "Conv" else ["NCHW4c"]
+    legal, _ = converted(net, {operator: words})
+    assert read_model(legal).graph.num_nodes() == len(legal.graph.node)
+
+
+def test_a_packed_picture_may_be_a_view_of_something_whose_extent_is_open() -> None:
+    net = Net(opset=18)
+    picture = net.node("Reshape", net.input("x", ("n",)), axes(net, 1, 2, 1, 2))
+    net.output(net.node("Resize", picture, "", "", axes(net, 1, 2, 2, 4), mode="nearest"))
+    model = net.model()
+    legal, _ = relayout.legalize(model, "convert-layout", desired_layouts={"Resize": ["NHWC2c"]})
+    assert layouts(legal, "Resize") == [{"data_layout": "NHWC2c"}]
+    assert_same_numbers(model, legal, {"x": np.arange(4, dtype=np.float32)})
+
+
+def test_a_resize_that_a_tile_does_not_divide_may_lie_as_it_likes() -> None:
+    net = Net(opset=13)
+    value = net.transpose(net.input("x", (8, 5, 1, 1)), 0, 3, 1, 2)
+    scales = net.constant(np.array([1, 1, 2, 1], np.float32))
+    value = net.node("Resize", value, "", scales, mode="nearest")
+    net.output(net.transpose(value, 1, 2, 3, 0))
+    _, report = converted(net, {"Resize": ["NCHW2c"]})
+    assert report.after.transposes <= 1

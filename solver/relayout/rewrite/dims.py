@@ -62,6 +62,11 @@ def _root_group(operand: Operand, group: Order) -> Order:
     view = operand.view
     if view.extents[group[0].axis] == 1:
         return ()
+    if len(group) == 1:
+        # A piece that is all of its axis is the axis, also where the extents of the tensor behind it do not say so.
+        group = normal_form(group, view.extents)
+        if not group:
+            return ()
     if len(group) == 1 and group[0].is_whole:
         return view.axes[group[0].axis]
     parts = [view.to_root((atom,)) for atom in group]

@@ -23,10 +23,11 @@ __all__ = ["MOVES", "does", "reading"]
 
 MOVES = frozenset(
     """
-    Concat Constant Div Gather Identity Mul Pad ReduceProd Reshape Shape Slice Squeeze Transpose Unsqueeze
+    Cast Concat Constant Div Gather Identity Mul Pad ReduceProd Reshape Shape Slice Squeeze Transpose Unsqueeze
     """.split()
 )
-"""What a body may have beside its operator; none of them makes up a value."""
+"""What a body may have beside its operator; none of them makes up a value. A Cast is for constants alone, which old
+opsets have as floats."""
 
 # Arrays of more places than this are shrunk along axes that the layout leaves whole.
 _MOST_PLACES = 1 << 23
@@ -148,12 +149,19 @@ def _between(start: ir.Value, end: ir.Value) -> list[ir.Node] | None:
             continue
         if node is None or node.op_type not in MOVES or node.domain not in ("", "ai.onnx"):
             return None
+        if node.op_type == "Cast" and not _is_constant(node.inputs[0]):
+            return None
         if is_done:
             nodes[node] = None
             continue
         pending.append((value, True))
         pending += [(operand, False) for operand in node.inputs if operand is not None]
     return list(nodes)
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    producer = value.producer() if value is not None else None
+    return producer is not None and producer.op_type == "Constant"
 
 
 def _shown(extents: Sequence[int | None]) -> str:

@@ -14,6 +14,7 @@ from relayout.verify.arrangement import ATOMS, ORDER, arrangement_of
 from relayout.verify.derivation import BOUNDARY, LAYOUT, PLACE, Derivation, declared_layout, walk
 from relayout.verify.operators import AxisNames, axis_names, named, own_names, with_whole_parts
 from relayout.verify.placement import ways_of
+from relayout.verify.resizing import may_be_cut
 
 __all__ = ["check_annotations", "check_requirements"]
 
@@ -122,6 +123,8 @@ def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
     before, after = node.inputs[0], node.outputs[0]
     if before is None or before.shape is None or after.shape is None:
         return False
+    if _is_tiled(required):
+        return not may_be_cut(node, required)
     if not len(before.shape) == len(after.shape) == required.rank or not {"N", "C"} <= set(required.names):
         return False
     return all(a == b or name not in "NC" for a, b, name in zip(before.shape, after.shape, required.names, strict=True))
