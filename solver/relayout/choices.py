@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from relayout.memory_format import Order, normal_form, order_of, source_order
+from relayout.memory_format import Extent, Order, normal_form, order_of, source_order
 from relayout.paths import Dims, one_each
 from relayout.rules import Axes
 from relayout.views import Operand, Tensors, captured_values
@@ -42,6 +44,17 @@ class FreeForm:
     def axes(self) -> Axes:
         """The axis in each dimension; one that is split stands several times."""
         return tuple(group[0].axis for group in self.dims)
+
+    def places_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
+        """Where each index of an axis of known extent lies along its dimension: source index -> place."""
+        assert isinstance(extent, int)
+        atoms = next(group for group in self.dims if group[0].axis == axis)
+        index = np.arange(extent)
+        place = np.zeros(extent, np.int64)
+        for atom in atoms:
+            size = (atom.outer or extent) // atom.inner
+            place = place * size + index // atom.inner % size
+        return place
 
 
 @dataclass(frozen=True, slots=True)

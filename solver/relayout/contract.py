@@ -11,12 +11,13 @@ import onnx_ir as ir
 from relayout.answers import ask, ask_order_cost
 from relayout.backend import Backend, Implementation, TensorType
 from relayout.binding import layout_of, names_for
-from relayout.choices import NodeChoice, Port, in_source
+from relayout.choices import FreeForm, NodeChoice, Port, in_source
 from relayout.layout import Layout
 from relayout.memory_format import Atom, Extent
 from relayout.names import Names
 from relayout.paths import Dims, dims_shape
-from relayout.rules import extents_of
+from relayout.rehearsal import Rehearsal
+from relayout.rules import Axes, Free, extents_of
 
 __all__ = ["Contract", "Wish", "element_size", "says_something"]
 
@@ -72,6 +73,20 @@ class Contract:
     ) -> int | None:
         """What the device at `place` says that the node costs in an order of its axes; None: it does not run it so."""
         return ask_order_cost(self._backend.at(place), node, axes, traffic, is_rewritten=is_rewritten)
+
+    def rehearse(
+        self, choice: NodeChoice, rule: Free, axes_of: Sequence[Axes | None], form: FreeForm, place: str
+    ) -> bool:
+        """Whether what the rule writes for this form is as the backend asks for each of its operators."""
+        assert choice.node is not None
+        letters = list(rule.letters or "*" * len(rule.extents))
+        for port, axes in zip(choice.ports, axes_of, strict=True):
+            for axis, name in zip(axes or (), self._names.of(port.operand) or "", strict=False):
+                letters[axis] = name if letters[axis] == "*" else letters[axis]
+        graph = choice.node.graph
+        opset = graph.opset_imports.get("", 1) if graph is not None else 1
+        written = Rehearsal(choice.node, rule, form, "".join(letters), opset)
+        return written.suits(self._backend, place)
 
     def is_met(
         self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]

@@ -60,22 +60,20 @@ class Names:
         return letters if len(set(letters)) == len(operand.view.axes) else None
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
-        """The letters by which `wanted` is read: the operand's own, and for axes that nobody names the letters that are
-        left, in ONNX's order. None where nothing is named, or a name is none of the layout's."""
-        letters = self.of(operand)
-        if letters is not None:
+        """The letters by which `wanted` is read: the operand's own, and for axes that have none of the layout's letters
+        those that are left, in ONNX's order. None where no axis has one, or two have the same."""
+        asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
+        letters, rank = self.of(operand), len(operand.view.axes)
+        if letters is not None and (len(asked) != rank or sorted(letters) == sorted(asked)):
             return letters
         own = self._letters.get(operand.value, {})
-        known = {axis: self._given[name] for axis, name in own.items()}
-        rank = len(operand.view.axes)
-        asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
+        known = {axis: letter for axis, name in own.items() if (letter := self._given[name]) in asked}
         if not known or len(asked) != rank or len(set(known.values())) != len(known):
-            return None
+            return letters
         usual = conventional(rank) or ""
         ordered = usual if sorted(usual) == sorted(asked) else asked
         rest = iter([letter for letter in ordered if letter not in known.values()])
-        found = "".join(known[axis] if axis in known else next(rest, "?") for axis in range(rank))
-        return found if sorted(found) == sorted(asked) else None
+        return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
 
     def in_order(self, operand: Operand, order: Order) -> str | None:
         """The letters of the operand's axes as they lie in memory, outermost first; None where not all are known, or
@@ -108,7 +106,7 @@ class Names:
             for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
             if value is not None and axes is not None and self._follows(value)
         ]
-        self._tie(members, len(rule.extents))
+        self._tie([(value, _kept(node, rule, value, axes)) for value, axes in members], len(rule.extents))
         if rule.letters:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
@@ -179,3 +177,11 @@ class Names:
                     for other, place in tied:
                         self._name(other, place, name)
                     tied.clear()
+
+
+def _kept(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> list[int | None]:
+    """The axes without those of a result that are reduced to extent 1: what reads these may call them anything."""
+    extents = value.shape if value in node.outputs else None
+    if extents is None:
+        return list(axes)
+    return [None if one == 1 and rule.extents[a] != 1 else a for a, one in zip(axes, extents, strict=True)]

@@ -365,9 +365,9 @@ class _Nodes:
                 if rule.write is not None:
                     rewritten = (FreeForm(place, rewritten=True) for place in placements(dims, rank))
                     form = next((form for form in rewritten if rule.writes(form.axes)), None)
-                    cost = self._cost(choice, rule, wish, form, rule.extra(form.axes)) if form is not None else None
-                    if form is not None and cost is not None and written is None:
-                        written = wish, form, cost
+                    if form is not None and written is None and self._suits(choice, rule, axes_of, wish, form):
+                        cost = self._cost(choice, rule, wish, form, rule.extra(form.axes))
+                        written = (wish, form, cost) if cost is not None else None
                 continue
             letters = [_own_letters(rule, axes) for axes in axes_of]
             for place in placements(dims, rank):
@@ -382,11 +382,18 @@ class _Nodes:
                 inputs = [_operand_dims(axes, place) for axes in rule.inputs]
                 if (
                     cost is not None
+                    and (not form.rewritten or self._suits(choice, rule, axes_of, wish, form))
                     and self._contract.is_met(choice, wish, own, letters)
                     and self._contract.constants_meet(choice, wish, inputs)
                 ):
                     return wish, form, cost
         return written
+
+    def _suits(self, choice: NodeChoice, rule: Free, axes_of: Orders, wish: Wish, form: FreeForm) -> bool:
+        """Whether the operators that the rule writes for this form are in layouts that the backend asks for."""
+        if rule.write is None:
+            return True
+        return self._contract.rehearse(choice, rule, axes_of, form, wish.implementation.place)
 
     def _cost(
         self, choice: NodeChoice, rule: Free, wish: Wish, form: FreeForm, extra: Traffic = _NOTHING

@@ -309,7 +309,8 @@ def test_a_matrix_that_serves_a_whole_batch_is_priced_for_each_of_its_parts() ->
     assert (report.after.transposes, report.cost) == (0, 2 * 8 * 12 * 4)
 
 
-def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:
+def shuffled() -> Net:
+    """Channels that are shuffled, then split between a convolution and what passes it by."""
     net = Net()
     value = net.conv(net.input("x", (1, 6, 5, 5)), 6, 8)
     value = net.node("Reshape", value, net.constant(np.array([1, 2, 4, 5, 5])))
@@ -318,6 +319,20 @@ def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:
     one, two = net.node("Split", value, results=2, axis=1)
     net.output(net.conv(value, 8, 4))
     net.output(net.node("Concat", one, net.conv(two, 4, 4, kernel=1), axis=1))
+    return net
+
+
+@pytest.mark.parametrize("backend", ["opencl", "canonical", "nchw", "nhwc", "auto-nhwc", "tpu", "xla-cpu"])
+def test_what_a_node_is_written_as_is_in_the_layouts_that_the_backend_asks_for(backend: str) -> None:
+    """A Split of shuffled channels may be written as Gathers, of which `opencl` has wishes of its own."""
+    legal, report = legalize(shuffled().model(), backend, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(shuffled().model(), legal)
+
+
+def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:
+    net = shuffled()
     legal, report = legalize(net.model())
     assert (report.status, report.cost, report.after.transposes) == ("optimal", 0, 0)
     assert_same_numbers(net.model(), legal)

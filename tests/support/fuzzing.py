@@ -339,7 +339,7 @@ def _again(
     # What a decomposition cost is not asked of its parts again.
     if second.cost > report.cost and facts.all_shapes_known:
         return [Failure("again, cost", f"{report.cost} first, {second.cost} the second time")]
-    if second.cost != report.cost and not facts.all_shapes_known:
+    if not facts.all_shapes_known and (second.cost, second.after.bytes) != (report.cost, report.after.bytes):
         return []  # what is not known of a shape is priced by what is known of its neighbours
     if not facts.all_ranks_known:
         return []  # what onnx knows of the legal model may be more than it knew of the source

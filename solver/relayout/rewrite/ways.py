@@ -213,15 +213,7 @@ class SpaceWay(_Way):
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
 
     def places(self, axis: int) -> np.ndarray[Any, Any]:
-        extent = self._rule.extents[axis]
-        assert isinstance(extent, int)
-        atoms = next(group for group in self._form.dims if group[0].axis == axis)
-        index = np.arange(extent)
-        place = np.zeros(extent, np.int64)
-        for atom in atoms:
-            size = (atom.outer or extent) // atom.inner
-            place = place * size + index // atom.inner % size
-        return place
+        return self._form.places_of(axis, self._rule.extents[axis])
 
     def _root(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
         """Dimensions of one operand as groups of atoms of its tensor's axes."""

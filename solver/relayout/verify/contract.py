@@ -80,6 +80,9 @@ def _unsatisfied(
         # What a backend says of its own results' extensions is what it provides; only the names can be off.
         required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
     rank = required.rank if _is_tiled(required) else len(tensor.shape)
+    if own is None and not required.is_numbered:
+        # A name that the layout does not have says nothing of it: D of a picture whose channels are gone.
+        namings = [naming and tuple(_among(name, required) for name in naming) for naming in namings]
     layouts = [_current(naming, carried, rank) for naming in namings]
     if own is None and not required.is_numbered:
         layouts += [_current(_movable(naming, tensor), carried, rank) for naming in namings if naming is not None]
@@ -108,6 +111,10 @@ def _unsatisfied(
         found=found,
         message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} asks for",
     )
+
+
+def _among(name: str | None, required: Layout) -> str | None:
+    return name if name is not None and name in required.names else None
 
 
 def node_label(node: ir.Node) -> str:
@@ -243,7 +250,8 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
         return
     # The declared layout of an input is what derivation starts from; readers may still take it for something else.
-    namings = [*derivation.candidates(value), *_said(value)] if key == LAYOUT else []
+    namings = derivation.candidates(value) if key == LAYOUT else []
+    namings += _said(value) if namings else ()
     candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     extents = _extents(value)
     if not candidates or value.shape is None or layout.rank != len(extents):
