@@ -73,3 +73,17 @@ def test_a_constant_in_one_layout_keeps_its_name_and_needs_no_other() -> None:
     assert constant["name"] == "w"
     assert constant["transform"] == [{"op": "transpose", "perm": [0, 2, 3, 1]}]
     assert "source" not in constant
+
+
+def test_parameters_whose_data_is_absent_are_not_worked_out_beforehand() -> None:
+    net = Net()
+    value = net.transpose(net.input("x", (2, 6, 6, 8)), 0, 3, 1, 2)
+    value = net.node("BatchNormalization", value, *[net.constant(np.full(8, i, np.float32)) for i in range(1, 5)])
+    net.output(net.transpose(value, 0, 2, 3, 1))
+    told = to_json(read_model(net.model()))
+    _, report = legalize(told)
+    assert report.after.transposes == 0
+    for constant in told["constants"]:
+        del constant["data"]
+    _, report = legalize(told)
+    assert report.after.transposes == 2

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.rules.rule import Axes, SpaceWriting
+from relayout.tensors import AbsentTensor
 
 __all__ = ["channelwise", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
 
@@ -55,7 +56,8 @@ def is_channelwise(node: ir.Node) -> bool:
     training = node.attributes.get("training_mode")
     if len(node.inputs) != 5 or (training is not None and training.as_int()):
         return False
-    return all(value is not None and ir.convenience.get_const_tensor(value) is not None for value in node.inputs[1:])
+    tensors = [ir.convenience.get_const_tensor(value) if value is not None else None for value in node.inputs[1:]]
+    return not any(tensor is None or isinstance(tensor, AbsentTensor) for tensor in tensors)
 
 
 def channelwise(writing: SpaceWriting, channel: int) -> None:
