@@ -3,8 +3,8 @@
     bytes        bytes read and written by conversions, then their number, then changes against the source
     transposes   the number of conversions, then their bytes, then changes against the source
 
-An operator that could be left out, and then a conversion might do what it does, is charged in the second level: first
-comes what conversions spend, as before and after are counted, then as few re-arrangements as possible.
+An operator that could be left out, and then a conversion might do what it does, is charged after what conversions
+spend, as before and after are counted, and before changes: for bytes it counts as one more conversion.
 
 A level is left out only where the sum would not fit into 2^60; the bytes are counted in units of their greatest common
 divisor first.
@@ -26,16 +26,19 @@ LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Weights of the three levels. `price(bytes, count, change)` packs them; `unit` is the divisor of all bytes."""
+    """Weights of the levels. `price(bytes, count, change)` packs them; `unit` is the divisor of all bytes."""
 
     unit: int
     byte_weight: int
     count_weight: int
     change_weight: int
+    aside: int
+    """What an operator that could be left out is charged where it is not."""
 
     @classmethod
-    def of(cls, objective: str, charges: Iterable[int], most: tuple[int, int, int]) -> Scale:
-        """The scale for these byte charges, when at most `most` = (bytes, conversions, changes) can add up."""
+    def of(cls, objective: str, charges: Iterable[int], most: tuple[int, int, int], asides: int = 0) -> Scale:
+        """The scale for these byte charges, when at most `most` = (bytes, conversions, changes) can add up, and so many
+        operators that could be left out."""
         if objective not in OBJECTIVES:
             raise UsageError(
                 "unknown objective", where="--objective", expected=" or ".join(OBJECTIVES), found=objective
@@ -44,20 +47,16 @@ class Scale:
         most_bytes, most_count, most_changes = most[0] // unit + 1, most[1] + 1, most[2] + 1
         for changes in (most_changes, 0):
             low = changes + 1 if changes else 1
+            change = 1 if changes else 0
             if objective == "bytes":
-                scale = cls(unit, low * most_count, low, 1 if changes else 0)
+                scale = cls(unit, low * (most_count + asides), low, change, low)
             else:
-                scale = cls(unit, low, low * most_bytes, 1 if changes else 0)
-            if scale.byte_weight * most_bytes + scale.count_weight * most_count + low < LIMIT:
+                least = low * (asides + 1)
+                scale = cls(unit, least, least * most_bytes, change, low)
+            most_charged = scale.count_weight * (most_count + asides) + low * (asides + 1)
+            if scale.byte_weight * most_bytes + most_charged < LIMIT:
                 return scale
-        return cls(unit, 1, 0, 0) if objective == "bytes" else cls(unit, 0, 1, 0)
-
-    def aside(self, nbytes: int) -> int:
-        """What an operator that moves so many bytes, and could be left out, is charged: in the second level, for as an
-        operator it is no conversion."""
-        if not nbytes:
-            return 0
-        return self.price(0, 1) if self.byte_weight >= self.count_weight else self.price(nbytes)
+        return cls(unit, 1, 0, 0, 0) if objective == "bytes" else cls(unit, 0, 1, 0, 0)
 
     def price(self, nbytes: int, count: int = 0, changes: int = 0) -> int:
         return self.byte_weight * (nbytes // self.unit) + self.count_weight * count + self.change_weight * changes

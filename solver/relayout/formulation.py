@@ -197,7 +197,7 @@ def formulate(
         Choice(
             choice.label,
             tuple(
-                scale.price(a.cost, 0, change) + scale.aside(a.moves)
+                scale.price(a.cost, 0, change) + (scale.aside if a.moves else 0)
                 for a, change in zip(choice.alternatives, changed, strict=True)
             ),
         )
@@ -261,9 +261,9 @@ def _conversions(prices: Prices, scale: Scale, held: Held, uniform: dict[tuple[i
 
 def _scale(requirements: Requirements, prices: Prices, held: Sequence[Held], objective: str) -> Scale:
     """The scale for all that may be charged, and at most how much of it can add up."""
-    charges = {charge for c in requirements.choices for a in c.alternatives for charge in (a.cost, a.moves)}
-    most_bytes = sum(max(a.cost + a.moves for a in c.alternatives) for c in requirements.choices)
-    most_conversions = sum(any(a.moves for a in c.alternatives) for c in requirements.choices)
+    charges = {a.cost for c in requirements.choices for a in c.alternatives}
+    most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
+    most_conversions, asides = 0, sum(any(a.moves for a in c.alternatives) for c in requirements.choices)
     for h in held:
         known, places = h.formats, h.places
         if h.uniform is not None:
@@ -277,4 +277,4 @@ def _scale(requirements: Requirements, prices: Prices, held: Sequence[Held], obj
         charges.update(own, crossings)
         most_bytes += copies * max(own) + (len(places) - 1) * len(known) * max(crossings, default=0)
         most_conversions += copies
-    return Scale.of(objective, charges, (most_bytes, most_conversions, len(requirements.choices)))
+    return Scale.of(objective, charges, (most_bytes, most_conversions, len(requirements.choices)), asides)

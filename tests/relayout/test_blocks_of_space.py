@@ -288,7 +288,6 @@ def test_what_is_legalized_again_still_says_how_it_lies_beside_the_first_source(
 def test_an_operator_that_could_be_left_out_costs_less_than_any_conversion_and_more_than_any_change(
     objective: str,
 ) -> None:
-    scale = Scale.of(objective, [64, 256], (1024, 4, 8))
-    aside = scale.aside(256)
-    assert scale.aside(0) == 0
-    assert scale.price(0, 0, 8) < aside < scale.price(64, 1)
+    scale = Scale.of(objective, [64, 256], (1024, 4, 8), 3)
+    assert scale.price(0, 0, 8) < scale.aside
+    assert 3 * scale.aside + scale.price(0, 0, 8) < scale.price(64)

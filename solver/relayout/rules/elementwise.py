@@ -106,33 +106,33 @@ def dynamic_quantize(node: Reading) -> Free:
 
 @row("free", "Shape")
 def shape(node: Reading) -> Free:
-    """Extents that are known are a constant, however the input lies. Others are read back in the source's order."""
+    """The result has an entry per axis of the input: read back in the source's order. Where an axis is cut and all
+    extents are known it is a constant."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     is_part = node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None)
-    if all(isinstance(extent, int) for extent in extents):
-        wanted = extents[slice(node.integer("start", 0), node.integer("end", len(extents)))] if is_part else extents
-
-        def write(writing: SpaceWriting) -> None:
-            writing.give(0, writing.constant(f"{node.node.outputs[0].name}_known", np.array(wanted, np.int64)), ())
-
-        return Free(
-            extents,
-            (axes,),
-            (None,),
-            allows=lambda order: order == axes,
-            splits=axes,
-            zeros=axes,
-            writes=lambda _order: True,
-            write=write,
-        )
-    if is_part:
+    known = all(isinstance(extent, int) for extent in extents)
+    if is_part and not known:
         raise NoRuleError
+    wanted = extents[slice(node.integer("start", 0), node.integer("end", len(extents)))] if is_part else extents
 
     def edit(order: Axes) -> Edit:
         return Edit(gather=tuple(order.index(axis) for axis in axes))
 
-    return Free(extents, (axes,), (None,), edit=edit)
+    def write(writing: SpaceWriting) -> None:
+        writing.give(0, writing.constant(f"{node.node.outputs[0].name}_known", np.array(wanted, np.int64)), ())
+
+    return Free(
+        extents,
+        (axes,),
+        (None,),
+        allows=lambda order: order == axes if is_part else len(set(order)) == len(order),
+        edit=edit,
+        splits=axes if known else (),
+        zeros=axes if known else (),
+        writes=lambda _order: known,
+        write=write,
+    )
 
 
 @row("free", "Size")
