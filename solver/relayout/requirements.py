@@ -28,7 +28,7 @@ from relayout.mixing import Mixing
 from relayout.names import Names, conventional
 from relayout.paths import Dims, one_each
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel, Rule, Traffic, extents_of
-from relayout.rules.spatial import native_letters, operand_by_operand
+from relayout.rules.named_axes import native_letters, operand_by_operand
 from relayout.unmet import unmet
 from relayout.views import Tensors
 

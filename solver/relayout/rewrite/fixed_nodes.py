@@ -13,7 +13,7 @@ from relayout.paths import Dims
 from relayout.rewrite.functions import relayout, standard, turned, word
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import Edit, Fixed, Free
-from relayout.rules.spatial import native_letters, operand_by_operand
+from relayout.rules.named_axes import native_letters, operand_by_operand
 
 __all__ = ["write_fixed", "write_packed"]
 

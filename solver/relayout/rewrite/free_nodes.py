@@ -14,7 +14,7 @@ from relayout.rewrite.dims import is_parameter, own_dims, port_dims, present
 from relayout.rewrite.functions import operand_extents, relayout, standard, turned, word
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import Axes, Edit, Free
-from relayout.rules.spatial import native_letters
+from relayout.rules.named_axes import native_letters
 
 __all__ = ["write_free"]
 

@@ -1,6 +1,16 @@
 """The op table: what a memory format does to each operator. One row an operator, read by `rule_of`."""
 
-from relayout.rules import axes, contractions, elementwise, pieces, reductions, relabels, spatial
+from relayout.rules import (
+    axes,
+    contractions,
+    convolutions,
+    elementwise,
+    pieces,
+    reductions,
+    relabels,
+    resizing,
+    spatial,
+)
 from relayout.rules.reading import constant_array, extents_of
 from relayout.rules.registry import Row, rows, rule_of
 from relayout.rules.rule import (
@@ -33,11 +43,13 @@ __all__ = [
     "axes",
     "constant_array",
     "contractions",
+    "convolutions",
     "elementwise",
     "extents_of",
     "pieces",
     "reductions",
     "relabels",
+    "resizing",
     "rows",
     "rule_of",
     "spatial",
