@@ -17,16 +17,18 @@ import onnx_ir as ir
 from relayout.backend import Backend, Implementation
 from relayout.binding import bind, is_tiled, names_for
 from relayout.boundary import Boundary, set_boundary
-from relayout.candidates import FORMATS_PER_TENSOR, Geometry, Space, Spaces, placements
+from relayout.candidates import FORMATS_PER_TENSOR, Space, Spaces
 from relayout.choices import FreeForm, LaidForm, NodeChoice, Port, label_of, ports_of
 from relayout.contract import Contract, Wish, element_size, says_something
 from relayout.errors import InfeasibleError
+from relayout.geometry import Geometry
 from relayout.layout import Layout
 from relayout.leaving_out import Pieces, pieces_of
 from relayout.memory_format import Atom, Order, normal_form, order_of
 from relayout.mixing import Mixing
 from relayout.names import Names, conventional
 from relayout.paths import Dims, one_each
+from relayout.placements import placements
 from relayout.rules import Axes, Fixed, Free, Listed, Relabel, Rule, Traffic, extents_of
 from relayout.rules.named_axes import native_letters, operand_by_operand
 from relayout.unmet import unmet

@@ -1,0 +1,192 @@
+"""How the axes that a free node works on lie in its operands: its orders as formats of their tensors, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relayout.memory_format import Atom, Extent, Order, normal_form
+from relayout.paths import Dims
+from relayout.rules import Axes, Free
+from relayout.views import Operand
+
+__all__ = ["Geometry"]
+
+
+class Geometry:
+    """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
+
+    __slots__ = (
+        "_apart",
+        "_beside",
+        "_extended",
+        "_formats",
+        "_insert",
+        "_merged",
+        "_mixed",
+        "_named",
+        "_operands",
+        "_padded",
+        "_steps",
+        "extents",
+        "is_partial",
+    )
+
+    def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
+        # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
+        extents = list(rule.extents)
+        for operand, axes in operands:
+            for place, axis in enumerate(axes):
+                own = operand.view.extents[place]
+                if extents[axis] == 1 and own != 1:
+                    extents[axis] = own
+        self.extents: tuple[Extent, ...] = tuple(extents)
+        # For each operand, where each axis of the space stands among its own; unit axes have no place.
+        self._operands = [
+            (operand.view, axes, {axis: i for i, axis in enumerate(axes) if operand.view.extents[i] != 1})
+            for operand, axes in operands
+        ]
+        # An axis that has other extents in some operand cannot be cut alike in all of them.
+        uneven = {
+            axis
+            for operand, axes in operands
+            for place, axis in enumerate(axes)
+            if operand.view.extents[place] not in (1, extents[axis]) or extents[axis] is None
+        }
+        self._apart = frozenset(rule.splits) - uneven
+        self._steps = rule.steps
+        self._mixed = (frozenset(rule.mixes) | frozenset(rule.scrambles)) - uneven - self._apart
+        self._padded = frozenset(rule.zeros) - uneven
+        # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for.
+        self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven
+        self._beside = rule.beside
+        self._insert = rule.insert
+        self._formats: dict[Order, tuple[Order, ...] | None] = {}
+        self._extended: dict[tuple[int, Order], Order | None] = {}
+        self._merged: dict[tuple[int, Order, int, Order], Order | None] = {}
+        # Where no operand has all the axes, an order of the space is made of what several of them have.
+        wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
+        self.is_partial = len(operands) > 1 and not any(wide <= set(places) for _, _, places in self._operands)
+
+    def formats(self, order: Order) -> tuple[Order, ...] | None:
+        """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
+        if order not in self._formats:
+            self._formats[order] = self._all_formats(order)
+        return self._formats[order]
+
+    def extend(self, place: int, format_: Order) -> Order | None:
+        """An order of the space in which operand `place` has `format_`: missing axes follow their source neighbours."""
+        key = (place, format_)
+        if key not in self._extended:
+            self._extended[key] = self._extension(place, format_)
+        return self._extended[key]
+
+    def grouped(self, order: Order) -> Dims | None:
+        """The order as dimensions of the node: a factor each where factors may stand apart, one for an axis whose
+        factors only change places; None where the node does not take such factors."""
+        groups: list[Order] = []
+        placed: set[int] = set()
+        for place, atom in enumerate(order):
+            axis = atom.axis
+            if not atom.is_whole and not self._takes(atom):
+                return None
+            follows = place > 0 and order[place - 1].axis == axis
+            if axis in self._mixed and follows:
+                groups[-1] = (*groups[-1], atom)
+                continue
+            if axis in placed and axis not in self._apart and axis not in self._named:
+                before = [other for other in order[:place] if other.axis == axis]
+                # What is left of the axis comes first, then its factors from the largest on.
+                if not self._in_steps(atom) or not atom.outer or any(other.inner < atom.outer for other in before):
+                    return None
+            groups.append((atom,))
+            placed.add(axis)
+        if any(len(group) > 1 and sum(g[0].axis == group[0].axis for g in groups) > 1 for group in groups):
+            return None
+        return tuple(groups)
+
+    def _in_steps(self, atom: Atom) -> bool:
+        step = self._steps.get(atom.axis)
+        return step is not None and step % atom.inner == 0 and (not atom.outer or step % atom.outer == 0)
+
+    def _takes(self, atom: Atom) -> bool:
+        if atom.axis in self._named:
+            return True
+        extent = self.extents[atom.axis]
+        if isinstance(extent, int) and atom.outer > extent and atom.axis not in self._padded:
+            return False
+        return atom.axis in self._apart or atom.axis in self._mixed or self._in_steps(atom)
+
+    def _all_formats(self, order: Order) -> tuple[Order, ...] | None:
+        found: list[Order] = []
+        for view, _, places in self._operands:
+            own = [Atom(places[axis], inner, outer) for axis, inner, outer in order if axis in places]
+            format_ = view.to_root(tuple(own))
+            if format_ is None:
+                return None
+            found.append(format_)
+        return tuple(found)
+
+    def merge(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
+        """An order of the space in which both operands have these formats; None where there is none."""
+        key = (place, format_, other, other_format)
+        if key not in self._merged:
+            self._merged[key] = self._union(place, format_, other, other_format)
+        return self._merged[key]
+
+    def _union(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
+        order, further = self._placed(place, format_), self._placed(other, other_format)
+        if order is None or further is None:
+            return None
+        known = {atom.axis for atom in order}
+        common = {atom.axis for atom in further} & known
+        if [a for a in order if a.axis in common] != [a for a in further if a.axis in common]:
+            return None
+        least = 0
+        for number, atom in enumerate(further):
+            if atom.axis in common:
+                least = order.index(atom) + 1
+                continue
+            following = next((a for a in further[number:] if a.axis in common), None)
+            most = order.index(following) if following is not None else len(order)
+            least = min(max(self._place_for(order, atom.axis), least), most)
+            order.insert(least, atom)
+            least += 1
+        return self._completed(order)
+
+    def _extension(self, place: int, format_: Order) -> Order | None:
+        order = self._placed(place, format_)
+        return self._completed(order) if order is not None else None
+
+    def _placed(self, place: int, format_: Order) -> list[Atom] | None:
+        """The operand's atoms in the space's axes."""
+        view, axes, _ = self._operands[place]
+        own = view.from_root(format_)
+        return [Atom(axes[a.axis], a.inner, a.outer) for a in own] if own is not None else None
+
+    def _completed(self, order: list[Atom]) -> Order | None:
+        """The order with the axes that it lacks; None where the node does not take its factors."""
+        if self.grouped(tuple(order)) is None:
+            return None
+        present = {a.axis for a in order}
+        for axis in range(len(self.extents)):
+            if axis in present or self.extents[axis] == 1:
+                continue
+            present.add(axis)
+            partner = self._beside.get(axis)
+            cut = [p for p, atom in enumerate(order) if atom.axis == partner and not atom.is_whole]
+            if partner is not None and len(cut) > 1 and cut != list(range(cut[0], cut[0] + len(cut))):
+                for position in reversed(cut):
+                    order.insert(position + 1, Atom(axis, order[position].inner, order[position].outer))
+                continue
+            order.insert(self._place_for(order, axis), Atom(axis))
+        return normal_form(tuple(order), self.extents)
+
+    def _place_for(self, order: Sequence[Atom], axis: int) -> int:
+        """Where a further axis goes: where the operator wants it, else after its neighbour in the source."""
+        asked = self._insert(tuple([a.axis for a in order]), axis) if self._insert is not None else None
+        if asked is not None:
+            return asked
+        before = [p for p, atom in enumerate(order) if atom.axis == self._beside.get(axis)] or [
+            p for p, atom in enumerate(order) if atom.axis < axis
+        ]
+        return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
