@@ -53,6 +53,11 @@ class Names:
                 self._enter_fixed(node, rule)
         self._spread()
 
+    @property
+    def has_contested(self) -> bool:
+        """Whether two operators call one axis by different names."""
+        return bool(self._contested)
+
     def of(self, operand: Operand) -> str | None:
         """The letters of the operand's axes, one each, or None where one is unknown or occurs twice."""
         own = self._letters.get(operand.value, {})
@@ -61,7 +66,8 @@ class Names:
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
         """The letters by which `wanted` is read: the operand's own, and for axes that have none of the layout's letters
-        those that are left, in ONNX's order. None where no axis has one, or two have the same."""
+        those that are left, in the layout's order: of what is not known it is taken to say how it is. None where no
+        axis has one, or two have the same."""
         asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
         letters, rank = self.of(operand), len(operand.view.axes)
         if letters is not None and (len(asked) != rank or sorted(letters) == sorted(asked)):
@@ -70,9 +76,7 @@ class Names:
         known = {axis: letter for axis, name in own.items() if (letter := self._given[name]) in asked}
         if not known or len(asked) != rank or len(set(known.values())) != len(known):
             return letters
-        usual = conventional(rank) or ""
-        ordered = usual if sorted(usual) == sorted(asked) else asked
-        rest = iter([letter for letter in ordered if letter not in known.values()])
+        rest = iter([letter for letter in asked if letter not in known.values()])
         return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
 
     def in_order(self, operand: Operand, order: Order) -> str | None:

@@ -22,11 +22,13 @@ from relayout.discovery import find_backends
 from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
 from relayout.legalize import legalize
 from relayout.model_io import read_model
+from relayout.names import Names
 from relayout.report import Report
 from relayout.roles import OPERATORS, kernel_input
 from relayout.totals import totals
 from relayout.verify import verify
 from relayout.verify.arrangement import ATOMS, ORDER, parse_atoms
+from relayout.views import collect_tensors
 
 __all__ = ["Failure", "Settings", "check", "draw_settings", "laid", "runs"]
 
@@ -345,10 +347,16 @@ def _again(
         return []  # what onnx knows of the legal model may be more than it knew of the source
     if _text(twice) == _text(legal):
         return []
-    if _computing(legal) - _computing(graph.model):
-        # What was written as other operators leaves these freedoms of their own.
+    if _computing(legal) - _computing(graph.model) or (second.cost < report.cost and _has_two_names(graph.model)):
+        # What was written as other operators leaves these freedoms of their own; and where operators call one axis by
+        # different names, which of them counts for an operator between hangs on their order.
         return _numbers(graph, facts, twice, "numbers, again")
     return [Failure("again, nodes", _first_difference(legal, twice))]
+
+
+def _has_two_names(model: onnx.ModelProto) -> bool:
+    read = read_model(model)
+    return Names(collect_tensors(read.graph, read.opset_imports)).has_contested
 
 
 _MOVING = frozenset(

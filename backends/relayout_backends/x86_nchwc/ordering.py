@@ -35,10 +35,19 @@ def _follows_blocks(node: ir.Node) -> bool:
     """Whether an activation comes after what may be a blocked convolution, which does it then: where all else costs the
     same, it is blocked too."""
     data = node.inputs[0]
-    producer = data.producer() if data is not None else None
-    if producer is not None and producer.op_type == "BatchNormalization" and producer.inputs[0] is not None:
-        producer = producer.inputs[0].producer()
+    producer = _maker(data)
+    if producer is not None and producer.op_type == "BatchNormalization":
+        producer = _maker(producer.inputs[0])
     return producer is not None and producer.op_type == "Conv" and is_float_image(data) and is_known(producer.inputs[1])
+
+
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    """What makes a value, or what is only transposed to it: that is gone when the model is written."""
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker.op_type == "Transpose":
+        source = maker.inputs[0]
+        maker = source.producer() if source is not None else None
+    return maker
 
 
 def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:
