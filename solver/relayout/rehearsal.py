@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.answers import ask
-from relayout.backend import PLACE_KEY, Backend, TensorType
+from relayout.backend import Backend, TensorType
 from relayout.choices import FreeForm
 from relayout.layout import Layout
 from relayout.memory_format import Atom
@@ -82,15 +82,10 @@ class Rehearsal:
     def suits(self, backend: Backend, place: str) -> bool:
         """Whether every operator has its operands, but for constants, as the backend asks for them at a place."""
         own = backend.at(place)
-        for node in self._nodes:
-            if place:
-                if not own.supports(node):
-                    return False
-                node.metadata_props[PLACE_KEY] = place  # it is written for that place, whatever else that takes
-            ways = [way for way in ask(backend, node) if way.place == place]
-            if not any(self._meets(node, way.inputs, way.results, own) for way in ways):
-                return False
-        return True
+        return all(
+            own.supports(node) and any(self._meets(node, way.inputs, way.results, own) for way in ask(own, node))
+            for node in self._nodes
+        )
 
     def _meets(self, node: ir.Node, inputs: Sequence[Layout], results: Sequence[Layout], backend: Backend) -> bool:
         for value, required in zip((*node.inputs, *node.outputs), (*inputs, *results), strict=True):
