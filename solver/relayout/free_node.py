@@ -1,0 +1,208 @@
+"""A free node: in which orders of its axes it runs, how it is written there, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from relayout.binding import bind, names_for
+from relayout.choices import FreeForm, NodeChoice
+from relayout.contract import Contract, Wish, element_size
+from relayout.geometry import Geometry
+from relayout.laid_forms import of_ports, port_letters
+from relayout.memory_format import Atom, Order, normal_form, order_of
+from relayout.paths import Dims, one_each
+from relayout.placements import placements
+from relayout.rules import Axes, Free, Traffic
+from relayout.rules.named_axes import native_letters
+
+__all__ = ["FreeNode", "Pricing"]
+
+Pricing = Callable[[ir.Shape], int]
+"""How many elements a shape has, symbolic dims priced."""
+Way = tuple[Wish, FreeForm, int]
+"""Whom the node obliges, in which form, and what that costs beyond the wish's own cost."""
+
+_NOTHING: Traffic = ()
+
+
+class FreeNode:
+    """One node whose rule gives it a space of axes, with what the backend asks of it, the cheapest wish first."""
+
+    __slots__ = ("_axes", "_choice", "_contract", "_elements", "_geometry", "_letters", "_places", "_rule")
+
+    def __init__(
+        self,
+        choice: NodeChoice,
+        rule: Free,
+        wishes: Sequence[Wish],
+        *,
+        geometry: Geometry,
+        contract: Contract,
+        elements: Pricing,
+    ) -> None:
+        self._choice = choice
+        self._rule = rule
+        self._geometry = geometry
+        self._contract = contract
+        self._elements = elements
+        self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
+        self._letters = port_letters(rule, choice.ports)
+        self._places: dict[str, list[Wish]] = {}
+        for wish in wishes:
+            self._places.setdefault(wish.implementation.place, []).append(wish)
+
+    def ways(self, order: Order) -> tuple[Way, ...] | None:
+        """How the node runs in this order on each device that takes it; None where there is none."""
+        dims = self._geometry.grouped(order)
+        if dims is None:
+            return None
+        answers = [self._accepted(wishes, dims) for wishes in self._places.values()]
+        return tuple([answer for answer in answers if answer is not None]) or None
+
+    def native(self) -> Order:
+        """The order of ONNX's own layout, for a rule that names its axes."""
+        letters = self._rule.letters
+        return self._normal(order_of(tuple(letters.index(letter) for letter in native_letters(len(letters)))))
+
+    def proposed(self) -> Iterator[Order]:
+        """The orders that the rule proposes."""
+        return (self._normal(order_of(axes)) for axes in self._rule.proposed)
+
+    def witnesses(self, wish: Wish) -> Iterator[Order]:
+        """The orders that the wish names in full."""
+        laid = [
+            (port, axes, layout, letters)
+            for port, axes, layout, letters in zip(
+                self._choice.ports, self._axes, wish.layouts, self._letters, strict=True
+            )
+            if axes is not None
+        ]
+        for place, (port, axes, layout, letters) in enumerate(laid):
+            if layout is None or "*" in layout.names:
+                continue
+            extents, size = port.operand.view.extents, element_size(port.operand.tensor.root)
+            names = names_for(layout, letters or self._contract.letters(port, layout), len(extents))
+            own = bind(layout, names, extents, size, pads=wish.implementation.pads) if names is not None else None
+            if own is None:
+                continue
+            if len(axes) == len(self._rule.extents):
+                # What is named says where every axis goes, also those that have no place in this operand.
+                yield self._normal(tuple(Atom(axes[atom.axis], atom.inner, atom.outer) for atom in own))
+                continue
+            format_ = port.format_in(one_each(own))
+            order = self._geometry.extend(place, format_) if format_ is not None else None
+            if order is not None:
+                yield order
+
+    def _normal(self, order: Order) -> Order:
+        return normal_form(order, self._geometry.extents)
+
+    def _accepted(self, wishes: Sequence[Wish], dims: Dims) -> Way | None:
+        """The first wish that this order meets, and the order with its unit axes placed; None where there is none.
+
+        An order that ONNX's operator does not take is possible where a backend asks for it by the operator's letters,
+        or where the rule knows other operators for it.
+        """
+        written: Way | None = None
+        for wish in wishes:
+            if written is not None and wish.implementation.cost >= written[0].implementation.cost + written[2]:
+                break
+            if wish.is_empty and self._is_cut(dims):
+                continue  # pieces that only a backend can ask for
+            way = self._unasked(wish, dims) if wish.is_empty else self._asked(wish, dims)
+            if way is not None:
+                return way
+            if wish.is_empty and written is None:
+                written = self._written(wish, dims)
+        return written
+
+    def _is_scrambled(self, dims: Dims) -> bool:
+        return any(len(group) > 1 and group[0].axis in self._rule.scrambles for group in dims)
+
+    def _is_cut(self, dims: Dims) -> bool:
+        """Whether axes lie in pieces of which ONNX's operator knows nothing."""
+        rule = self._rule
+        knows = rule.splits or rule.mixes or rule.scrambles or rule.steps
+        return not knows and any(not a.is_whole for group in dims for a in group)
+
+    def _unasked(self, wish: Wish, dims: Dims) -> Way | None:
+        """The node as ONNX's own operator, for a wish that asks for no layout."""
+        if self._is_scrambled(dims):
+            return None
+        forms = (FreeForm(place) for place in placements(dims, len(self._rule.extents)))
+        form = next((form for form in forms if self._rule.allows(form.axes)), None)
+        cost = self._cost(wish, form) if form is not None else None
+        return (wish, form, cost) if form is not None and cost is not None else None
+
+    def _written(self, wish: Wish, dims: Dims) -> Way | None:
+        """The node as the operators that its rule writes, for a wish that asks for no layout."""
+        rule = self._rule
+        if rule.write is None:
+            return None
+        forms = (FreeForm(place, rewritten=True) for place in placements(dims, len(rule.extents)))
+        form = next((form for form in forms if rule.writes(form.axes)), None)
+        if form is None or not self._suits(wish, form):
+            return None
+        cost = self._cost(wish, form, rule.extra(form.axes))
+        return (wish, form, cost) if cost is not None else None
+
+    def _asked(self, wish: Wish, dims: Dims) -> Way | None:
+        """The node with its unit axes where they meet what the wish asks for."""
+        rule, scrambled = self._rule, self._is_scrambled(dims)
+        for place in placements(dims, len(rule.extents)):
+            form, extra = FreeForm(place, asked=True, rewritten=scrambled), _NOTHING
+            if not rule.allows(form.axes) and not rule.letters:
+                form = FreeForm(place, asked=True, rewritten=True)
+                if rule.write is None or not rule.writes(form.axes):
+                    continue
+                extra = rule.extra(form.axes)
+            cost = self._cost(wish, form, extra)
+            suits = cost is not None and (not form.rewritten or self._suits(wish, form))
+            if cost is not None and suits and self._meets(wish, place):
+                return wish, form, cost
+        return None
+
+    def _meets(self, wish: Wish, dims: Dims) -> bool:
+        """Whether operands and constants meet the wish when the node's axes have these dimensions."""
+        own = [_operand_dims(axes, dims) for axes in self._axes]
+        inputs = [_operand_dims(axes, dims) for axes in self._rule.inputs]
+        is_met = self._contract.is_met(self._choice, wish, own, self._letters)
+        return is_met and self._contract.constants_meet(self._choice, wish, inputs)
+
+    def _suits(self, wish: Wish, form: FreeForm) -> bool:
+        """Whether the operators that the rule writes for this form are in layouts that the backend asks for."""
+        if self._rule.write is None:
+            return True
+        return self._contract.rehearse(self._choice, self._rule, self._axes, form, wish.implementation.place)
+
+    def _cost(self, wish: Wish, form: FreeForm, extra: Traffic = _NOTHING) -> int | None:
+        """What the node costs in this form beyond its best order; None where the wish's device does not run it so."""
+        traffic, own = self._traffic(extra), self._rule.outputs[0]
+        if own is None:
+            return traffic
+        assert self._choice.node is not None
+        axes = tuple([own.index(axis) for axis in form.axes if axis in own])
+        place = wish.implementation.place
+        return self._contract.order_cost(self._choice.node, axes, traffic, place, is_rewritten=form.rewritten)
+
+    def _traffic(self, traffic: Traffic) -> int:
+        """Bytes that are read and written."""
+        assert self._choice.node is not None
+        size = element_size(self._choice.node.outputs[0])
+        total = 0
+        for axes, times in traffic:
+            total += times * self._elements(ir.Shape([self._rule.extents[a] for a in axes])) * size
+        return total
+
+
+def _operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:
+    """An operand's own dimensions when the space has these; `axes` are the operand's in the space."""
+    if axes is None:
+        return None
+    return tuple(
+        tuple(Atom(axes.index(atom.axis), atom.inner, atom.outer) for atom in group)
+        for group in dims
+        if group[0].axis in axes
+    )

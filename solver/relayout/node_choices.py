@@ -1,0 +1,202 @@
+"""What each node of a graph may choose from, by its rule and by what the backend says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.backend import Implementation
+from relayout.binding import is_tiled
+from relayout.candidates import Space, Spaces
+from relayout.choices import FreeForm, LaidForm, NodeChoice, label_of, ports_of
+from relayout.contract import Contract, Wish, element_size
+from relayout.errors import InfeasibleError
+from relayout.free_node import FreeNode, Pricing
+from relayout.laid_forms import fixed_forms, laid_forms, of_ports, port_letters, written_form
+from relayout.layout import Layout
+from relayout.leaving_out import Pieces, pieces_of
+from relayout.memory_format import Order
+from relayout.mixing import Mixing
+from relayout.names import Names
+from relayout.rules import Axes, Fixed, Free, Listed
+from relayout.rules.named_axes import operand_by_operand
+from relayout.unmet import unmet
+from relayout.views import Tensors
+
+__all__ = ["NodeChoices"]
+
+_ANY = Layout.any(0)
+_Ways = tuple[tuple[Wish, FreeForm | LaidForm, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A free node whose alternatives are listed when all candidates are known; `axes` are its ports' in the space, and
+    `moves` the bytes that it need not move (see `Alternative`)."""
+
+    choice: NodeChoice
+    axes: tuple[Axes | None, ...]
+    space: Space[_Ways]
+    moves: int = 0
+
+
+class NodeChoices:
+    """The choices of a graph's nodes. Free nodes enter a space first and list their alternatives last."""
+
+    def __init__(
+        self, contract: Contract, names: Names, tensors: Tensors, spaces: Spaces, elements: Pricing
+    ) -> None:
+        self.choices: list[NodeChoice] = []
+        self._contract = contract
+        self._names = names
+        self._tensors = tensors
+        self._spaces = spaces
+        self._elements = elements
+        self._open: list[_Open] = []
+
+    def enter(self, node: ir.Node) -> None:
+        """Ask the backend for this node, and list what is known of it now. Raises InfeasibleError where that is no
+        alternative, and none is to come."""
+        choice = self._state(node, self._contract.implementations(node))
+        if not choice.alternatives and not isinstance(self._tensors.rules.get(node), Free):
+            raise self._refused(choice)
+
+    def list_free(self) -> None:
+        """Give every free node the alternatives that its space holds now. Raises InfeasibleError where it has none."""
+        self._list_open()
+        for each in self._open:
+            if not each.choice.alternatives:
+                raise self._refused(each.choice)
+
+    def _refused(self, choice: NodeChoice) -> InfeasibleError:
+        """The error for a node without alternatives. The formats that its operands may have are those known now."""
+        node = choice.node
+        assert node is not None
+
+        def trial(stated: Sequence[Implementation]) -> NodeChoice:
+            spaces = Spaces(dict.fromkeys(port.operand.tensor for port in choice.ports))
+            nodes = NodeChoices(self._contract, self._names, self._tensors, spaces, self._elements)
+            tried = nodes._state(node, stated)
+            for tensor in spaces.formats:
+                for format_ in self._spaces.formats[tensor]:
+                    spaces.add_format(tensor, format_)
+            spaces.spread()
+            nodes._list_open()
+            return tried
+
+        return unmet(choice, self._contract.implementations(node), trial, self._names)
+
+    def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeChoice:
+        """Enter the node with what is known of it now, where the backend states these implementations."""
+        rule = self._tensors.rules.get(node)
+        choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors))
+        self.choices.append(choice)
+        wishes: list[Wish] = []
+        for implementation in stated:
+            wish = Wish(implementation, choice.ports, len(node.inputs))
+            if implementation.rewrite is None:
+                wishes.append(wish)
+                continue
+            form = written_form(choice, rule, wish, self._contract)
+            if form is not None:
+                self._list(choice, wish, form)
+        if isinstance(rule, Free):
+            self._free(choice, rule, wishes)
+            return choice
+        letters = port_letters(rule, choice.ports)
+        mixing = Mixing(choice, rule.mixes, self._spaces) if isinstance(rule, Fixed | Listed) and rule.mixes else None
+        for wish in wishes:
+            for form in laid_forms(choice, rule, wish.implementation):
+                if self._enter(choice, wish, form, letters) and mixing is not None:
+                    mixing.add_base(wish, form)
+        return choice
+
+    def _list_open(self) -> None:
+        for each in self._open:
+            choice = each.choice
+            for ways, formats in each.space.orders.values():
+                laid = iter(formats)
+                every = [
+                    port.format_of(None) if axes is None else next(laid)
+                    for port, axes in zip(choice.ports, each.axes, strict=True)
+                ]
+                for wish, form, extra in ways:
+                    implementation = wish.implementation
+                    cost = implementation.cost + extra
+                    choice.add(every, form, cost, wish.shown, implementation.place, each.moves)
+
+    def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> bool:
+        """Enter one alternative, if it meets what is asked for."""
+        laid = of_ports(choice.ports, form.inputs, form.outputs)
+        is_met = self._contract.is_met(choice, wish, laid, letters)
+        return is_met and self._contract.constants_meet(choice, wish, form.inputs) and self._list(choice, wish, form)
+
+    def _list(self, choice: NodeChoice, wish: Wish, form: LaidForm) -> bool:
+        laid = of_ports(choice.ports, form.inputs, form.outputs)
+        formats: list[Order] = []
+        for port, dims in zip(choice.ports, laid, strict=True):
+            format_ = port.format_in(dims)
+            if format_ is None:
+                return False  # the layout's factors are not those of the tensor behind the operand
+            formats.append(format_)
+        for port, format_ in zip(choice.ports, formats, strict=True):
+            self._spaces.add_format(port.operand.tensor, format_)
+        choice.add(formats, form, wish.implementation.cost, wish.shown, wish.implementation.place)
+        return True
+
+    def _free(self, choice: NodeChoice, rule: Free, wishes: list[Wish]) -> None:
+        """Enter the node's space, with the orders that somebody asks for."""
+        wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
+        axes_of = of_ports(choice.ports, rule.inputs, rule.outputs)
+        laid = tuple([(p.operand, axes) for p, axes in zip(choice.ports, axes_of, strict=True) if axes is not None])
+        geometry = self._spaces.geometry(rule, laid)
+        node = FreeNode(
+            choice, rule, wishes, geometry=geometry, contract=self._contract, elements=self._elements
+        )
+        space: Space[_Ways] = Space(geometry, laid, node.ways)
+        pieces = pieces_of(rule.left_out, *choice.ports) if rule.left_out is not None else None
+        self._open.append(_Open(choice, axes_of, space, self._moves(choice) if pieces is not None else 0))
+        self._spaces.add_space(space)
+        if pieces is not None:
+            self._leave_out(choice, pieces, wishes)
+        if rule.letters:
+            self._packed(choice, operand_by_operand(rule), wishes)
+        for order in node.proposed():
+            self._spaces.add_order(space, order)
+        for wish in wishes:
+            for order in node.witnesses(wish):
+                self._spaces.add_order(space, order)
+        if rule.letters and not space.orders:
+            # The node stands in a layout that nobody asks for; ONNX's own is a way to run it.
+            self._spaces.add_order(space, node.native())
+
+    def _packed(self, choice: NodeChoice, rule: Fixed, wishes: list[Wish]) -> None:
+        """Enter what packed layouts ask for where no order of the space says it: both parts of an axis side by side,
+        one that is all of its axis, or one of an axis that has another extent in the result."""
+        letters = port_letters(rule, choice.ports)
+        for wish in wishes:
+            if any(layout is not None and is_tiled(layout) for layout in wish.layouts):
+                for form in fixed_forms(choice, rule, wish.implementation):
+                    self._enter(choice, wish, form, letters)
+
+    def _leave_out(self, choice: NodeChoice, pieces: Pieces, wishes: list[Wish]) -> None:
+        """Let the node be no node, at each place where it may run."""
+        assert choice.node is not None
+        nothing = (_ANY,) * len(choice.node.inputs), (_ANY,) * len(choice.node.outputs)
+        places = dict.fromkeys(wish.implementation.place for wish in wishes)
+        free = [Wish(Implementation(*nothing, place=p), choice.ports, len(choice.node.inputs)) for p in places]
+
+        def ways(order: Order) -> _Ways:
+            return tuple((wish, pieces.form(order), 0) for wish in free)
+
+        space: Space[_Ways] = Space(self._spaces.geometry(pieces.rule, pieces.operands), pieces.operands, ways)
+        self._open.append(_Open(choice, tuple(axes for _, axes in pieces.operands), space))
+        self._spaces.add_space(space)
+
+    def _moves(self, choice: NodeChoice) -> int:
+        """The bytes that the node reads and writes."""
+        assert choice.node is not None
+        result = choice.node.outputs[0]
+        return 2 * self._elements(result.shape) * element_size(result) if result.shape is not None else 0
