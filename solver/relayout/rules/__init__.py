@@ -10,6 +10,7 @@ from relayout.rules import (
     relabels,
     resizing,
     spatial,
+    splitting,
 )
 from relayout.rules.reading import constant_array, extents_of
 from relayout.rules.registry import Row, rows, rule_of
@@ -53,4 +54,5 @@ __all__ = [
     "rows",
     "rule_of",
     "spatial",
+    "splitting",
 ]

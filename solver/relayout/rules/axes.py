@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import gcd
+
 import numpy as np
 
+from relayout.memory_format import Extent
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
 from relayout.rules.rule import Axes, Edit, Free, position
 
-__all__ = ["along", "without"]
+__all__ = ["along", "common_steps", "without"]
 
 
 def along(
@@ -30,6 +34,12 @@ def along(
 
 def without(axes: Axes, *working: int) -> Axes:
     return tuple(a for a in axes if a not in working)
+
+
+def common_steps(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
+    """For each axis the greatest number that divides all these; axes where one is unknown are left out."""
+    known = {axis: [n for n in all_of if isinstance(n, int)] for axis, all_of in numbers.items()}
+    return {axis: gcd(*known[axis]) for axis in numbers if len(known[axis]) == len(numbers[axis])}
 
 
 @row("free", "Softmax", "LogSoftmax", "Hardmax", since=13)

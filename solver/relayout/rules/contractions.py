@@ -40,56 +40,67 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     rows = len(result) - 1
     contracted, column = rows, rows + 1
     extents: tuple[Extent, ...] = (*result[:-1], a[-1], result[-1])
-    first = (*range(rows - len(a) + 1, rows), contracted)
-    second = (*range(rows - len(b) + 1, rows - 1), contracted, column)
-
-    batched = len(b) > 2
-
-    def allows(order: Axes) -> bool:
-        if order[-2:] != (contracted, column):
-            return False
-        return not batched or order[-3] == rows - 1
-
-    def turned(order: Axes) -> bool:
-        """The columns before the contracted axis, and the rows innermost: the product of the transposes."""
-        at = order.index(contracted)
-        inner, before = order[at + 1 :], order[:at]
-        if not before or before[-1] != column or column in inner or not inner or left != 0 or right != 1:
-            return False
-        return set(inner) == {rows - 1} if batched else True
-
-    def write(writing: SpaceWriting) -> None:
-        at = writing.axes.index(contracted)
-        batch = [(place,) for place in range(at - 1)]
-        inner = (tuple(range(at + 1, len(writing.axes))),)
-        data = writing.read(left, [*batch, (at,), *inner])
-        other = writing.read(right, [*(batch if batched else []), (at - 1,), (at,)])
-        dims = [*batch, (at - 1,), *inner]
-        writing.give(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
-
-    def extra(order: Axes) -> Traffic:
-        """A matrix that serves the whole batch is read anew for each of its parts."""
-        batch = () if batched else order[: order.index(contracted) - 1]
-        return (((*batch, contracted, column), 1), ((contracted, column), -1)) if batch else ()
-
     inputs: list[Axes | None] = [None] * len(node.node.inputs)
-    inputs[left], inputs[right] = first, second
+    inputs[left] = (*range(rows - len(a) + 1, rows), contracted)
+    inputs[right] = (*range(rows - len(b) + 1, rows - 1), contracted, column)
     batch = tuple(range(rows - 1))
+    batched = len(b) > 2
+    product = _Product(contracted, column, batched)
     turns = node.node.op_type == "MatMul"
     return Free(
         extents,
         tuple(inputs),
         ((*range(rows), column),),
-        allows=allows,
+        allows=product.is_plain,
         broadcasts=batch,
         splits=batch if batched else tuple(range(rows)),
         mixes=(contracted, column),
         insert=_Turning(contracted, column),
         proposed=((*batch, column, contracted, rows - 1),) if turns else (),
-        writes=turned if turns else (lambda _order: False),
-        write=write if turns else None,
-        extra=extra,
+        writes=product.is_turned if turns else (lambda _order: False),
+        write=product.write_turned if turns else None,
+        extra=product.extra,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Axes 0 to `contracted` - 1 are the rows, the last of them the matrix's own where the right operand is `batched`;
+    `column` is the axis that only the right operand and the result have."""
+
+    contracted: int
+    column: int
+    batched: bool
+
+    def is_plain(self, order: Axes) -> bool:
+        """Whether ONNX's operator takes its operands as they lie."""
+        if order[-2:] != (self.contracted, self.column):
+            return False
+        return not self.batched or order[-3] == self.contracted - 1
+
+    def is_turned(self, order: Axes) -> bool:
+        """The columns before the contracted axis, and the rows innermost: the product of the transposes."""
+        at = order.index(self.contracted)
+        inner, before = order[at + 1 :], order[:at]
+        if not before or before[-1] != self.column or self.column in inner or not inner:
+            return False
+        return set(inner) == {self.contracted - 1} if self.batched else True
+
+    def write_turned(self, writing: SpaceWriting) -> None:
+        """A MatMul of the transposes, in the other order."""
+        at = writing.axes.index(self.contracted)
+        batch = [(place,) for place in range(at - 1)]
+        inner = (tuple(range(at + 1, len(writing.axes))),)
+        data = writing.read(0, [*batch, (at,), *inner])
+        other = writing.read(1, [*(batch if self.batched else []), (at - 1,), (at,)])
+        dims = [*batch, (at - 1,), *inner]
+        writing.give(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
+
+    def extra(self, order: Axes) -> Traffic:
+        """A matrix that serves the whole batch is read anew for each of its parts."""
+        batch = () if self.batched else order[: order.index(self.contracted) - 1]
+        axes = (self.contracted, self.column)
+        return (((*batch, *axes), 1), (axes, -1)) if batch else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,16 @@
-"""Operators that cut axes into pieces, put pieces together, or make an axis longer: what they do goes with the axis."""
+"""Operators that join axes, take pieces of them, or make them longer: what they do goes with the axis."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import gcd
+from collections.abc import Mapping
 
 import numpy as np
 
 from relayout.memory_format import Extent
-from relayout.rules.axes import without
+from relayout.rules.axes import common_steps, without
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, position
+from relayout.rules.rule import Axes, Edit, Free, position
 
 
 @row("free", "Concat")
@@ -27,70 +26,7 @@ def concat(node: Reading) -> Free:
         (axes,),
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
         splits=without(axes, axis),
-        steps=_steps({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
-    )
-
-
-def _steps(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
-    """For each axis the greatest number that divides all these; axes where one is unknown are left out."""
-    known = {axis: [n for n in all_of if isinstance(n, int)] for axis, all_of in numbers.items()}
-    return {axis: gcd(*known[axis]) for axis in numbers if len(known[axis]) == len(numbers[axis])}
-
-
-@row("free", "Split")
-def split(node: Reading) -> Free:
-    """The axis that is split is another one in the results. Where its factors have changed places, each part is
-    gathered by its indices: that reads and writes what Split does."""
-    extents = node.extents(0)
-    rank = len(extents)
-    axis = node.axis(0, rank)
-    part = axis + 1
-    axes = (*range(part), *range(part + 1, rank + 1))
-    result = (*range(axis), *range(part, rank + 1))
-    sizes = [node.result_extents(i)[axis] for i in range(len(node.node.outputs))]
-    beside = {part: axis, axis: part}
-
-    def adjacent(order: Axes) -> bool:
-        return all((a == axis) == (b == part) for a, b in zip(("", *order), (*order, ""), strict=True))
-
-    def edit_steps(order: Axes, strides: Mapping[int, int]) -> Edit:
-        attributes: dict[str, int | tuple[int, ...]] = {"axis": position(order, axes, axis)}
-        given = node.ints("split")
-        if given is not None:
-            attributes["split"] = tuple(size // strides[axis] for size in given)
-        if node.has(1):
-            laid = np.array([size // strides[axis] for size in node.integers(1)], np.int64)
-            return Edit(attributes, {1: laid})
-        return Edit(attributes)
-
-    def write(writing: SpaceWriting) -> None:
-        places = [place for place, a in enumerate(writing.axes) if a != part]
-        at = [writing.axes[place] for place in places].index(axis)
-        data = writing.read(0, [(place,) for place in places])
-        parts = [(place,) for place, a in enumerate(writing.axes) if a != axis]
-        index, start = writing.places(axis), 0
-        for n, size in enumerate(sizes):
-            assert isinstance(size, int)
-            wanted = writing.constant("part", index[start : start + size])
-            start += size
-            if writing.node.outputs[n].uses() or writing.node.outputs[n].is_graph_output():
-                writing.give(n, writing.emit_dims("Gather", [data, wanted], {"axis": at}, parts), parts)
-
-    known = all(isinstance(size, int) for size in sizes)
-    return Free(
-        # A part is at most the whole, and has a place where only some of the parts have extent 1.
-        (*extents[:part], extents[axis], *extents[part:]),
-        tuple(axes if i == 0 else None for i in range(len(node.node.inputs))),
-        tuple(result for _ in sizes),
-        allows=adjacent,
-        edit=lambda order: Edit({"axis": position(order, axes, axis)}),
-        splits=without(axes, axis),
-        scrambles=(axis,) if known else (),
-        steps=_steps({axis: sizes, part: sizes}) if node.ints("split") or not node.has(1) or node.is_known(1) else {},
-        edit_steps=edit_steps,
-        beside=beside,
-        writes=adjacent,
-        write=write,
+        steps=common_steps({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
     )
 
 
@@ -141,7 +77,7 @@ def pad(node: Reading) -> Free:
     steps = {}
     if node.string("mode", "constant") == "constant":
         own = node.extents(0)
-        steps = _steps({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
+        steps = common_steps({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
     return Free(extents, inputs, (axes,), edit=edit, splits=still, steps=steps, edit_steps=edit_steps)
 
 
@@ -177,7 +113,7 @@ def slice_(node: Reading) -> Free:
         return Edit(constants={1: np.array(starts, np.int64), 2: np.array(ends, np.int64), **edit(order).constants})
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
-    steps = _steps({a: (extents[a], *window) for a, window in windows.items()})
+    steps = common_steps({a: (extents[a], *window) for a, window in windows.items()})
     return Free(
         extents, inputs, (axes,), edit=edit, splits=without(axes, *sliced), steps=steps, edit_steps=edit_steps
     )
