@@ -289,6 +289,14 @@ def test_bodies_are_legalized_with_what_they_read_from_outside(
 # Odds and ends of exporters
 
 
+def test_what_only_a_body_without_a_reader_reads_goes_with_it() -> None:
+    net, _ = of_two_views()
+    net.outputs.pop(0)
+    legal, report = legalize(net.model(), "nhwc")
+    assert [node.op_type for node in legal.graph.node] == ["Transpose", "Conv", "Tanh"]
+    assert report.after.transposes == 1
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_constants_are_nodes_initialisers_and_inputs_that_can_be_overridden(backend: str) -> None:
     net = Net()

@@ -220,6 +220,7 @@ def clean_up(shop: Workshop) -> None:
         shop.graph.register_initializer(value)
     for node in reversed(list(shop.graph)):
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            _let_go(node)
             shop.graph.remove(node, safe=True)
     for name, value in list(shop.graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
@@ -232,6 +233,14 @@ def clean_up(shop: Workshop) -> None:
             copies[0].metadata_props.pop(SOURCE_KEY, None)
             if copies[0].const_value is not None:
                 copies[0].const_value.name = source.name
+
+
+def _let_go(node: ir.Node) -> None:
+    """The graphs inside a node read nothing any more."""
+    for outer in graphs_of(node):
+        for inner in outer.all_nodes():
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
 
 
 def replace_inside(node: ir.Node, found: Mapping[ir.Value, ir.Value]) -> None:
