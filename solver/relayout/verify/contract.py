@@ -1,4 +1,4 @@
-"""The backend's contract: every operand in a layout that the backend asked for, and annotations that say what is so."""
+"""The backend's contract: every operand in a layout that the backend asked for."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation, TensorType
-from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
+from relayout.errors import BackendError, RelayoutError
 from relayout.layout import Layout
 from relayout.report import Finding
-from relayout.verify.arrangement import ATOMS, ORDER, arrangement_of
-from relayout.verify.derivation import BOUNDARY, LAYOUT, PLACE, Derivation, declared_layout, walk
-from relayout.verify.operators import AxisNames, axis_names, named, own_names, with_whole_parts
+from relayout.verify.arrangement import arrangement_of
+from relayout.verify.derivation import PLACE, Derivation, declared_layout, walk
+from relayout.verify.operators import AxisNames, named, own_names
 from relayout.verify.placement import ways_of
 from relayout.verify.resizing import may_be_cut
 
-__all__ = ["check_annotations", "check_requirements"]
+__all__ = ["check_requirements", "known_extents", "node_label"]
 
 MAX_RANK = 8
 
@@ -69,7 +69,7 @@ def _unsatisfied(
     own = own_names(node, side, n)
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else derivation.candidates(value) or [None]
-    tensor = TensorType(_element_size(value), _extents(value))
+    tensor = TensorType(_element_size(value), known_extents(value))
     if required.is_numbered:
         # Numbers count the source's axes: only a noted order knows which these are.
         arrangement = arrangement_of(value)
@@ -186,110 +186,5 @@ def _element_size(value: ir.Value) -> int:
     return max(1, value.dtype.bitwidth // 8)
 
 
-def _extents(value: ir.Value) -> tuple[int | str | None, ...]:
+def known_extents(value: ir.Value) -> tuple[int | str | None, ...]:
     return tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape or ())
-
-
-def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Finding]:
-    """Yield a finding for each annotation that is no annotation, does not fit its value, or names other axes."""
-    seen: set[ir.Value] = set()
-    for value in (*model.graph.inputs, *model.graph.initializers.values(), *_made_values(model)):
-        if value in seen:
-            continue
-        seen.add(value)
-        if ORDER in value.metadata_props or ATOMS in value.metadata_props:
-            yield from _check_arrangement(value)
-        for key in (LAYOUT, BOUNDARY):
-            if key in value.metadata_props:
-                yield from _check_layout(value, key, derivation)
-
-
-def _made_values(model: ir.Model) -> Iterator[ir.Value]:
-    for node in walk(model.graph):
-        yield from node.outputs
-
-
-def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
-    key = ATOMS if ATOMS in value.metadata_props else ORDER
-    text, arrangement = value.metadata_props[key], arrangement_of(value)
-    if ATOMS in value.metadata_props and ORDER in value.metadata_props:
-        yield _annotation(value, ATOMS, f"{ORDER} as well", "the value says twice how it lies")
-    elif arrangement is None and key == ORDER:
-        yield _annotation(value, "axes such as 0,2,3,1", text, "the order is not a list of axes")
-    elif arrangement is None:
-        yield _annotation(value, "atoms such as 0,1:16:0,2,1:1:16", text, "the order is not a list of atoms")
-    elif key == ORDER and arrangement.permutation is None:
-        yield _annotation(value, "each axis once", text, "the order does not fit the value")
-    elif (fault := arrangement.fault()) is not None:
-        yield _annotation(value, "all digits of every axis", f"{text}: {fault}", "the order is not one of all atoms")
-    elif value.shape is not None and not arrangement.may_have(tuple(value.shape)):
-        yield _annotation(value, f"an order that leads to {value.shape}", text, "the order does not fit the value")
-
-
-def _is_part_and_whole(
-    layout: Layout, name: str | None, known: set[str | None], candidates: Sequence[AxisNames]
-) -> bool:
-    """Whether the one may be the inner part of what the other calls an axis: pieces are put together along another
-    dimension, which is the axis's outer part and for which the graph has no name, or which is yet to come."""
-    if name is None:
-        return False
-    if known == {name.upper()} and name != name.upper():
-        place = layout.names.find(name.upper())
-        return place >= 0 and all(naming[place] is None for naming in candidates)
-    return known == {name.lower()} and all(name not in naming for naming in candidates)
-
-
-def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator[Finding]:
-    text = value.metadata_props[key]
-    try:
-        layout = Layout.parse(text)
-    except LayoutSyntaxError as error:
-        yield _annotation(value, error.expected, f"{error.found} in {text!r}", f"{key} is not a layout")
-        return
-    rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
-    # What is tiled has a dimension for each of its parts, or, for operators that hide them, for each axis.
-    if value.shape is not None and len(value.shape) not in (rank, layout.rank):
-        yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
-        return
-    # The declared layout of an input is what derivation starts from; readers may still take it for something else.
-    namings = derivation.candidates(value) if key == LAYOUT else []
-    namings += _said(value) if namings else ()
-    candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
-    extents = _extents(value)
-    if not candidates or value.shape is None or layout.rank != len(extents):
-        return
-    tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
-    if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
-        yield _annotation(value, text, f"shape {list(extents)}", "the annotation has tiles of another size")
-    # An axis of extent 1 may stand anywhere, under any name.
-    clash = [
-        i
-        for i, name in enumerate(with_whole_parts(tuple(layout.names), value.shape))
-        if name not in (None, "*") and extents[i] != 1
-        if (known := {naming[i] for naming in candidates} - {None})
-        and name not in known
-        and not _is_part_and_whole(layout, name, known, candidates)
-    ]
-    if clash:
-        shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
-        yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
-
-
-def _said(value: ir.Value) -> Iterator[AxisNames]:
-    """What the operators that make and read the value take its axes to be, also those that do not hand it on."""
-    maker = value.producer()
-    ends = [(maker, "result", maker.outputs.index(value))] if maker is not None else []
-    for node, side, n in (*ends, *((reader, "input", n) for reader, n in value.uses())):
-        if (names := axis_names(node, side, n)) is not None:
-            yield names
-
-
-def _annotation(value: ir.Value, expected: str, found: str, message: str) -> Finding:
-    producer = value.producer()
-    return Finding(
-        rule="layout-annotation",
-        node=node_label(producer) if producer is not None else value.name,
-        expected=expected,
-        found=found,
-        message=f"value {value.name}: {message}",
-    )

@@ -16,9 +16,10 @@ from relayout.errors import InputError
 from relayout.model_io import Source, read_model
 from relayout.report import Finding, Report, Verification
 from relayout.verify.accounting import check_report
+from relayout.verify.annotations import check_annotations
 from relayout.verify.blocked import check_blocked
 from relayout.verify.comparison import check_against
-from relayout.verify.contract import check_annotations, check_requirements
+from relayout.verify.contract import check_requirements
 from relayout.verify.derivation import derive
 from relayout.verify.functions import check_functions
 from relayout.verify.placement import check_crossings, check_placement
