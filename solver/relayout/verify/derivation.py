@@ -115,7 +115,8 @@ def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames
                 known[axis].add(name)
     carried = [_agreed(names) for names in known]
     if not _names_axes(node):
-        return tuple(carried)
+        # Where nothing else is known, the layout that it says it is written in is what its axes are.
+        return tuple(carried) if any(carried) or None in own or _is_pooled(node) else own
     if _is_pooled(node):
         return tuple(carried)
     if channels_only:
