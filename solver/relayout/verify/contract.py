@@ -12,13 +12,15 @@ from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.verify.arrangement import arrangement_of
 from relayout.verify.derivation import PLACE, Derivation, declared_layout, walk
-from relayout.verify.operators import AxisNames, named, own_names
+from relayout.verify.operators import OURS, AxisNames, axis_names, axis_sources, named, own_names
 from relayout.verify.placement import ways_of
 from relayout.verify.resizing import may_be_cut
 
 __all__ = ["check_requirements", "known_extents", "node_label"]
 
 MAX_RANK = 8
+_MOST_STEPS = 6
+"""How far up a layout is looked for."""
 
 
 def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation) -> Iterator[Finding]:
@@ -68,7 +70,7 @@ def _unsatisfied(
         return None
     own = own_names(node, side, n)
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
-    namings: Sequence[AxisNames | None] = [own] if own is not None else derivation.candidates(value) or [None]
+    namings: Sequence[AxisNames | None] = [own] if own is not None else _namings(value, derivation) or [None]
     tensor = TensorType(_element_size(value), known_extents(value))
     if required.is_numbered:
         # Numbers count the source's axes: only a noted order knows which these are.
@@ -111,6 +113,28 @@ def _unsatisfied(
         found=found,
         message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} asks for",
     )
+
+
+def _namings(value: ir.Value, derivation: Derivation) -> list[AxisNames]:
+    """What is derived of the value's axes, and the layout that a node of ours above it says it gives its result in: a
+    network may read a picture that it turned, and then one axis has two names."""
+    said = _said_above(value, _MOST_STEPS)
+    return [*derivation.candidates(value), *([said] if said is not None else [])]
+
+
+def _said_above(value: ir.Value, steps: int) -> AxisNames | None:
+    maker = value.producer()
+    if maker is None or not steps:
+        return None
+    m = maker.outputs.index(value)
+    if maker.domain == OURS:
+        return axis_names(maker, "result", m)
+    for n, operand in enumerate(maker.inputs):
+        sources = axis_sources(maker, n, m) if operand is not None else None
+        names = _said_above(operand, steps - 1) if operand is not None and sources is not None else None
+        if names is not None and sources is not None:
+            return tuple(names[axis] if axis is not None else None for axis in sources)
+    return None
 
 
 def _among(name: str | None, required: Layout) -> str | None:
