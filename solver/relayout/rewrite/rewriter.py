@@ -187,7 +187,8 @@ def _wire_captured(shop: Workshop, node: ir.Node, choice: NodeChoice) -> None:
 def _give(shop: Workshop, choice: NodeChoice, node: ir.Node) -> None:
     alternative = shop.chosen[id(choice)]
     for port, format_ in zip(choice.ports, alternative.formats, strict=True):
-        if port.is_result:
+        # A result that nobody reads may be gone from what was written.
+        if port.is_result and port.index < len(node.outputs):
             own = present(own_dims(choice, port, alternative.form, None))
             shop.register(node.outputs[port.index], port.operand, format_, own)
 
