@@ -401,3 +401,31 @@ def test_the_name_of_an_axis_ends_where_it_is_reduced_to_extent_1() -> None:
     annotate(model, "x", order="0,3,2,1")
     model.graph.inputs[0].metadata_props["relayout.layout"] = "NWHC"
     assert verify(model).passed
+
+
+def test_the_name_of_an_axis_ends_where_it_is_pooled_to_extent_1() -> None:
+    """Of the picture's own axes it says nothing that its average, read turned, has channels second."""
+    model = model_of(
+        """net (float[3,4,2,5] x, float[1] w) => (s, y) {
+            s = Softmax (x)
+            p = GlobalAveragePool (x)
+            t = Transpose <perm = [0,2,3,1]> (p)
+            y = BatchNormalization (t, w, w, w, w)
+        }"""
+    )
+    annotate(model, "s", order="0,2,3,1", layout="NHWC")
+    model.graph.inputs[0].metadata_props["relayout.layout"] = "NHWC"
+    assert verify(model).passed
+
+
+def test_a_pool_of_the_whole_picture_does_not_say_which_axis_is_which() -> None:
+    text = """net (float[3,4,2,5] x) => (y) {{
+        r = Relu (x)
+        p = GlobalMaxPool (r)
+        t = Transpose <perm = [1,0,2,3]> (p)
+        y = AveragePool <kernel_shape = [1, 1]> ({})
+    }}"""
+    for layout, read, passed in (("CNWH", "t", True), ("NCWH", "p", True), ("NHCW", "p", False), ("CNWH", "p", True)):
+        model = model_of(text.format(read))
+        annotate(model, "r", layout=layout)
+        assert verify(model).passed == passed, (layout, read)

@@ -12,7 +12,7 @@ from relayout.report import Finding
 from relayout.verify.arrangement import ATOMS, ORDER, arrangement_of
 from relayout.verify.contract import known_extents, node_label
 from relayout.verify.derivation import BOUNDARY, LAYOUT, Derivation, walk
-from relayout.verify.operators import AxisNames, axis_names, with_whole_parts
+from relayout.verify.operators import OURS, AxisNames, axis_names, is_pooled, with_whole_parts
 
 __all__ = ["check_annotations"]
 
@@ -108,7 +108,17 @@ def _said(value: ir.Value) -> Iterator[AxisNames]:
     ends = [(maker, "result", maker.outputs.index(value))] if maker is not None else []
     for node, side, n in (*ends, *((reader, "input", n) for reader, n in value.uses())):
         if (names := axis_names(node, side, n)) is not None:
-            yield names
+            yield from _exchanged(names) if is_pooled(node) and node.domain != OURS else [names]
+
+
+def _exchanged(names: AxisNames) -> Iterator[AxisNames]:
+    """The names of what is pooled as a whole, each of them on each axis that it might be: of the axes that are kept it
+    is nothing to ONNX's operator which is which, nor of those that are reduced. One of ours says which."""
+    kept = [i for i, name in enumerate(names) if name in ("N", "C")]
+    reduced = [i for i in range(len(names)) if i not in kept]
+    for step in range(max(len(kept), len(reduced))):
+        places = {group[i]: group[(i + step) % len(group)] for group in (kept, reduced) for i in range(len(group))}
+        yield tuple(names[places[i]] for i in range(len(names)))
 
 
 def _annotation(value: ir.Value, expected: str, found: str, message: str) -> Finding:

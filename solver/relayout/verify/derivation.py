@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
-from relayout.verify.operators import AxisNames, axis_names, axis_sources, named, with_whole_parts
+from relayout.verify.operators import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
 
 __all__ = ["BOUNDARY", "LAYOUT", "PLACE", "Derivation", "derive", "fed", "walk"]
 
@@ -116,18 +116,13 @@ def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames
     carried = [_agreed(names) for names in known]
     if not _names_axes(node):
         # Where nothing else is known, the layout that it says it is written in is what its axes are.
-        return tuple(carried) if any(carried) or None in own or _is_pooled(node) else own
-    if _is_pooled(node):
+        return tuple(carried) if any(carried) or None in own or is_pooled(node) else own
+    if is_pooled(node):
         return tuple(carried)
     if channels_only:
         # Of a layout that it is in only the channels mean anything to it: the rest is what the operand says.
         return tuple(mine if mine == "C" else theirs or mine for mine, theirs in zip(own, carried, strict=True))
     return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
-
-
-def _is_pooled(node: ir.Node) -> bool:
-    facts = named(node)
-    return facts is not None and facts.pooled
 
 
 def _names_axes(node: ir.Node) -> bool:
@@ -169,5 +164,13 @@ def _passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
         return None
     before, after = axis_names(node, "input", 0) or (), axis_names(node, "result", 0) or ()
     if None not in before and sorted(map(str, before)) == sorted(map(str, after)):
-        return tuple(before.index(name) for name in after)
-    return tuple(range(len(result.shape))) if len(source.shape) == len(result.shape) else None
+        sources = tuple(before.index(name) for name in after)
+    elif len(source.shape) == len(result.shape):
+        sources = tuple(range(len(result.shape)))
+    else:
+        return None
+    if not is_pooled(node):
+        return sources
+    # What reads an axis that is reduced to extent 1 may call it anything.
+    pairs = zip(sources, result.shape, strict=True)
+    return tuple(None if one == 1 and source.shape[axis] != 1 else axis for axis, one in pairs)

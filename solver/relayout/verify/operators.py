@@ -22,6 +22,7 @@ __all__ = [
     "axis_sources",
     "constant_ints",
     "is_elementwise",
+    "is_pooled",
     "kernel_names",
     "named",
     "own_names",
@@ -121,6 +122,12 @@ def named(node: ir.Node) -> Named | None:
     if node.domain == _QUANTIZED_DOMAIN:
         return _QUANTIZED.get(node.op_type)
     return None
+
+
+def is_pooled(node: ir.Node) -> bool:
+    """Whether `node` keeps two axes and reduces all others to extent 1, whichever they are."""
+    facts = named(node)
+    return facts is not None and facts.pooled
 
 
 def standard_names(rank: int) -> AxisNames:
