@@ -116,9 +116,7 @@ class Spaces:
     def _reached(self, space: Space[Any], place: int, format_: Order) -> Iterator[Order]:
         """The orders of the space in which its operand `place` has this format."""
         geometry = space.geometry
-        alone = geometry.extend(place, format_)
-        if alone is not None:
-            yield alone
+        yield from geometry.extend(place, format_)
         if not geometry.is_partial:
             return
         for other, (operand, _) in enumerate(space.operands):

@@ -92,9 +92,8 @@ class FreeNode:
                 yield self._normal(tuple(Atom(axes[atom.axis], atom.inner, atom.outer) for atom in own))
                 continue
             format_ = port.format_in(one_each(own))
-            order = self._geometry.extend(place, format_) if format_ is not None else None
-            if order is not None:
-                yield order
+            if format_ is not None:
+                yield from self._geometry.extend(place, format_)
 
     def _normal(self, order: Order) -> Order:
         return normal_form(order, self._geometry.extents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relayout.memory_format import Atom, Extent, Order, normal_form
-from relayout.paths import Dims
+from relayout.paths import Dims, one_each
 from relayout.rules import Axes, Free
 from relayout.views import Operand
 
@@ -61,7 +61,7 @@ class Geometry:
         self._beside = rule.beside
         self._insert = rule.insert
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
-        self._extended: dict[tuple[int, Order], Order | None] = {}
+        self._extended: dict[tuple[int, Order], tuple[Order, ...]] = {}
         self._merged: dict[tuple[int, Order, int, Order], Order | None] = {}
         # Where no operand has all the axes, an order of the space is made of what several of them have.
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
@@ -73,8 +73,8 @@ class Geometry:
             self._formats[order] = self._all_formats(order)
         return self._formats[order]
 
-    def extend(self, place: int, format_: Order) -> Order | None:
-        """An order of the space in which operand `place` has `format_`: missing axes follow their source neighbours."""
+    def extend(self, place: int, format_: Order) -> tuple[Order, ...]:
+        """Orders of the space in which operand `place` has `format_`: missing axes follow their source neighbours."""
         key = (place, format_)
         if key not in self._extended:
             self._extended[key] = self._extension(place, format_)
@@ -83,26 +83,35 @@ class Geometry:
     def grouped(self, order: Order) -> Dims | None:
         """The order as dimensions of the node: a factor each where factors may stand apart, one for an axis whose
         factors only change places; None where the node does not take such factors."""
-        groups: list[Order] = []
-        placed: set[int] = set()
+        if all(atom.is_whole for atom in order):
+            return one_each(order)
+        places: dict[int, list[int]] = {}
         for place, atom in enumerate(order):
-            axis = atom.axis
             if not atom.is_whole and not self._takes(atom):
                 return None
-            follows = place > 0 and order[place - 1].axis == axis
-            if axis in self._mixed and follows:
+            places.setdefault(atom.axis, []).append(place)
+        # One dimension for those whose factors only change places; all factors of the others stand apart.
+        joined = {a for a, own in places.items() if a in self._mixed and own[-1] - own[0] == len(own) - 1}
+        groups: list[Order] = []
+        for place, atom in enumerate(order):
+            axis = atom.axis
+            if axis in joined and place > places[axis][0]:
                 groups[-1] = (*groups[-1], atom)
                 continue
-            if axis in placed and axis not in self._apart and axis not in self._named:
-                before = [other for other in order[:place] if other.axis == axis]
-                # What is left of the axis comes first, then its factors from the largest on.
-                if not self._in_steps(atom) or not atom.outer or any(other.inner < atom.outer for other in before):
-                    return None
+            alone = axis in joined or len(places[axis]) == 1
+            if not alone and axis not in self._apart and axis not in self._named and not self._in_steps(atom):
+                return None
             groups.append((atom,))
-            placed.add(axis)
-        if any(len(group) > 1 and sum(g[0].axis == group[0].axis for g in groups) > 1 for group in groups):
-            return None
-        return tuple(groups)
+        return tuple(groups) if self._are_cut_alike(order) else None
+
+    def _are_cut_alike(self, order: Order) -> bool:
+        """Whether an axis that is worked on in multiples and the one beside it are in the same pieces."""
+        for axis, partner in self._beside.items():
+            if axis in self._steps and partner in self._steps:
+                pieces = [[atom[1:] for atom in order if atom.axis == a] for a in (axis, partner)]
+                if all(pieces) and len(pieces[0]) > 1 and pieces[0] != pieces[1]:
+                    return False
+        return True
 
     def _in_steps(self, atom: Atom) -> bool:
         step = self._steps.get(atom.axis)
@@ -153,9 +162,14 @@ class Geometry:
             least += 1
         return self._completed(order)
 
-    def _extension(self, place: int, format_: Order) -> Order | None:
+    def _extension(self, place: int, format_: Order) -> tuple[Order, ...]:
         order = self._placed(place, format_)
-        return self._completed(order) if order is not None else None
+        if order is None:
+            return ()
+        found = [self._completed(list(order))]
+        if self._beside and self._steps:
+            found.append(self._completed(order, piece_by_piece=True))
+        return tuple(dict.fromkeys(each for each in found if each is not None))
 
     def _placed(self, place: int, format_: Order) -> list[Atom] | None:
         """The operand's atoms in the space's axes."""
@@ -163,8 +177,9 @@ class Geometry:
         own = view.from_root(format_)
         return [Atom(axes[a.axis], a.inner, a.outer) for a in own] if own is not None else None
 
-    def _completed(self, order: list[Atom]) -> Order | None:
-        """The order with the axes that it lacks; None where the node does not take its factors."""
+    def _completed(self, order: list[Atom], *, piece_by_piece: bool = False) -> Order | None:
+        """The order with the axes that it lacks; None where the node does not take its factors. `piece_by_piece`: what
+        stands beside an axis whose pieces have changed places does as they did, though it might stay whole."""
         if self.grouped(tuple(order)) is None:
             return None
         present = {a.axis for a in order}
@@ -174,7 +189,8 @@ class Geometry:
             present.add(axis)
             partner = self._beside.get(axis)
             cut = [p for p, atom in enumerate(order) if atom.axis == partner and not atom.is_whole]
-            if partner is not None and len(cut) > 1 and cut != list(range(cut[0], cut[0] + len(cut))):
+            is_scrambled = partner in self._mixed and cut == list(range(min(cut, default=0), max(cut, default=0) + 1))
+            if partner is not None and len(cut) > 1 and (piece_by_piece or not is_scrambled):
                 for position in reversed(cut):
                     order.insert(position + 1, Atom(axis, order[position].inner, order[position].outer))
                 continue

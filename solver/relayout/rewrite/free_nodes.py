@@ -48,9 +48,7 @@ def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, fo
     moved = hidden is None and form.dims != in_source(len(form.dims))
     native = native_letters(len(rule.letters)) if rule.letters else ""
     if moved and _operator(shop, choice, node, rule, form):
-        strides = {g[0].axis: g[0].inner for g in reversed(form.dims) if g[0].axis in rule.steps and len(g) == 1}
-        stepped = rule.edit_steps is not None and any(stride > 1 for stride in strides.values())
-        edit = rule.edit_steps(form.axes, strides) if stepped and rule.edit_steps else rule.edit(form.axes)
+        edit = _in_steps(rule, form)
     elif moved and rule.letters != native:
         # The function's operator reads ONNX's own order, and so do its attributes and constants.
         edit = rule.edit(tuple(rule.letters.index(letter) for letter in native))
@@ -65,6 +63,16 @@ def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, fo
         else:
             shop.register(value, port.operand, format_, present(own_dims(choice, port, form, rule)))
     return edit
+
+
+def _in_steps(rule: Free, form: FreeForm) -> Edit:
+    """How the node's text changes, where an axis that it works on may be cut."""
+    is_cut = any(not atom.is_whole and atom.axis in rule.steps for group in form.dims for atom in group)
+    if rule.edit_steps is None or not is_cut:
+        return rule.edit(form.axes)
+    # What reaches up to the end of an axis is its outer piece.
+    strides = tuple(1 if len(group) > 1 else 0 if group[0].outer else group[0].inner for group in form.dims)
+    return rule.edit_steps(form.axes, strides)
 
 
 def _hidden_shape(

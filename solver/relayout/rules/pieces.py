@@ -10,7 +10,7 @@ from relayout.memory_format import Extent
 from relayout.rules.axes import common_steps, without
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, position
+from relayout.rules.rule import Axes, Edit, Free, outer_position, position
 
 
 @row("free", "Concat")
@@ -27,6 +27,7 @@ def concat(node: Reading) -> Free:
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
         splits=without(axes, axis),
         steps=common_steps({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
+        edit_steps=lambda order, strides: Edit({"axis": outer_position(order, strides, axes, axis)}),
     )
 
 
@@ -54,15 +55,13 @@ def pad(node: Reading) -> Free:
     begins, ends = dict(zip(covered, pads, strict=False)), dict(zip(covered, pads[len(covered) :], strict=True))
 
     def edit(order: Axes) -> Edit:
-        return edit_steps(order, {})
+        return edit_steps(order, (1,) * len(order))
 
-    def edit_steps(order: Axes, strides: Mapping[int, int]) -> Edit:
+    def edit_steps(order: Axes, strides: Axes) -> Edit:
         def along(numbers: Mapping[int, int]) -> tuple[int, ...]:
-            # What stands apart after the rest of its axis is not padded itself.
-            return tuple(
-                numbers.get(a, 0) // strides.get(a, 1) if order.index(a) == place else 0
-                for place, a in enumerate(order)
-            )
+            # The inner pieces of an axis are not padded themselves.
+            laid = zip(order, strides, strict=True)
+            return tuple(numbers.get(a, 0) // stride if stride else 0 for a, stride in laid)
 
         laid = along(begins) + along(ends)
         if not as_input:
@@ -104,13 +103,14 @@ def slice_(node: Reading) -> Free:
 
     windows = _windows(node, sliced) if as_input else {}
 
-    def edit_steps(order: Axes, strides: Mapping[int, int]) -> Edit:
+    def edit_steps(order: Axes, strides: Axes) -> Edit:
+        places = [outer_position(order, strides, axes, a) for a in sliced]
+        units = [strides[place] for place in places]
         bounds = [windows.get(a, (0, 0)) for a in sliced]
         firsts, lasts = node.integers(1), node.integers(2)
-        units = [strides.get(a, 1) for a in sliced]
         starts = [b[0] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, firsts, strict=True)]
         ends = [b[1] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, lasts, strict=True)]
-        return Edit(constants={1: np.array(starts, np.int64), 2: np.array(ends, np.int64), **edit(order).constants})
+        return Edit(constants={i: np.array(n, np.int64) for i, n in ((1, starts), (2, ends), (3, places))})
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     steps = common_steps({a: (extents[a], *window) for a, window in windows.items()})

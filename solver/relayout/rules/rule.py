@@ -35,6 +35,7 @@ __all__ = [
     "Shared",
     "SpaceWriting",
     "Traffic",
+    "outer_position",
     "position",
 ]
 
@@ -127,7 +128,10 @@ class Free:
     extent 1.
 
     `splits`: the axes whose factors may stand apart, each in a dimension of its own, for the operator does not care
-    which elements are neighbours along them; `allows` and `edit` then meet such an axis several times. `mixes`: the
+    which elements are neighbours along them; `allows` and `edit` then meet such an axis several times. `steps`: those
+    that the operator works on in multiples of a number. They may be cut by divisors of it: the operator then works on
+    the outer piece, wherever that lies, by `edit_steps`, which also takes how many indices one place in each dimension
+    stands for, 0 in one of the inner pieces, which stay whole. `mixes`: the
     axes whose factors may change places within their one dimension, if they do so in every operand. `zeros`: those that
     may be padded, for zeros there give zeros. `beside`: an axis that stands right after another one where nothing says
     where it is to stand; `insert`, which is compared by value, says at which place among those that stand already a
@@ -153,7 +157,7 @@ class Free:
     mixes: Axes = ()
     scrambles: Axes = ()
     steps: Mapping[int, int] = field(default_factory=dict)
-    edit_steps: Callable[[Axes, Mapping[int, int]], Edit] | None = None
+    edit_steps: Callable[[Axes, Axes], Edit] | None = None
     zeros: Axes = ()
     beside: Mapping[int, int] = field(default_factory=dict)
     insert: Callable[[Axes, int], int | None] | None = None
@@ -210,3 +214,9 @@ def position(order: Axes, axes: Axes, axis: int) -> int:
     """Where `axis` stands among those of `axes`, when they are laid out in `order`."""
     present = set(axes)
     return [a for a in order if a in present].index(axis)
+
+
+def outer_position(order: Axes, strides: Axes, axes: Axes, axis: int) -> int:
+    """The same for the outer piece of an axis that is cut; `strides` as `Free.edit_steps` takes them."""
+    present = [(a, stride) for a, stride in zip(order, strides, strict=True) if a in axes]
+    return next(place for place, (a, stride) in enumerate(present) if a == axis and stride)

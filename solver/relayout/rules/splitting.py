@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from relayout.memory_format import Extent
 from relayout.rules.axes import common_steps, without
 from relayout.rules.reading import Reading
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, position
+from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, outer_position, position
 
 
 @row("free", "Split")
@@ -60,15 +59,16 @@ class _Parts:
         pairs = zip(("", *order), (*order, ""), strict=True)
         return all((a == self.axis) == (b == self.axis + 1) for a, b in pairs)
 
-    def edit_steps(self, order: Axes, strides: Mapping[int, int]) -> Edit:
-        """What changes about the node when each of its places along an axis stands for `strides` indices."""
-        attributes: dict[str, int | tuple[int, ...]] = {"axis": position(order, self.axes, self.axis)}
+    def edit_steps(self, order: Axes, strides: Axes) -> Edit:
+        """What changes about the node when each place in a dimension stands for so many indices of its axis."""
+        unit = next(stride for a, stride in zip(order, strides, strict=True) if a == self.axis and stride)
+        place = outer_position(order, strides, self.axes, self.axis)
+        attributes: dict[str, int | tuple[int, ...]] = {"axis": place}
         given = self.node.ints("split")
         if given is not None:
-            attributes["split"] = tuple(size // strides[self.axis] for size in given)
+            attributes["split"] = tuple(size // unit for size in given)
         if self.node.has(1):
-            laid = np.array([size // strides[self.axis] for size in self.node.integers(1)], np.int64)
-            return Edit(attributes, {1: laid})
+            return Edit(attributes, {1: np.array([size // unit for size in self.node.integers(1)], np.int64)})
         return Edit(attributes)
 
     def gather(self, writing: SpaceWriting) -> None:

@@ -1,0 +1,178 @@
+"""What joins, takes, pads and splits an axis in pieces: its outer piece may lie anywhere among the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same_numbers
+from outcomes import checked, operators
+
+from relayout import legalize
+
+# The pieces of C, outermost first, and W.
+PIECES = "abcW"
+INNER = {"b": 2, "c": 2, "W": 5}
+WAYS = ["".join(way) for way in permutations(PIECES)]
+
+
+def together(net: Net, value: str, lies: str, outer: int) -> str:
+    """Pieces that lie so as [C, W]."""
+    whole = net.transpose(value, *(lies.index(piece) for piece in PIECES))
+    return str(net.node("Reshape", whole, net.constant(np.array([4 * outer, 5]))))
+
+
+def apart(net: Net, value: str, lies: str, outer: int) -> str:
+    pieces = net.node("Reshape", value, net.constant(np.array([outer, 2, 2, 5])))
+    return net.transpose(pieces, *(PIECES.index(piece) for piece in lies))
+
+
+def given(net: Net, name: str, lies: str, outer: int) -> str:
+    shape = [{**INNER, "a": outer}[piece] for piece in lies]
+    return together(net, net.input(name, shape), lies, outer)
+
+
+def concat(net: Net, lies: str) -> Iterator[tuple[str, int]]:
+    yield net.node("Concat", given(net, "x", lies, 3), given(net, "y", lies, 2), axis=0), 5
+
+
+def cut_out(net: Net, lies: str) -> Iterator[tuple[str, int]]:
+    numbers = [net.constant(np.array([n])) for n in (4, 12, 0)]
+    yield net.node("Slice", given(net, "x", lies, 5), *numbers), 2
+
+
+def pad(net: Net, lies: str) -> Iterator[tuple[str, int]]:
+    pads = net.constant(np.array([4, 1, 8, 0]))
+    padded = net.node("Pad", given(net, "x", lies, 3), pads)
+    # The zero before each row is taken off again: then the pieces of W, of which there is one, are as they were.
+    yield net.node("Slice", padded, *(net.constant(np.array([n])) for n in (1, 6, 1))), 6
+
+
+def split(net: Net, lies: str) -> Iterator[tuple[str, int]]:
+    parts = net.node("Split", given(net, "x", lies, 3), net.constant(np.array([4, 8])), axis=0, results=2)
+    yield from zip(parts, (1, 2), strict=True)
+
+
+OPERATORS = [concat, cut_out, pad, split]
+
+
+@pytest.mark.parametrize("lies", WAYS)
+@pytest.mark.parametrize("made", OPERATORS)
+def test_pieces_in_any_order_stay_as_they_lie(made: Callable[[Net, str], Iterator[tuple[str, int]]], lies: str) -> None:
+    net = Net()
+    for value, outer in made(net, lies):
+        net.output(apart(net, net.node("Tanh", value), lies, outer))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert (report.after.transposes, report.cost) == (0, 0)
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, "onnx")
+    assert second.cost == 0
+    assert operators(again) == operators(legal)
+
+
+def test_a_shuffle_is_joined_to_another_along_its_groups() -> None:
+    net = Net()
+    x, y = (net.input(name, (1, 12, 4, 4)) for name in "xy")
+    halves = [shuffled(net, value, 3, 4) for value in (x, y)]
+    net.output(shuffled(net, net.node("Concat", *halves, axis=1), 8, 3))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert report.after.transposes == 0
+    assert_same_numbers(model, legal)
+
+
+def shuffled(net: Net, value: str, groups: int, each: int) -> str:
+    pieces = net.node("Reshape", value, net.constant(np.array([1, groups, each, 4, 4])))
+    turned = net.transpose(pieces, 0, 2, 1, 3, 4)
+    return str(net.node("Reshape", turned, net.constant(np.array([1, groups * each, 4, 4]))))
+
+
+# By brute force: whether on some dimension of the pieces the operator does what it is to do to the axis.
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator on the first of two axes: its extents in the inputs, the operator's numbers, and its extents in the
+    results."""
+
+    operator: str
+    given: tuple[int, ...]
+    numbers: tuple[int, int] | tuple[()]
+    gives: tuple[int, ...]
+
+    def node(self, net: Net, values: Sequence[str]) -> Sequence[str]:
+        if self.operator == "Concat":
+            return [net.node("Concat", *values, axis=0)]
+        if self.operator == "Split":
+            sizes = net.constant(np.array(self.gives))
+            return list(net.node("Split", *values, sizes, axis=0, results=len(self.gives)))
+        if self.operator == "Slice":
+            return [net.node("Slice", *values, *(net.constant(np.array([n])) for n in (*self.numbers, 0)))]
+        begin, end = self.numbers
+        return [net.node("Pad", *values, net.constant(np.array([begin, 0, end, 0])))]
+
+    def of(self, arrays: Sequence[np.ndarray], axis: int, begin: int, end: int) -> list[np.ndarray]:
+        """What it gives of `arrays`, along this axis, with these numbers."""
+        if self.operator == "Concat":
+            return [np.concatenate(arrays, axis)]
+        (data,) = arrays
+        if self.operator == "Split":
+            return np.split(data, [begin], axis)
+        if self.operator == "Slice":
+            return [data.take(range(begin, min(end, data.shape[axis])), axis)]
+        return [np.pad(data, [(begin, end) if a == axis else (0, 0) for a in range(data.ndim)])]
+
+    def fits(self, given: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
+        """Whether it gives this of that along some axis, with some numbers."""
+        for axis, begin, end in product(range(given[0].ndim), range(13), range(13)):
+            beside = {array.shape[:axis] + array.shape[axis + 1 :] for array in (*given, *wanted)}
+            if len(beside) == 1 and all(map(np.array_equal, self.of(given, axis, begin, end), wanted)):
+                return True
+        return False
+
+
+CASES = [
+    Case("Concat", (8, 12), (), (20,)),
+    Case("Concat", (6, 4), (), (10,)),
+    Case("Slice", (12,), (4, 8), (4,)),
+    Case("Slice", (12,), (2, 8), (6,)),
+    Case("Slice", (12,), (3, 9), (6,)),
+    Case("Pad", (8,), (4, 0), (12,)),
+    Case("Pad", (12,), (2, 4), (18,)),
+    Case("Pad", (6,), (3, 3), (12,)),
+    Case("Split", (12,), (), (4, 8)),
+    Case("Split", (12,), (), (9, 3)),
+]
+CUTS = [(c, inner) for c in CASES for inner in (2, 3, 4) if not any(n % inner for n in (*c.given, *c.gives))]
+
+
+@pytest.mark.parametrize("way", list(permutations(range(3))))
+@pytest.mark.parametrize(("case", "inner"), CUTS)
+def test_an_order_of_pieces_costs_nothing_where_the_operator_takes_it(
+    case: Case, inner: int, way: tuple[int, ...]
+) -> None:
+    def lying(array: np.ndarray) -> np.ndarray:
+        # Pieces that lie together as they do in the axis are the axis.
+        if way.index(1) == way.index(0) + 1:
+            return array if way[0] == 0 else array.T
+        return array.reshape(-1, inner, 5).transpose(way)
+
+    drawn = [np.random.default_rng(n).standard_normal((extent, 5)) for n, extent in enumerate(case.given)]
+    results = case.of(drawn, 0, *(case.numbers or (case.gives[0], 0)))
+    takes = case.fits([lying(x) for x in drawn], [lying(y) for y in results])
+    net, back = Net(), np.argsort(way)
+    values = []
+    for n, extent in enumerate(case.given):
+        x = net.input(f"x{n}", np.array([extent // inner, inner, 5])[list(way)].tolist())
+        values.append(net.node("Reshape", net.transpose(x, *back), net.constant(np.array([extent, 5]))))
+    for value, extent in zip(case.node(net, values), case.gives, strict=True):
+        pieces = net.node("Reshape", value, net.constant(np.array([extent // inner, inner, 5])))
+        net.output(net.transpose(pieces, *way))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert (report.cost == 0) == takes
+    assert_same_numbers(model, legal)
