@@ -6,9 +6,10 @@ Operators go by their ONNX names or TVM's (`nn.conv2d`, `relax.nn.conv2d`). A li
 [data, kernel] or [data, kernel, result], in letters or packed as TVM writes it (`NCHW16c`); a kernel of "default" is
 TVM's for that data layout. A list applies to nodes of its rank, and a packed one where the channels divide.
 
-`skip` holds names of nodes, or numbers: TVM counts the two-dimensional and the deformable convolutions, in the order of
-the graph. Skipped nodes and operators that are not named keep the layout that they have in the source, but the lightly
-sensitive ones (pools, norms, Resize, DepthToSpace, SpaceToDepth) may follow their neighbours.
+`skip` holds names of nodes, or numbers, in digits or not, which are TVM's where no node is named so: it counts the
+two-dimensional and the deformable convolutions, in the order of the graph. Skipped nodes and operators that are not
+named keep the layout that they have in the source, but the lightly sensitive ones (pools, norms, Resize, DepthToSpace,
+SpaceToDepth) may follow their neighbours.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ConvertLayout(Backend):
         self._wishes = dict(read_wish(operator, words) for operator, words in (desired_layouts or {}).items())
         self._followed = tuple(dict.fromkeys(wish.data for wish in self._wishes.values()))
         self._skipped = frozenset(skip)
-        self._counts = any(isinstance(each, int) for each in skip)
+        self._counts = any(isinstance(each, int) or each.isdecimal() for each in skip)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         return _input_layout(node, n, self._wish(node))
@@ -94,7 +95,12 @@ class ConvertLayout(Backend):
         return wish if wish is not None and _runs(node, wish) and not self._is_skipped(node) else None
 
     def _is_skipped(self, node: ir.Node) -> bool:
-        return node.name in self._skipped or (self._counts and _number(node) in self._skipped)
+        if node.name in self._skipped or not self._counts:
+            return node.name in self._skipped
+        number = _number(node)
+        if number is None or number in self._skipped:
+            return number is not None
+        return str(number) in self._skipped and all(each.name != str(number) for each in node.graph or ())
 
 
 def _number(node: ir.Node) -> int | None:

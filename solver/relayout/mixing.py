@@ -88,6 +88,8 @@ class Mixing:
             for member in members:
                 laid_side = outputs if member[0] else inputs
                 dims = laid_side[member[1]] or _natural(self._choice, member)
+                if sum(group[0].axis == member[2] for group in dims) != 1:
+                    return None  # in pieces that the layout asks for, side by side or not
                 laid_side[member[1]] = _replaced(dims, member[2], factors)
         return LaidForm(tuple(inputs), tuple(outputs), form.pick)
 

@@ -137,7 +137,7 @@ def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) 
     where the result's differs. Raises InputError where one is not a layout.
     """
     names = {DATA: ["data_layout"], KERNEL: ["kernel_layout"]}.get(role, [])
-    if is_result:
+    if is_result and role == DATA:
         names.insert(0, "out_layout")
     name = next((name for name in names if name in node.attributes), "")
     if node.domain != "relayout" or not name:

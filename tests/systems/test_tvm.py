@@ -270,14 +270,26 @@ def test_a_result_may_have_a_layout_of_its_own() -> None:
     assert attributes(legal, "Conv", "out_layout") == {"NCHW"}
 
 
-def test_layers_are_skipped_by_tvms_count() -> None:
+@pytest.mark.parametrize("skip", [[0, 2], ["0", "2"]])
+def test_layers_are_skipped_by_tvms_count(skip: list[str | int]) -> None:
     net = chain("Conv", (9, 8), (4, 4, 3, 3), length=3)
     legal, report = relayout.legalize(
         net.model(),
-        load_backend("convert-layout", options={"desired_layouts": {"nn.conv2d": ["NHWC", "default"]}, "skip": [0, 2]}),
+        load_backend("convert-layout", options={"desired_layouts": {"nn.conv2d": ["NHWC", "default"]}, "skip": skip}),
     )
     assert [node.domain for node in legal.graph.node if node.op_type == "Conv"] == ["", "relayout", ""]
     assert report.after.transposes == 2
+
+
+def test_digits_that_are_a_nodes_name_are_no_count() -> None:
+    model = chain("Conv", (9, 8), (4, 4, 3, 3), length=2).model()
+    first, second = (node for node in model.graph.node if node.op_type == "Conv")
+    first.name, second.name = "first", "0"
+    legal, _ = relayout.legalize(model, "convert-layout", desired_layouts={"nn.conv2d": ["NHWC"]}, skip=["0"])
+    assert {node.name: node.domain for node in legal.graph.node if node.op_type == "Conv"} == {
+        "first": "relayout",
+        "0": "",
+    }
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked
+from outcomes import checked, operators
 
 import relayout
 from relayout import Layout, Report, load_backend
@@ -70,6 +70,16 @@ def test_a_depthwise_convolution_is_packed_by_its_output_channels() -> None:
     legal, report = converted(chain(8, group=8), {"Conv": ["NCHW4c", "OIHW4o"]})
     assert report.after.transposes == 2
     assert layouts(legal, "Conv") == [{"data_layout": "NCHW4c", "kernel_layout": "OIHW4o"}] * 2
+
+
+@pytest.mark.parametrize("result", ["NCHW8c", "NCHW2c", "NHWC8c", "NCHW3h", "NHWC"])
+def test_a_result_may_lie_otherwise_than_the_data(result: str) -> None:
+    net = chain(8)
+    desired = {"Conv": ["NCHW4c", "OIHW4i4o", result]}
+    legal, report = converted(net, desired)
+    assert all(said["out_layout"] == result for said in layouts(legal, "Conv"))
+    again, second = relayout.legalize(legal, "convert-layout", desired_layouts=desired)
+    assert (second.after, operators(again)) == (report.after, operators(legal))
 
 
 def test_a_transposed_convolution_is_packed_too() -> None:

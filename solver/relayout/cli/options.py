@@ -93,7 +93,7 @@ Skip = Annotated[
     typer.Option(
         "--skip",
         metavar="NODE",
-        help="For convert-layout: a node to leave as it is. May be repeated.",
+        help="For convert-layout: a node to leave as it is, by name or TVM's count of convolutions. May be repeated.",
         show_default=False,
     ),
 ]

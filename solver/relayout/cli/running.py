@@ -68,7 +68,9 @@ def legalize_file(path: Path, wanted: Wanted, tell: Callable[[str], None]) -> Ou
     model = read_file(path)
     options = wanted.options
     if wanted.strict:
-        check_known("--skip", wanted.skip, _node_names(model), "node")
+        # A number is TVM's count of its convolutions, as the backend understands it.
+        named = [skipped for skipped in wanted.skip if not skipped.isdecimal()]
+        check_known("--skip", named, _node_names(model), "node")
         check_known("--dim", options.dims or {}, dim_names(model), "symbolic dim")
     outcome = legalize_model(model, wanted.backend, options, progress=tell)
     report = outcome.report

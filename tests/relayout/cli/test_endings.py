@@ -29,6 +29,12 @@ def test_done_is_0_and_the_table_goes_to_stderr(model: Path, tmp_path: Path) -> 
     assert transposes(tmp_path / "legal.onnx") == 2
 
 
+def test_the_package_is_the_command_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "relayout", "layout", "NHWC"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("layout  NHWC\n")
+
+
 def test_findings_are_1_and_go_to_stdout(model: Path) -> None:
     done = process("verify", model, "--backend", "nhwc")
     assert done.returncode == 1

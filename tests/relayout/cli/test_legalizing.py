@@ -127,8 +127,9 @@ def test_a_tie_with_what_is_not_there_is_2(model: Path, tmp_path: Path, run: Run
     assert "features, image" in said.err
 
 
-def test_desired_layouts_choose_tvms_backend(model: Path, tmp_path: Path, run: Run) -> None:
-    wanted = ("--desired-layout", "Conv=NHWC,OHWI", "--skip", "conv2")
+@pytest.mark.parametrize("skipped", ["conv2", "1"])
+def test_desired_layouts_choose_tvms_backend(skipped: str, model: Path, tmp_path: Path, run: Run) -> None:
+    wanted = ("--desired-layout", "Conv=NHWC,OHWI", "--skip", skipped)
     assert run("legalize", model, "-o", tmp_path / "legal.onnx", *wanted).status == 0
     graph = onnx.load(tmp_path / "legal.onnx").graph
     assert {node.name: node.domain for node in graph.node if node.op_type == "Conv"} == {
