@@ -207,6 +207,9 @@ class OutputDifference(_Record):
     `max_abs` is the largest absolute difference, `max_rel` the same relative to the output's own scale, `tolerance`
     what `max_rel` may be for this element type. `sensitivity` is how far the original's output moves, on the same
     scale, when the inputs are drawn again: 0 says that comparing this output proves nothing.
+
+    Where `max_rel` is more than `tolerance`, both models are run in float64, and how far they are apart there
+    (`in_float64`, beside what it may be) decides; None: it was not needed, or could not be run.
     """
 
     name: str
@@ -215,10 +218,15 @@ class OutputDifference(_Record):
     tolerance: float
     sensitivity: float
     passed: bool
+    in_float64: float | None = None
+    tolerance_in_float64: float | None = None
 
 
 class Numeric(_Record):
-    """The comparison on random inputs, or why there was none."""
+    """The comparison on random inputs, or why there was none.
+
+    `float64` is what float64 says of a difference that is too large, or why it says nothing; None: there is none.
+    """
 
     status: Literal["compared", "skipped"]
     reason: str | None = None
@@ -226,6 +234,7 @@ class Numeric(_Record):
     samples: int = 0
     seed: int = 0
     outputs: tuple[OutputDifference, ...] = ()
+    float64: str | None = None
 
 
 class Verification(_Record):

@@ -32,29 +32,43 @@ _QUANTIZED = 5e-2
 _WRONG_INTEGERS = 1e-3
 # Rounding within the graph adds up to more than the last bits of its inputs do.
 _NOISE_FACTOR = 30
+# What float64 may differ by where it decides: sums in another order, no more.
+_EXACT = 1e-12
 
 
 def difference(
-    name: str, expected: Sequence[Arrays], found: Sequence[Arrays], noisy: Sequence[Arrays] = (), *, quantized: bool
+    name: str,
+    expected: Sequence[Arrays],
+    found: Sequence[Arrays],
+    noisy: Sequence[Arrays] = (),
+    *,
+    quantized: bool,
+    exact: bool = False,
 ) -> OutputDifference:
     """Compare one output over all samples.
 
     `noisy` are the right results once more, with the last bits of the inputs changed: how far that moves a result is
-    how exactly any way of computing it can be expected to agree. With `quantized` a step of the grid is allowed.
+    how exactly any way of computing it can be expected to agree. With `quantized` a step of the grid is allowed;
+    with `exact` nothing but noise is.
     """
     # Overflows and NaN are data here.
     with np.errstate(all="ignore"):
-        return _difference(name, expected, found, noisy, quantized)
+        return _difference(name, expected, found, noisy, quantized and not exact, exact)
 
 
 def _difference(
-    name: str, expected: Sequence[Arrays], found: Sequence[Arrays], noisy: Sequence[Arrays], quantized: bool
+    name: str,
+    expected: Sequence[Arrays],
+    found: Sequence[Arrays],
+    noisy: Sequence[Arrays],
+    quantized: bool,
+    exact: bool,
 ) -> OutputDifference:
     noise = max(
         (_worst(right, other, quantized)[1] for right, other in zip(expected, noisy, strict=False)), default=0.0
     )
-    tolerance = max([_tolerance(part, quantized) for arrays in expected for part in arrays], default=0.0)
-    tolerance = max(tolerance, _NOISE_FACTOR * noise)
+    by_type = max([_tolerance(part, quantized) for arrays in expected for part in arrays], default=0.0)
+    tolerance = max(_EXACT if exact else by_type, _NOISE_FACTOR * noise)
     distances = [_worst(theirs, mine, quantized) for theirs, mine in zip(expected, found, strict=True)]
     largest = max((relative for _, relative in distances), default=0.0)
     return OutputDifference(

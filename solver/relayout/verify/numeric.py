@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 import onnx_ir as ir
@@ -15,6 +16,7 @@ from relayout.verify.arrangement import Arrangement, arrangement_of, whole
 from relayout.verify.blocked_types import types_of
 from relayout.verify.derivation import fed
 from relayout.verify.distance import Arrays, arrays, difference
+from relayout.verify.rounding import Samples, Side, in_float64
 from relayout.verify.running import LARGEST_MODEL, RUNTIMES, Session, weights_size
 from relayout.verify.sampling import Array, draw_inputs, plans, with_noise, with_weights
 
@@ -68,18 +70,26 @@ def compare(
         fault, expected = _first_line(error), "a model that runs as its original does"
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
         return [finding], _skipped(f"the model cannot be run: {fault}")
+    outputs = {str(value.name) for value in model.graph.outputs}
+    sources = {str(value.name): str(value.name) for value in model.graph.outputs} | inner
     quantized = any(node.op_type in _QUANTIZERS for node in original.graph.all_nodes())
-    differences = list(_differences(baseline, found, (), model, inner, quantized=quantized))
+    differences = list(_differences(model, sources, baseline.results, found, quantized=quantized))
+    float64 = None
     if not all(each.passed for each in differences):
         # A network may blow up the last bits of its inputs; only where results differ is it worth a run to know.
         noisy = _run(
             theirs, baseline.runtime, sorted(set(inner.values())), [with_noise(feed) for feed in baseline.feeds]
         )
-        differences = list(_differences(baseline, found, noisy, model, inner, quantized=quantized))
-    outputs = {str(value.name) for value in model.graph.outputs}
-    shown = tuple(each for each in differences if each.name in outputs or not each.passed)
-    numeric = Numeric(status="compared", runtime=baseline.runtime, samples=samples, seed=seed, outputs=shown)
-    return list(_findings(differences, outputs)), numeric
+        differences = list(_differences(model, sources, baseline.results, found, noisy, quantized=quantized))
+    if not all(each.passed for each in differences):
+        failed = {each.name: sources[each.name] for each in differences if not each.passed}
+        judge = partial(_differences, model, failed, quantized=quantized, exact=True)
+        differences, float64 = in_float64(differences, failed, Side(mine, feeds), Side(theirs, baseline.feeds), judge)
+    shown = tuple(each for each in differences if each.name in outputs or each.max_rel > each.tolerance)
+    numeric = Numeric(
+        status="compared", runtime=baseline.runtime, samples=samples, seed=seed, outputs=shown, float64=float64
+    )
+    return list(_findings(differences, outputs, float64)), numeric
 
 
 def _baseline(
@@ -155,21 +165,23 @@ def _is_comparable(value: ir.Value, source: ir.Value) -> bool:
 
 
 def _differences(
-    baseline: _Baseline,
-    found: Results,
-    noisy: Sequence[Mapping[str, Arrays]],
     model: ir.Model,
-    inner: Mapping[str, str],
+    sources: Mapping[str, str],
+    right: Samples,
+    found: Samples,
+    noisy: Samples = (),
     *,
     quantized: bool,
+    exact: bool = False,
 ) -> Iterator[OutputDifference]:
+    """Compare each of `sources`, names in the model with those in the original, as it lies in the model."""
     values = {str(value.name): value for node in model.graph for value in node.outputs}
     values.update({str(value.name): value for value in model.graph.outputs})
-    for name in [*(str(value.name) for value in model.graph.outputs), *inner]:
-        lies, source = arrangement_of(values[name]), inner.get(name, name)
-        expected = [[_arranged(part, lies) for part in sample[source]] for sample in baseline.results]
+    for name, source in sources.items():
+        lies = arrangement_of(values[name])
+        expected = [[_arranged(part, lies) for part in sample[source]] for sample in right]
         noise = [[_arranged(part, lies) for part in sample[source]] for sample in noisy]
-        yield difference(name, expected, [sample[name] for sample in found], noise, quantized=quantized)
+        yield difference(name, expected, [sample[name] for sample in found], noise, quantized=quantized, exact=exact)
 
 
 def _arranged(array: Array, arrangement: Arrangement | None) -> Array:
@@ -178,16 +190,20 @@ def _arranged(array: Array, arrangement: Arrangement | None) -> Array:
     return array if arranged is None else arranged
 
 
-def _findings(differences: Sequence[OutputDifference], outputs: set[str]) -> Iterator[Finding]:
+def _findings(differences: Sequence[OutputDifference], outputs: set[str], float64: str | None) -> Iterator[Finding]:
     for each in differences:
-        if not each.passed:
-            place = "output" if each.name in outputs else "value"
+        if each.max_rel > each.tolerance:
+            place = f"{'output' if each.name in outputs else 'value'} {each.name}"
+            verdict = (
+                "differs from the original's by rounding alone" if each.passed else "is not what the original computes"
+            )
             yield Finding(
-                rule="numeric",
+                rule="rounding" if each.passed else "numeric",
+                severity="note" if each.passed else "error",
                 node=each.name,
                 expected=f"a relative difference of at most {each.tolerance:.3g}",
-                found=f"{each.max_rel:.3g} (absolute {each.max_abs:.3g})",
-                message=f"{place} {each.name} is not what the original computes",
+                found=f"{each.max_rel:.3g} (absolute {each.max_abs:.3g}){_wider(each, float64)}",
+                message=f"{place} {verdict}",
             )
     if not any(each.sensitivity > 2 * each.tolerance for each in differences):
         yield Finding(
@@ -197,6 +213,12 @@ def _findings(differences: Sequence[OutputDifference], outputs: set[str]) -> Ite
             found="none",
             message="nothing that was compared depends on the inputs, so the comparison says nothing",
         )
+
+
+def _wider(difference: OutputDifference, float64: str | None) -> str:
+    if difference.in_float64 is not None:
+        return f"; in float64 {difference.in_float64:.3g}, of at most {difference.tolerance_in_float64:.3g}"
+    return f"; in float64 {float64}"
 
 
 def _skipped(reason: str) -> Numeric:

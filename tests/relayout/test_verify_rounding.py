@@ -1,0 +1,188 @@
+"""What differs in float32 by rounding alone is told from what differs, by running both models in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from relayout.report import Verification
+from relayout.verify import verify
+from relayout.verify.convolution import convolve
+from relayout.verify.stepping import Deadline, run_wide
+from relayout.verify.widening import UndecidedError, steps_of
+
+HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "com.microsoft" : 1]>'
+CONV = "a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)"
+BODY = """<domain: "relayout", opset_import: ["" : 20]>
+Conv <kernel_shape, pads, data_layout> (X, W) => (Y) {
+    Xn = Transpose <perm = [0,3,1,2]> (X)
+    Yn = Conv <kernel_shape: ints = @kernel_shape, pads: ints = @pads> (Xn, W)
+    Y = Transpose <perm = [0,2,3,1]> (Yn) }"""
+
+
+def model_of(nodes: str, functions: str = "") -> ir.Model:
+    text = f"{HEADER} net (float[1,3,6,6] x, float[4,3,3,3] w) => (float[1,4,6,6] y) {{ {nodes} }} {functions}"
+    proto = onnx.parser.parse_model(text)
+    data = np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(data, "w"))
+    del proto.graph.input[1]
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+
+def lossy(before: str = CONV) -> ir.Model:
+    """The last bits of `a` are lost in a sum: float32 is off by 3e-4 where 1e-4 is allowed."""
+    return model_of(f"""{before}
+        large = Constant <value = float {{100000.0}}> ()
+        b = Add (a, large)
+        y = Sub (b, large)""")
+
+
+def kept(before: str = CONV, factor: str = "1.0", functions: str = "") -> ir.Model:
+    """What the lossy model comes to, for a factor of one."""
+    nodes = f"{before} factor = Constant <value = float {{{factor}}}> () y = Mul (a, factor)"
+    return model_of(nodes, functions)
+
+
+def float64_of(verification: Verification) -> str:
+    assert verification.numeric is not None
+    assert verification.numeric.float64 is not None
+    return verification.numeric.float64
+
+
+def rules(verification: Verification) -> set[tuple[str, str]]:
+    return {(finding.rule, finding.severity) for finding in verification.findings}
+
+
+def test_what_float64_does_not_see_is_rounding_and_no_error() -> None:
+    verification = verify(kept(), against=lossy())
+    assert verification.passed
+    assert rules(verification) == {("rounding", "note")}
+    assert "agree" in float64_of(verification)
+    assert verification.numeric is not None
+    (output,) = verification.numeric.outputs
+    assert output.passed
+    assert output.max_rel > output.tolerance
+    assert output.in_float64 is not None
+    assert output.tolerance_in_float64 is not None
+    assert output.in_float64 <= output.tolerance_in_float64 < 1e-10
+
+
+@pytest.mark.parametrize("factor", ["1.0000002", "1.00001", "0.5"])
+def test_what_float64_sees_too_is_an_error_however_small(factor: str) -> None:
+    verification = verify(kept(factor=factor), against=lossy())
+    assert not verification.passed
+    assert ("numeric", "error") in rules(verification)
+    assert float64_of(verification) == "the two differ"
+
+
+def test_the_bodies_of_functions_and_of_branches_run_in_float64_too() -> None:
+    branch = f"""yes = Constant <value = bool {{1}}> ()
+        a = If (yes) <then_branch = t () => (float[1,4,6,6] p) {{ {CONV.replace("a =", "p =")} }},
+                      else_branch = e () => (float[1,4,6,6] q) {{ r = {CONV.split(" = ", 1)[1]} q = Neg (r) }}>"""
+    native = """t = Transpose <perm = [0,2,3,1]> (x)
+        c = relayout.Conv <kernel_shape = [3,3], pads = [1,1,1,1], data_layout = "NHWC"> (t, w)
+        a = Transpose <perm = [0,3,1,2]> (c)"""
+    assert verify(kept(native, functions=BODY), against=lossy()).passed
+    assert not verify(kept(native, "1.0000002", BODY), against=lossy()).passed
+    assert verify(kept(branch), against=lossy(branch)).passed
+    assert not verify(kept(branch, "1.0000002"), against=lossy(branch)).passed
+
+
+@pytest.mark.parametrize(
+    ("operator", "reason"),
+    [
+        ("p = Cast <to = 11> (c) a = Cast <to = 1> (p)", "float64 of its own"),
+        ("p = RandomNormalLike <scale = 1e-20> (c) a = Add (c, p)", "RandomNormalLike gives float32"),
+        ("a = com.microsoft.Gelu (c)", "no runtime has Gelu"),
+        # The reference pads otherwise than onnxruntime where the last window is not whole: it may not decide.
+        (
+            "p = LpPool <kernel_shape = [3,3], p = 2, ceil_mode = 1, strides = [2,2]> (c) "
+            "z = ReduceMax <keepdims = 0> (p) a = Add (c, z)",
+            "LpPool in float64 is not what onnxruntime computes",
+        ),
+        ("s = SequenceConstruct (c) a = ConcatFromSequence <axis = 0> (s)", "s is no tensor"),
+    ],
+)
+def test_what_cannot_be_told_in_float64_stays_an_error_and_says_why(operator: str, reason: str) -> None:
+    before = f"{CONV.replace('a =', 'c =')} {operator}"
+    verification = verify(kept(before), against=lossy(before))
+    assert not verification.passed
+    assert float64_of(verification).startswith("not run: ")
+    assert reason in float64_of(verification)
+    assert any(reason in str(finding.found) for finding in verification.findings)
+
+
+def test_what_only_one_model_overflows_at_is_no_rounding() -> None:
+    plain = model_of(f"{CONV} y = Identity (a)")
+    high = (
+        f"{CONV} h = Constant <value = float {{1e38}}> () b = Mul (a, h) c = Mul (b, h) d = Div (c, h) y = Div (d, h)"
+    )
+    verification = verify(model_of(high), against=plain)
+    assert not verification.passed
+    assert "rounding" not in {finding.rule for finding in verification.findings}
+    saturated = f"{high.replace('y =', 'e =')} s = Constant <value = float {{2}}> () i = IsInf (e) y = Where (i, s, e)"
+    verification = verify(model_of(saturated), against=plain)
+    assert not verification.passed
+    assert "beyond what float32 holds" in float64_of(verification)
+
+
+def test_the_time_that_float64_may_take_is_limited() -> None:
+    steps = steps_of(kept())
+    feed = {"x": np.ones((1, 3, 6, 6), np.float32)}
+    (result,) = run_wide(steps, [feed], ["y"], Deadline(60))
+    assert result["y"].dtype == np.float64
+    with pytest.raises(UndecidedError, match="more than 0 seconds"):
+        run_wide(steps, [feed], ["y"], Deadline(0))
+
+
+def step(n: int) -> int:
+    return n + 1
+
+
+def count_for_ever() -> None:
+    n = 0
+    while True:
+        n = step(n)
+
+
+def test_python_that_runs_past_the_deadline_is_stopped() -> None:
+    with pytest.raises(UndecidedError), Deadline(0.01):
+        count_for_ever()
+    assert step(1) == 2
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("padding", "dilations"),
+    [
+        ("pads = [0, 1, 2, 3]", (2, 3)),
+        ("pads = [0, 1, 2, 3]", (1, 1)),
+        ('auto_pad = "SAME_UPPER"', (1, 1)),
+        ('auto_pad = "SAME_LOWER"', (1, 1)),
+        ('auto_pad = "VALID"', (3, 1)),
+        ("", (1, 1)),
+    ],
+)
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_a_convolution_is_what_onnxruntime_computes(
+    dilations: tuple[int, int], strides: tuple[int, int], padding: str, group: int
+) -> None:
+    given = f"dilations = {list(dilations)}, strides = {list(strides)}, group = {group}" + (
+        f", {padding}" if padding else ""
+    )
+    proto = onnx.parser.parse_model(
+        f"{HEADER} net (float[2,4,13,14] x, float[8,{4 // group},3,2] w, float[8] b) => (float[n,m,h,k] y) "
+        f"{{ y = Conv <{given}> (x, w, b) }}"
+    )
+    draw = np.random.default_rng(1).normal
+    feeds = {
+        entry.name: draw(size=[dim.dim_value for dim in entry.type.tensor_type.shape.dim]).astype(np.float32)
+        for entry in proto.graph.input
+    }
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, feeds)
+    found = convolve(proto.graph.node[0], *(feeds[name].astype(np.float64) for name in ("x", "w", "b")))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
