@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.errors import BackendError, InputError, LayoutSyntaxError
 from relayout.layout import Layout
-from relayout.roles import DATA, OTHER, input_role, is_transposed, result_role, spatial_letters
+from relayout.roles import input_role, onnx_letters, result_role
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -31,8 +31,10 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The ways in which `backend` runs `node`, checked: a layout for each operand, of its rank, and a cost.
 
     A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the layout that was answered. Raises BackendError.
+    unknown rank keeps the layout that was answered. A backend that is not enabled is not asked. Raises BackendError.
     """
+    if not backend.is_enabled:
+        return (_unasked(node),)
     question = _Question(backend, node)
     try:
         answer: object = backend.implementations(node)
@@ -47,6 +49,13 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
             "at least one implementation", "none", hint="`supports` is where a backend declines a node"
         )
     return tuple([question.implementation(each) for each in given])
+
+
+def _unasked(node: ir.Node) -> Implementation:
+    return Implementation(
+        tuple([Layout.any(rank_of(value)) for value in node.inputs]),
+        tuple([Layout.any(rank_of(value)) for value in node.outputs]),
+    )
 
 
 def ask_order_cost(
@@ -132,12 +141,9 @@ class _Question:
     def named(self, given: Layout, n: int) -> Layout:
         """The layout in the letters of the operator, where it names its axes; where not, as it is."""
         role = input_role(self.node, n) if self.kind == "input" else result_role(self.node, n)
-        spatial = spatial_letters(given.rank)
-        if role == OTHER or spatial is None:
-            return given
-        # As ONNX has the operator, whatever layout this node is written in: a legal model is asked the same again.
-        native = "NC" if role == DATA else "IO" if is_transposed(self.node) else "OI"
-        return given.with_names(native + spatial)
+        # As ONNX has the operator: a legal model is asked the same again.
+        native = onnx_letters(self.node, role, given.rank)
+        return given if native is None else given.with_names(native)
 
     def cost(self, given: object) -> int:
         try:

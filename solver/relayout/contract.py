@@ -18,6 +18,7 @@ from relayout.names import Names
 from relayout.paths import Dims, dims_shape
 from relayout.rehearsal import Rehearsal
 from relayout.rules import Axes, Free, extents_of
+from relayout.strangers import is_met_by
 
 __all__ = ["Contract", "Wish", "element_size", "says_something"]
 
@@ -115,7 +116,7 @@ class Contract:
                 return False
             tensor = TensorType(element_size(value), shape)
             backend = self._backend.at(wish.implementation.place)
-            if not backend.is_satisfied_by(tensor, layout, Layout.any(layout.rank)):
+            if not is_met_by(backend, tensor, layout, Layout.any(layout.rank), choice.label):
                 return False
         return True
 
@@ -142,7 +143,7 @@ class Contract:
         question = (required, current, tensor, place)
         met = self._met.get(question)
         if met is None:
-            met = self._met[question] = self._backend.at(place).is_satisfied_by(tensor, required, current)
+            met = self._met[question] = is_met_by(self._backend.at(place), tensor, required, current)
         return met
 
 

@@ -40,7 +40,8 @@ class DeclarativeBackend(Backend):
         self.name = table.name
         self.table = table
         self._extended = extended(self.context)
-        self.is_enabled = self._extended.is_enabled
+        # Of one that is not enabled nothing is wished; the table's own rules hold.
+        self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
 
     def layouts_for_dims(self) -> tuple[Layout, ...]:
         return self._extended.layouts_for_dims()
@@ -51,19 +52,19 @@ class DeclarativeBackend(Backend):
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         rule = self._rule(node)
         if rule is None:
-            return self._extended.nth_input_layout_requirements(node, n)
+            return self._fallback.nth_input_layout_requirements(node, n)
         return _input_layout(rule.ways[0], node, n)
 
     def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         rule = self._rule(node)
         if rule is None:
-            return self._extended.nth_result_layout_requirements(node, n)
+            return self._fallback.nth_result_layout_requirements(node, n)
         return _result_layout(rule.ways[0], node, n)
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         rule = self._rule(node)
         if rule is None:
-            return self._extended.implementations(node)
+            return self._fallback.implementations(node)
         return [
             Implementation(
                 tuple(_input_layout(way, node, n) for n in range(len(node.inputs))),

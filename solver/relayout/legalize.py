@@ -21,6 +21,7 @@ from relayout.options import BackendSpec, Options, Progress
 from relayout.pricing import price_dims
 from relayout.report import Report
 from relayout.stages import Run
+from relayout.strangers import finished_by
 from relayout.totals import totals
 from relayout.views import graphs_of
 
@@ -100,7 +101,7 @@ def legalize_model(
         run.legalize(graph, {}, {}, holder)
     if run.changed:
         drop_unused(model)
-    changed = backend.finish(model) or run.changed
+    changed = finished_by(backend, model) or run.changed
     after = totals(model, dims) if changed else before
     report = run.report(before, after)
     settle(model.graph, report.boundary)

@@ -16,6 +16,7 @@ from relayout.memory_format import Order, atom_extent, with_units
 from relayout.paths import cuts_nest
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
+from relayout.strangers import conversion_cost_of, conversion_of
 from relayout.views import Tensor
 
 __all__ = ["Prices"]
@@ -90,11 +91,13 @@ class Prices:
         named = [self._names.layout(operand, order, padded=True) for order in whole]
         given, wanted = [n or Layout.any(len(order)) for n, order in zip(named, whole, strict=True)]
         # Without a layout's name there is no telling the backend's operator what to make.
-        own = backend.conversion(lies, given, wanted) if all(named) else None
+        own = conversion_of(backend, lies, given, wanted) if all(named) else None
         writes_itself = own is not None and own.rewrite is not None
         if not writes_itself and not _can_be_written(tensor, source, target):
             return None, False
-        cost = own.cost if own is not None and own.cost is not None else backend.conversion_cost(lies, given, wanted)
+        cost = own.cost if own is not None else None
+        if cost is None:
+            cost = conversion_cost_of(backend, lies, given, wanted)
         return self.traffic(tensor, source, target) if cost is None else cost, writes_itself
 
 

@@ -20,6 +20,7 @@ from relayout.layout import Layout
 from relayout.memory_format import Atom
 from relayout.paths import dims_shape
 from relayout.rules import Axes, Free
+from relayout.strangers import is_met_by
 
 __all__ = ["Rehearsal"]
 
@@ -93,7 +94,7 @@ class Rehearsal:
                 continue
             size = max(1, value.dtype.bitwidth // 8) if value.dtype is not None and value.dtype.bitwidth else 4
             shape = tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
-            if not backend.is_satisfied_by(TensorType(size, shape), required, self._layouts[value]):
+            if not is_met_by(backend, TensorType(size, shape), required, self._layouts[value]):
                 return False
         return True
 

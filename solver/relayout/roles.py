@@ -28,6 +28,7 @@ __all__ = [
     "is_transposed",
     "kernel_input",
     "native_role",
+    "onnx_letters",
     "own_layout",
     "result_role",
     "spatial_letters",
@@ -115,6 +116,15 @@ def is_transposed(node: ir.Node) -> bool:
 def spatial_letters(rank: int) -> str | None:
     """The letters of the spatial axes of a tensor of `rank` dimensions: W, HW, DHW; None for other ranks."""
     return _SPATIAL.get(rank)
+
+
+def onnx_letters(node: ir.Node, role: str, rank: int) -> str | None:
+    """What ONNX's own operator calls the axes of a `role` operand of `rank` dimensions, in its own order, whatever
+    layout this node is written in; None where they have no names."""
+    spatial = spatial_letters(rank)
+    if role == OTHER or spatial is None:
+        return None
+    return ("NC" if role == DATA else "IO" if is_transposed(node) else "OI") + spatial
 
 
 @lru_cache(maxsize=1024)

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 
+import onnx_ir as ir
+
 from relayout.backend import Implementation
 from relayout.choices import NodeChoice
 from relayout.contract import says_something
 from relayout.errors import InfeasibleError
 from relayout.layout import Layout
 from relayout.names import Names
+from relayout.roles import input_role, onnx_letters, result_role
 from relayout.words import contradiction, lifted, operand_name, required, shown
 
 __all__ = ["Trial", "unmet"]
@@ -92,11 +95,20 @@ def _lifted(running: NodeChoice, operand: _Operand, stated: Sequence[Implementat
     """The operand as it is in the cheapest way to run the node then. What is asked of a constant beyond its names is
     what it lacks, for any order costs it nothing."""
     cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)
-    layout = _layout(stated[0], operand).names
+    assert running.node is not None
+    layout = _in_letters_of_its_own(running.node, operand, _layout(stated[0], operand).names)
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
         if (port.is_result, port.index) == operand:
             layout = shown(names, port.operand, format_)
     return lifted(running.label, _name(operand), layout, is_result=operand[0])
+
+
+def _in_letters_of_its_own(node: ir.Node, operand: _Operand, names: str) -> str:
+    """The names of a layout, or the operator's own where they are none of its letters."""
+    is_result, index = operand
+    role = result_role(node, index) if is_result else input_role(node, index)
+    native = onnx_letters(node, role, len(names))
+    return names if native is None or sorted(names) == sorted(native) else native
 
 
 def _name(operand: _Operand) -> str:

@@ -29,7 +29,7 @@ class Writing(Protocol):
 
     @property
     def node(self) -> ir.Node:
-        """The node as the source has it; its inputs are still the source's. A conversion has none: InternalError."""
+        """The node as the source has it; its inputs are still the source's. A conversion has none: BackendError."""
 
     @property
     def opset(self) -> int:

@@ -17,6 +17,7 @@ from relayout.rewrite.dims import port_dims
 from relayout.rewrite.ways import ConversionWay
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import Free
+from relayout.strangers import conversion_of
 from relayout.views import Tensor
 
 __all__ = ["copies_after", "make_copies"]
@@ -58,11 +59,11 @@ def _made_by_backend(shop: Workshop, made: Made, stem: str) -> bool:
     tensor = TensorType(
         element_size(made.tensor.root), tuple(dims_shape(one_each(_in_full(made)[0]), made.tensor.extents))
     )
-    reordering = backend.conversion(tensor, source, target)
+    reordering = conversion_of(backend, tensor, source, target)
     if reordering is None or reordering.rewrite is None:
         return False
     way = ConversionWay(shop, made, *(one_each(order) for order in _in_full(made)), stem=stem)
-    reordering.rewrite(way)
+    way.write(backend, reordering.rewrite, f"{source} to {target}")
     shop.copies.enter(made.tensor, made.target, way.given[0])
     return True
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from relayout.backend import Backend
 from relayout.choices import FreeForm, LaidForm, NodeChoice, Port
-from relayout.errors import InternalError
+from relayout.errors import BackendError
 from relayout.formulation import Made
 from relayout.layout_functions import DOMAIN, ensure_body
 from relayout.memory_format import Atom, Extent, Order, normal_form
@@ -21,7 +22,8 @@ from relayout.rewrite.dims import port_dims, root_dims
 from relayout.rewrite.workshop import Workshop
 from relayout.roles import has_letters
 from relayout.rules import Axes, Free, extents_of
-from relayout.writing import Extents
+from relayout.strangers import blaming, wrong_answer
+from relayout.writing import Extents, Rewrite
 
 __all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
 
@@ -37,6 +39,14 @@ class _Way:
     @property
     def opset(self) -> int:
         return self._shop.emitter.opset
+
+    def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
+        """Let the backend write it. Raises BackendError where it fails, or gives none of these results."""
+        with blaming(backend, "a rewrite", where):
+            rewrite(self)  # type: ignore[arg-type]  # what a node and a conversion do not share is theirs
+        for index in results:
+            if index not in self.given:
+                raise wrong_answer(backend, where, f"result {index}, by `give`", "a rewrite that does not give it")
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         return self._shop.emitter.constant(stem, array)
@@ -81,6 +91,11 @@ class NodeWay(_Way):
     def node(self) -> ir.Node:
         return self._node
 
+    def write(self, backend: Backend, rewrite: Rewrite) -> None:
+        """Let the backend write the node. Raises BackendError."""
+        read = [n for n, value in enumerate(self._node.outputs) if value.uses() or value.is_graph_output()]
+        self._write(backend, rewrite, self._choice.label, [n for n in read if (True, n) in self._ports])
+
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
         known = self._ports.get((is_result, index))
         if known is None:
@@ -93,7 +108,7 @@ class NodeWay(_Way):
         if known is None:
             value = self._node.inputs[index]
             if value is None:
-                raise InternalError(f"{self._choice.label} has no input {index} to read")
+                raise BackendError(f"{self._choice.label} has no input {index} to read")
             return value
         port, format_ = known
         tensor, dims, stem = port.operand.tensor, self._dims(port), port.operand.tensor.root.name or "value"
@@ -104,7 +119,7 @@ class NodeWay(_Way):
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         value = self._node.inputs[index]
         if value is None or not self._shop.tensors.is_constant(value):
-            raise InternalError(f"{self._choice.label}: input {index} is no constant")
+            raise BackendError(f"{self._choice.label}: input {index} is no constant")
         return self._shop.constants.stepped(value, steps)
 
     def give(self, index: int, value: ir.Value) -> None:
@@ -126,9 +141,13 @@ class ConversionWay(_Way):
         assert root is not None
         self._source, self._target = root_dims(root, source), root_dims(root, target)
 
+    def write(self, backend: Backend, rewrite: Rewrite, where: str) -> None:
+        """Let the backend write the conversion. Raises BackendError."""
+        self._write(backend, rewrite, where, [0])
+
     @property
     def node(self) -> ir.Node:
-        raise InternalError("a conversion has no node")
+        raise BackendError("a conversion has no node")
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
         return tuple(dims_shape(self._target if is_result else self._source, self._made.tensor.extents))
@@ -141,7 +160,7 @@ class ConversionWay(_Way):
         return self._shop.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
-        raise InternalError("a conversion has no constants")
+        raise BackendError("a conversion has no constants")
 
     def give(self, index: int, value: ir.Value) -> None:
         self.given[index] = _physical(value, self._target, self._made.tensor.extents)
@@ -149,9 +168,16 @@ class ConversionWay(_Way):
 
 def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physical:
     """The value by its dimensions, or by its own shape where that hides them."""
-    own = extents_of(value)
-    if own is None or own == tuple(dims_shape(dims, extents)):
+    own, shape = extents_of(value), tuple(dims_shape(dims, extents))
+    if own is None or own == shape:
         return Physical(value, dims)
+    if all(isinstance(extent, int) for extent in (*own, *shape)) and prod(own) != prod(shape):  # type: ignore[arg-type]
+        raise BackendError(
+            "a rewrite gives another tensor than its layout says",
+            where=f"value {value.name}",
+            expected=f"the elements of {list(shape)}",
+            found=f"a tensor of {list(own)}",
+        )
     return Physical(value, dims, own)
 
 

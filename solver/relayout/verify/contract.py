@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation, TensorType
-from relayout.errors import BackendError, RelayoutError
 from relayout.layout import Layout
 from relayout.report import Finding
+from relayout.strangers import is_met_by
 from relayout.verify.arrangement import arrangement_of
 from relayout.verify.derivation import PLACE, Derivation, declared_layout, walk
 from relayout.verify.operators import OURS, AxisNames, axis_names, axis_sources, named, own_names
@@ -88,18 +88,9 @@ def _unsatisfied(
     layouts = [_current(naming, carried, rank) for naming in namings]
     if own is None and not required.is_numbered:
         layouts += [_current(_movable(naming, tensor), carried, rank) for naming in namings if naming is not None]
-    try:
-        if any(backend.is_satisfied_by(tensor, required_here, layout) for layout in layouts):
-            return None
-    except RelayoutError:
-        raise
-    except Exception as error:
-        raise BackendError(
-            "the backend failed in is_satisfied_by",
-            where=f"backend {backend.name}, node {node.name or '(no name)'}",
-            found=f"{type(error).__name__}: {error}",
-            hint="this is a fault of the backend, not of the model",
-        ) from error
+    where = f"node {node.name or '(no name)'}"
+    if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
+        return None
     found = str(layouts[0]) if layouts[0] is not None else f"nothing known, shape {list(tensor.shape)}"
     if layouts[0] is not None and layouts[0].same_names(required_here):
         found += f" with strides that are multiples of {list(tensor.stride_factors())} bytes"

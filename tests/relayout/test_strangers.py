@@ -1,0 +1,109 @@
+"""A backend is a stranger's code: whatever goes wrong in it is told as its fault, by name, and never as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import pytest
+from graphs import Net
+
+import relayout
+from relayout import Backend, BackendError, Implementation, InfeasibleError, Layout, Reordering
+from relayout.backend import rank_of
+
+
+def model() -> onnx.ModelProto:
+    net = Net()
+    value = net.node("MaxPool", net.conv(net.input("x", (1, 8, 6, 6)), 8, 8), kernel_shape=[2, 2])
+    net.output(value)
+    return net.model()
+
+
+class Pools(Backend):
+    """MaxPool on NHWC, so that there is something to convert."""
+
+    name = "pools"
+
+    def nth_input_layout_requirements(self, node: Any, n: int) -> Layout | str:
+        return "NHWC" if node.op_type == "MaxPool" else super().nth_input_layout_requirements(node, n)
+
+    def nth_result_layout_requirements(self, node: Any, n: int) -> Layout | str:
+        return "NHWC" if node.op_type == "MaxPool" else super().nth_result_layout_requirements(node, n)
+
+
+def fail(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("no such number")
+
+
+def written(rewrite: Callable[[Any], None]) -> Callable[[Any, Any], list[Implementation]]:
+    """Every node in whatever layout, and by this rewrite."""
+
+    def implementations(self: Backend, node: Any) -> list[Implementation]:
+        read = tuple(Layout.any(rank_of(value)) for value in node.inputs)
+        return [Implementation(read, (Layout.any(4),), rewrite=rewrite)]
+
+    return implementations
+
+
+def give_too_little(writing: Any) -> None:
+    writing.give(0, writing.emit("Relu", [writing.read(0)], shape=(1, 2, 3)))
+
+
+FAILURES = {
+    "conversion_cost raises": ({"conversion_cost": fail}, "failed in conversion_cost"),
+    "conversion_cost is text": ({"conversion_cost": lambda *_: "much"}, "str: 'much'"),
+    "conversion_cost is negative": ({"conversion_cost": lambda *_: -1}, "int: -1"),
+    "conversion raises": ({"conversion": fail}, "failed in conversion"),
+    "conversion is text": ({"conversion": lambda *_: "much"}, "a Reordering or None"),
+    "conversion costs a half": ({"conversion": lambda *_: Reordering(cost=0.5)}, "float: 0.5"),  # type: ignore[arg-type]
+    "a conversion is not written": ({"conversion": lambda *_: Reordering(5, fail)}, "failed in a rewrite"),
+    "a conversion gives nothing": ({"conversion": lambda *_: Reordering(5, lambda _: None)}, "does not give it"),
+    "a conversion has no node": ({"conversion": lambda *_: Reordering(5, lambda w: w.node)}, "has no node"),
+    "is_satisfied_by raises": ({"is_satisfied_by": fail}, "failed in is_satisfied_by"),
+    "finish raises": ({"finish": fail}, "failed in finish"),
+    "a rewrite raises": ({"implementations": written(fail)}, "failed in a rewrite"),
+    "a rewrite gives nothing": ({"implementations": written(lambda _: None)}, "does not give it"),
+    "a rewrite reads what is not there": ({"implementations": written(lambda w: w.read(7))}, "IndexError"),
+    "a rewrite lays out data": ({"implementations": written(lambda w: w.laid(0, []))}, "input 0 is no constant"),
+    "a rewrite gives another tensor": ({"implementations": written(give_too_little)}, "a tensor of [1, 2, 3]"),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_what_a_backend_does_wrong_is_its_own_fault(what: str) -> None:
+    members, said = FAILURES[what]
+    with pytest.raises(BackendError) as caught:
+        relayout.legalize(model(), type("Broken", (Pools,), {"name": "broken", **members}))
+    assert said in str(caught.value)
+
+
+def test_the_verifier_says_the_same() -> None:
+    with pytest.raises(BackendError, match=r"broken.*failed in is_satisfied_by"):
+        relayout.verify(model(), type("Broken", (Pools,), {"name": "broken", "is_satisfied_by": fail}))
+
+
+def test_a_backend_that_is_not_enabled_is_asked_nothing() -> None:
+    off = type("Off", (Pools,), {"is_enabled": False})
+    assert relayout.verify(model(), off).passed
+    _, report = relayout.legalize(model(), off)
+    assert report.after.transposes == 0
+    assert relayout.legalize(model(), Pools)[1].after.transposes == 2
+
+
+def test_the_rules_of_a_table_hold_though_what_it_extends_is_not_enabled() -> None:
+    table = {"name": "t", "extends": "auto-nhwc", "options": {"device": "cpu"}}
+    rule = {"op": "MaxPool", "data": "NHWC"}
+    assert relayout.legalize(model(), table)[1].after.transposes == 0
+    legal, report = relayout.legalize(model(), {**table, "rule": [rule]})
+    assert report.after.transposes == 2
+    assert [node.op_type for node in legal.graph.node if node.domain] == ["MaxPool"]
+
+
+def test_what_a_kernel_would_be_is_told_in_the_letters_of_kernels() -> None:
+    def ask(self: Backend, node: Any, n: int) -> str:
+        return "NHWC" if node.op_type == "Conv" and n < 2 else "*"
+
+    with pytest.raises(InfeasibleError, match="took input 1 in OIHW"):
+        relayout.legalize(model(), type("Careless", (Backend,), {"nth_input_layout_requirements": ask}))
