@@ -126,12 +126,12 @@ class Contract:
 
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, place: str) -> bool:
         """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
-        what the requirement's letters mean."""
+        what the requirement's letters mean; an axis of extent 1 may stand anywhere."""
         extents = port.operand.view.extents
         letters = names_for(required, own or self.letters(port, required), len(extents))
         natural = in_source(len(extents))
         laid = natural if dims is None else dims
-        if required.rank != len(laid) or (letters is None and laid != natural):
+        if required.rank != len(laid) or (letters is None and not _is_in_place(laid, extents)):
             return False
         current = _known(laid, letters) if letters is not None else Layout.any(len(laid))
         if current is None:
@@ -145,6 +145,11 @@ class Contract:
         if met is None:
             met = self._met[question] = is_met_by(self._backend.at(place), tensor, required, current)
         return met
+
+
+def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
+    """Whether every axis but those of extent 1 stands whole where it does in the source."""
+    return all(group == (Atom(place),) or extents[group[0].axis] == 1 for place, group in enumerate(dims))
 
 
 @lru_cache(maxsize=4096)

@@ -1,13 +1,13 @@
 """Letters for axes: which axis of a value is N, C, H, W.
 
 Operators with named axes name their operands'; the names travel along every space of axes that operators share, and
-through relabels. They are how a layout string binds to a value that no named operator touches. The first name that
-reaches an axis stays.
+through relabels. They are how a layout string binds to a value that no named operator touches. The nearest name stays,
+of equally near ones that of the first operator. How far it is from a name to an axis is counted in operators: a relabel
+is no step, for where relabels stand is what legalizing changes, and of a legal model the names are the same.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -22,8 +22,13 @@ __all__ = ["Names", "conventional"]
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
+_Place = tuple[ir.Value, int]
+"""An axis of a value."""
+
 # The axes of values that are one axis of a space, until one of them has a name and hands it to all.
-_Tied = list[tuple[ir.Value, int]]
+_Tied = list[_Place]
+# For each value and each space that it is in: what each of its axes is tied to there.
+_Ties = dict[ir.Value, list[list[_Tied | None]]]
 
 
 def conventional(rank: int) -> str | None:
@@ -40,9 +45,9 @@ class Names:
         self._given: list[str] = []
         self._same: list[int] = []
         self._contested: set[int] = set()
-        # For each value and each space that it is in: what each of its axes is tied to there.
-        self._ties: dict[ir.Value, list[list[_Tied | None]]] = {}
-        self._queue: deque[tuple[ir.Value, int, int]] = deque()
+        self._shared: _Ties = {}
+        self._views: _Ties = {}
+        self._said: list[tuple[_Place, str]] = []
         self._tensors = tensors
         for node, rule in tensors.rules.items():
             if isinstance(rule, Free):
@@ -66,18 +71,20 @@ class Names:
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
         """The letters by which `wanted` is read: the operand's own, and for axes that have none of the layout's letters
-        those that are left, in the layout's order: of what is not known it is taken to say how it is. None where no
-        axis has one, or two have the same."""
+        those that are left, in the layout's order: of what is not known it is taken to say how it is. Of two axes with
+        one name one of extent 1 has none. None where no axis has one, or two have the same."""
         asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
-        letters, rank = self.of(operand), len(operand.view.axes)
-        if letters is not None and (len(asked) != rank or sorted(letters) == sorted(asked)):
+        letters, extents = self.of(operand), operand.view.extents
+        if letters is not None and (len(asked) != len(extents) or sorted(letters) == sorted(asked)):
             return letters
         own = self._letters.get(operand.value, {})
         known = {axis: letter for axis, name in own.items() if (letter := self._given[name]) in asked}
-        if not known or len(asked) != rank or len(set(known.values())) != len(known):
+        wide = {letter for axis, letter in known.items() if extents[axis] != 1}
+        known = {axis: letter for axis, letter in known.items() if extents[axis] != 1 or letter not in wide}
+        if not known or len(asked) != len(extents) or len(set(known.values())) != len(known):
             return letters
         rest = iter([letter for letter in asked if letter not in known.values()])
-        return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
+        return "".join(known[axis] if axis in known else next(rest) for axis in range(len(extents)))
 
     def in_order(self, operand: Operand, order: Order) -> str | None:
         """The letters of the operand's axes as they lie in memory, outermost first; None where not all are known, or
@@ -100,7 +107,7 @@ class Names:
         for value, letters in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
             if value is not None and letters is not None and self._follows(value):
                 for axis, letter in enumerate(letters):
-                    self._name(value, axis, self._give(letter))
+                    self._said.append(((value, axis), letter))
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
         # An axis and the one beside it go by one name: what is split is still what it was.
@@ -110,11 +117,12 @@ class Names:
             for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
             if value is not None and axes is not None and self._follows(value)
         ]
-        self._tie([(value, _kept(node, rule, value, axes)) for value, axes in members], len(rule.extents))
+        kept = [(value, _kept(node, rule, value, axes)) for value, axes in members]
+        _tie(self._shared, kept, len(rule.extents))
         if rule.letters:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
-                    self._name(value, axis, self._give(rule.letters[space_axis]))
+                    self._said.append(((value, axis), rule.letters[space_axis]))
 
     def _enter_relabel(self, node: ir.Node, rule: Relabel) -> None:
         source, result = node.inputs[0], node.outputs[0]
@@ -123,20 +131,7 @@ class Names:
         # A unit axis has no atom, but a Transpose moves its name all the same: the rule tells which axis it was.
         axes = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in rule.axes]
         rank = len(source.shape)
-        self._tie([(source, range(rank)), (result, axes)], rank)
-
-    def _tie(self, members: Sequence[tuple[ir.Value, Sequence[int | None]]], rank: int) -> None:
-        """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is tied to nothing."""
-        tied: list[_Tied] = [[] for _ in range(rank)]
-        for value, axes in members:
-            own: list[_Tied | None] = []
-            for place, axis in enumerate(axes):
-                if axis is None:
-                    own.append(None)
-                    continue
-                tied[axis].append((value, place))
-                own.append(tied[axis])
-            self._ties.setdefault(value, []).append(own)
+        _tie(self._views, [(source, range(rank)), (result, axes)], rank)
 
     def _follows(self, value: ir.Value) -> bool:
         return self._tensors.operands.get(value) is not None and not self._tensors.is_constant(value)
@@ -146,13 +141,38 @@ class Names:
         self._same.append(len(self._same))
         return len(self._same) - 1
 
-    def _name(self, value: ir.Value, axis: int, name: int) -> None:
+    def _spread(self) -> None:
+        level: list[tuple[_Place, int]] = []
+        for place, letter in self._said:
+            name = self._give(letter)
+            level += [(reached, name) for reached in self._reach(place, name)]
+        while level:
+            following: list[tuple[_Place, int]] = []
+            for place, name in level:
+                for other in _hand_over(self._shared, place):
+                    following += [(reached, name) for reached in self._reach(other, name)]
+            level = following
+
+    def _reach(self, place: _Place, name: int) -> list[_Place]:
+        """Name an axis, and it in all views of its tensor; those that had no name."""
+        found: list[_Place] = []
+        waiting = [place]
+        for each in waiting:
+            if self._name(each, name):
+                found.append(each)
+                waiting += _hand_over(self._views, each)
+        return found
+
+    def _name(self, place: _Place, name: int) -> bool:
+        """Name an axis; whether it had no name."""
+        value, axis = place
         own = self._letters.setdefault(value, {})
         if axis not in own:
             own[axis] = name
-            self._queue.append((value, axis, name))
-        elif own[axis] != name:
+            return True
+        if own[axis] != name:
             self._meet(own[axis], name)
+        return False
 
     def _meet(self, one: int, other: int) -> None:
         """Two names reach one axis: all axes of either are the same one, and contested where the names differ."""
@@ -172,15 +192,31 @@ class Names:
     def _is_contested(self, value: ir.Value) -> bool:
         return any(self._first(name) in self._contested for name in self._letters.get(value, {}).values())
 
-    def _spread(self) -> None:
-        while self._queue:
-            value, axis, name = self._queue.popleft()
-            for own in self._ties.get(value, ()):
-                tied = own[axis]
-                if tied:
-                    for other, place in tied:
-                        self._name(other, place, name)
-                    tied.clear()
+
+def _tie(ties: _Ties, members: Sequence[tuple[ir.Value, Sequence[int | None]]], rank: int) -> None:
+    """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is tied to nothing."""
+    tied: list[_Tied] = [[] for _ in range(rank)]
+    for value, axes in members:
+        own: list[_Tied | None] = []
+        for place, axis in enumerate(axes):
+            if axis is None:
+                own.append(None)
+                continue
+            tied[axis].append((value, place))
+            own.append(tied[axis])
+        ties.setdefault(value, []).append(own)
+
+
+def _hand_over(ties: _Ties, place: _Place) -> list[_Place]:
+    """The axes that this one is tied to, each space's for once: all of them have its name then."""
+    value, axis = place
+    found: list[_Place] = []
+    for own in ties.get(value, ()):
+        tied = own[axis]
+        if tied:
+            found += tied
+            tied.clear()
+    return found
 
 
 def _kept(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> list[int | None]:

@@ -204,3 +204,18 @@ def test_a_batch_norm_of_channels_that_nobody_counted_stays_one() -> None:
     net.output(net.transpose(normed, 0, 2, 3, 1))
     legal, _ = legalize(net.model())
     assert_same_numbers(net.model(), legal)
+
+
+def test_axes_of_extent_1_of_which_no_name_is_known_stand_where_a_backend_asks() -> None:
+    """The column is rows for one reader and a batch for the other; the place that is found in it is nothing's."""
+    net = Net()
+    image = net.input("x", (1, 1, 4, 1))
+    net.output(net.node("ArgMax", image, axis=2), onnx.TensorProto.INT64)
+    net.output(net.node("MaxPool", net.node("Relu", image), kernel_shape=[2, 1]))
+    batch = net.node("Reshape", image, net.constant([4, 1, 1, 1]))
+    net.output(net.node("MaxPool", batch, kernel_shape=[1, 1]))
+    legal, report = legalize(net.model(), "canonical", check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(net.model(), legal)
+    assert_stays(legal, "canonical")

@@ -1,0 +1,70 @@
+"""Which letters a value's axes have, where operators name them and where nothing but their neighbours does."""
+
+from __future__ import annotations
+
+from graphs import Net
+
+from relayout.layout import Layout
+from relayout.model_io import read_model
+from relayout.names import Names
+from relayout.views import Operand, collect_tensors
+
+
+def named(net: Net) -> tuple[Names, dict[str, Operand]]:
+    """The names of all values, and the values as operands by their own."""
+    model = read_model(net.model())
+    tensors = collect_tensors(model.graph, model.opset_imports)
+    operands = {str(value.name): operand for value, operand in tensors.operands.items() if operand is not None}
+    return Names(tensors), operands
+
+
+def pooled(net: Net, value: str) -> None:
+    net.output(net.node("MaxPool", value, kernel_shape=[1, 1]))
+
+
+def test_a_name_travels_through_operators_and_views() -> None:
+    net = Net()
+    image = net.node("Relu", net.input("x", (2, 3, 4, 5)))
+    pooled(net, net.transpose(image, 0, 3, 1, 2))
+    names, operands = named(net)
+    assert names.of(operands["x"]) == "NHWC"
+    assert not names.has_contested
+
+
+def test_the_nearest_name_stays_and_the_other_contests_it() -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    pooled(net, net.node("Relu", net.node("Relu", image)))
+    pooled(net, net.transpose(net.node("Relu", image), 0, 3, 1, 2))
+    names, operands = named(net)
+    assert names.of(operands["x"]) == "NHWC"
+    assert names.has_contested
+    assert names.layout(operands["x"], ()) is None
+
+
+def test_of_equally_near_names_that_of_the_first_operator_stays() -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    pooled(net, net.node("Relu", image))
+    pooled(net, net.transpose(net.node("Relu", image), 0, 3, 1, 2))
+    names, operands = named(net)
+    assert names.of(operands["x"]) == "NCHW"
+
+
+def test_a_relabel_is_no_step_from_a_name_to_an_axis() -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    pooled(net, net.node("Relu", image))
+    pooled(net, net.transpose(net.transpose(image, 3, 2, 1, 0), 3, 0, 2, 1))
+    names, operands = named(net)
+    assert names.of(operands["x"]) == "NHWC"
+
+
+def test_of_two_axes_with_one_name_the_one_of_extent_1_has_none() -> None:
+    net = Net()
+    image = net.input("x", (1, 1, 4, 5))
+    pooled(net, net.node("Relu", image))
+    pooled(net, net.node("Reshape", image, net.constant([4, 5, 1, 1])))
+    names, operands = named(net)
+    assert names.of(operands["x"]) is None
+    assert names.filled(operands["x"], Layout.parse("NHWC")) == "HWNC"
