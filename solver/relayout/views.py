@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from relayout.memory_format import Extent, View, normal_form, source_order
+from relayout.roles import OTHER, input_role, result_role
 from relayout.rules import Fixed, Free, Listed, Relabel, Rule, extents_of, rule_of
 
 __all__ = ["Operand", "Tensor", "Tensors", "captured_values", "collect_tensors", "graphs_of", "outer_values"]
@@ -155,6 +156,7 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None:
+    _complete_alike(node, found)
     rule = rule_of(node, opsets)
     constant = _is_constant(node, found)
     if constant:
@@ -201,6 +203,21 @@ def _undoes(node: ir.Node, relabel: Relabel, found: Tensors) -> bool:
     if view.tensor.root in found.behind and view.view.axes == View.identity(extents).axes:
         found.behind[result] = found.behind[view.tensor.root]
     return _enter_view(node, relabel, found, view)
+
+
+def _complete_alike(node: ir.Node, found: Tensors) -> None:
+    """Give the data and kernels of an operator, which are of one rank, the rank of those that have a shape."""
+    inputs = [value for n, value in enumerate(node.inputs) if value is not None and input_role(node, n) != OTHER]
+    values = [*inputs, *(value for n, value in enumerate(node.outputs) if result_role(node, n) != OTHER)]
+    ranks = {len(value.shape) for value in values if value.shape is not None}
+    if len(ranks) != 1:
+        return
+    for value in values:
+        # Of another graph's values it is not known whether this node ever reads them.
+        if value.shape is None and value not in found.outer:
+            value.shape = ir.Shape([None] * min(ranks))
+            if value in found.operands:
+                found.add(value, constant=found.is_constant(value))
 
 
 def _complete_ranks(node: ir.Node, rule: Free | Fixed) -> None:

@@ -219,3 +219,31 @@ def test_axes_of_extent_1_of_which_no_name_is_known_stand_where_a_backend_asks()
     assert report.verification.findings == ()
     assert_same_numbers(net.model(), legal)
     assert_stays(legal, "canonical")
+
+
+def test_a_resize_that_says_its_layout_names_no_axis_that_its_twin_calls_otherwise() -> None:
+    """What stands before it is left out in the legal model, and with it the names that it gave."""
+    net = Net()
+    blocks = net.node("DepthToSpace", net.input("x", (1, 4, 1, 6)), blocksize=2, mode="CRD")
+    image = net.transpose(blocks, 0, 2, 3, 1)
+    resized = net.node("Resize", image, "", "", net.constant([1, 2, 13, 2]), mode="nearest")
+    net.output(net.node("Concat", resized, resized, axis=2))
+    legal, report = legalize(net.model(), "nhwc", check=True)
+    assert "DepthToSpace" not in {node.op_type for node in legal.graph.node}
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "auto-nhwc", "onnx"])
+def test_data_of_unknown_rank_are_of_the_rank_that_the_result_has(backend: str) -> None:
+    net = Net()
+    boxes = net.constant(np.array([[0, 0, 3, 3], [1, 1, 2, 3]], np.float32))
+    image = net.input("x", (2, 3, 4, 5))
+    net.inputs[0].type.tensor_type.ClearField("shape")
+    picked = net.node("RoiAlign", image, boxes, net.constant([0, 1]), output_height=2, output_width=2)
+    net.output(net.transpose(picked, 0, 2, 3, 1))
+    legal, _ = legalize(net.model(), backend)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)}
+    assert_same_numbers(net.model(), legal, feeds)
+    assert_stays(legal, backend)

@@ -65,15 +65,20 @@ def fed(model: ir.Model) -> list[ir.Value]:
 
 
 def derive(model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None) -> Derivation:
-    """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare."""
+    """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
+
+    From given names no more follows than the graph says: only without them is the layout that a node of ours is written
+    in what its result's axes are where nothing else is known, for its twin in another model has no such layout.
+    """
     nodes = list(walk(model.graph))
+    takes_written = given is None
     if given is None:
         given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
     made: dict[ir.Value, AxisNames] = dict(given)
     for node in nodes:
         for m, result in enumerate(node.outputs):
             if result.shape is not None:
-                made[result] = with_whole_parts(_forward(node, m, len(result.shape), made), result.shape)
+                made[result] = with_whole_parts(_forward(node, m, made, takes_written), result.shape)
     read: dict[ir.Value, frozenset[AxisNames]] = {}
     for node in reversed(nodes):
         for n, operand in enumerate(node.inputs):
@@ -101,7 +106,8 @@ def declared_layout(value: ir.Value) -> Layout | None:
     return layout if layout.rank == len(value.shape) else None
 
 
-def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames]) -> AxisNames:
+def _forward(node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], takes_written: bool) -> AxisNames:
+    rank = len(node.outputs[m].shape or ())
     own = axis_names(node, "result", m) or (None,) * rank
     channels_only = node.op_type in _CHANNELS_ONLY
     if all(own) and _names_axes(node) and not channels_only:
@@ -115,8 +121,8 @@ def _forward(node: ir.Node, m: int, rank: int, made: Mapping[ir.Value, AxisNames
                 known[axis].add(name)
     carried = [_agreed(names) for names in known]
     if not _names_axes(node):
-        # Where nothing else is known, the layout that it says it is written in is what its axes are.
-        return tuple(carried) if any(carried) or None in own or is_pooled(node) else own
+        is_told = takes_written and not any(carried) and None not in own and not is_pooled(node)
+        return own if is_told else tuple(carried)
     if is_pooled(node):
         return tuple(carried)
     if channels_only:
