@@ -214,7 +214,7 @@ def _complete_alike(node: ir.Node, found: Tensors) -> None:
         return
     for value in values:
         # Of another graph's values it is not known whether this node ever reads them.
-        if value.shape is None and value not in found.outer:
+        if value.shape is None and value.dtype is not None and value not in found.outer:
             value.shape = ir.Shape([None] * min(ranks))
             if value in found.operands:
                 found.add(value, constant=found.is_constant(value))

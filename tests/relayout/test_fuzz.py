@@ -247,3 +247,15 @@ def test_data_of_unknown_rank_are_of_the_rank_that_the_result_has(backend: str) 
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)}
     assert_same_numbers(net.model(), legal, feeds)
     assert_stays(legal, backend)
+
+
+def test_what_has_no_type_has_no_rank() -> None:
+    """Of what an operator of another domain gives onnx infers nothing."""
+    net = Net()
+    net.output(net.conv(net.node("QuickGelu", net.input("x", (1, 2, 4, 5)), domain="com.microsoft"), 2, 3))
+    model = net.model()
+    model.opset_import.add(domain="com.microsoft", version=1)
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(model.graph.output[0].name, 1, (1, 3, 4, 5)))
+    legal, _ = legalize(model)
+    assert_same_numbers(model, legal)
+    assert_stays(legal, "onnx")
