@@ -36,6 +36,7 @@ __all__ = [
     "Reordering",
     "TensorType",
     "axis_count",
+    "element_size",
     "load_backend",
     "rank_of",
 ]
@@ -216,6 +217,14 @@ class Backend:
             and _dim_matches(required, current, i)
             for i in range(required.rank)
         )
+
+
+def element_size(value: ir.Value | None) -> int:
+    """The bytes of one element: 1 for what is smaller, 4 where the type is not known and for strings."""
+    dtype = value.dtype if value is not None else None
+    if dtype is None or dtype.name in ("UNDEFINED", "STRING"):
+        return 4
+    return max(1, dtype.bitwidth // 8)
 
 
 def rank_of(value: ir.Value | None) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from relayout.backend import TensorType
+from relayout.backend import TensorType, element_size
 from relayout.binding import bind, fill, is_tiled, names_for
-from relayout.contract import element_size
 from relayout.errors import UsageError
 from relayout.layout import Layout
 from relayout.memory_format import Extent, Order, is_padded, order_of

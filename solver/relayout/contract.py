@@ -9,7 +9,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.answers import ask, ask_order_cost
-from relayout.backend import Backend, Implementation, TensorType
+from relayout.backend import Backend, Implementation, TensorType, element_size
 from relayout.binding import layout_of, names_for
 from relayout.choices import FreeForm, NodeChoice, Port, in_source
 from relayout.layout import Layout
@@ -20,7 +20,7 @@ from relayout.rehearsal import Rehearsal
 from relayout.rules import Axes, Free, extents_of
 from relayout.strangers import is_met_by
 
-__all__ = ["Contract", "Wish", "element_size", "says_something"]
+__all__ = ["Contract", "Wish", "says_something"]
 
 MAX_RANK = 8
 
@@ -172,7 +172,3 @@ def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> L
 @lru_cache(maxsize=1024)
 def _asks_more_than_names(layout: Layout) -> bool:
     return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
-
-
-def element_size(value: ir.Value) -> int:
-    return max(1, value.dtype.bitwidth // 8) if value.dtype is not None and value.dtype.bitwidth else 4

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
+from relayout.backend import element_size
 from relayout.binding import bind, names_for
 from relayout.choices import FreeForm, NodeChoice
-from relayout.contract import Contract, Wish, element_size
+from relayout.contract import Contract, Wish
 from relayout.geometry import Geometry
 from relayout.laid_forms import of_ports, port_letters
 from relayout.memory_format import Atom, Order, normal_form, order_of

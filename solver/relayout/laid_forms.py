@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from relayout.backend import Implementation
+from relayout.backend import Implementation, element_size
 from relayout.binding import bind, names_for
 from relayout.choices import LaidForm, NodeChoice, Port
-from relayout.contract import Contract, Wish, element_size, says_something
+from relayout.contract import Contract, Wish, says_something
 from relayout.layout import Layout
 from relayout.memory_format import order_of
 from relayout.names import conventional

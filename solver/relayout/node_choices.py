@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from relayout.backend import Implementation
+from relayout.backend import Implementation, element_size
 from relayout.binding import is_tiled
 from relayout.candidates import Space, Spaces
 from relayout.choices import FreeForm, LaidForm, NodeChoice, label_of, ports_of
-from relayout.contract import Contract, Wish, element_size
+from relayout.contract import Contract, Wish
 from relayout.errors import InfeasibleError
 from relayout.free_node import FreeNode, Pricing
 from relayout.laid_forms import fixed_forms, laid_forms, of_ports, port_letters, written_form

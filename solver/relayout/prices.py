@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from relayout.backend import Backend, TensorType
+from relayout.backend import Backend, TensorType, element_size
 from relayout.layout import Layout
 from relayout.memory_format import Order, atom_extent, with_units
 from relayout.paths import cuts_nest
@@ -84,10 +84,8 @@ class Prices:
         operand = self._operands[tensor.root]
         if operand is None or not tensor.extents:
             return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None, False
-        dtype = tensor.root.dtype
-        size = max(1, dtype.bitwidth // 8) if dtype is not None and dtype.bitwidth else 4
         whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
-        lies = TensorType(size, tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
+        lies = TensorType(element_size(tensor.root), tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
         named = [self._names.layout(operand, order, padded=True) for order in whole]
         given, wanted = [n or Layout.any(len(order)) for n, order in zip(named, whole, strict=True)]
         # Without a layout's name there is no telling the backend's operator what to make.

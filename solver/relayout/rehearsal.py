@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.answers import ask
-from relayout.backend import Backend, TensorType
+from relayout.backend import Backend, TensorType, element_size
 from relayout.choices import FreeForm
 from relayout.layout import Layout
 from relayout.memory_format import Atom
@@ -92,9 +92,8 @@ class Rehearsal:
         for value, required in zip((*node.inputs, *node.outputs), (*inputs, *results), strict=True):
             if value is None or value.const_value is not None or value.shape is None or required.is_any:
                 continue
-            size = max(1, value.dtype.bitwidth // 8) if value.dtype is not None and value.dtype.bitwidth else 4
             shape = tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
-            if not is_met_by(backend, TensorType(size, shape), required, self._layouts[value]):
+            if not is_met_by(backend, TensorType(element_size(value), shape), required, self._layouts[value]):
                 return False
         return True
 

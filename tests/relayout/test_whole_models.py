@@ -332,3 +332,28 @@ def test_a_value_that_is_output_and_operand_at_once_under_several_names(backend:
     net.output(again)
     net.output(net.conv(again, 4, 4))
     assert_legal_and_the_same(net.model(), backend, [{"x": drawn(2, 3, 6, 6)}])
+
+
+def test_strings_are_gathered_where_the_source_gathers_them() -> None:
+    """onnxruntime gathers one string of each block, so that the last axis has to stay the last one."""
+    net = Net()
+    value = net.transpose(net.input("x", (2, 3, 4, 5), TensorProto.STRING), 0, 2, 3, 1)
+    value = net.node("Gather", value, net.constant(np.array([2, 0, 1])), axis=3)
+    net.output(net.transpose(value, 0, 3, 1, 2), TensorProto.STRING)
+    _, report = legalize(net.model(), "onnx", check=True)
+    assert report.verification is not None
+    assert report.verification.passed
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "x86-nchwc", "tpu"])
+def test_tensors_of_strings_are_laid_out_like_any_other(backend: str) -> None:
+    net = Net()
+    value = net.transpose(net.input("x", (2, 3, 4, 5), TensorProto.STRING), 0, 2, 3, 1)
+    value = net.node("Concat", net.node("Identity", value), value, axis=3)
+    net.output(net.transpose(value, 0, 3, 1, 2), TensorProto.STRING)
+    legal, report = legalize(net.model(), backend, check=True)
+    assert report.after.transposes == 0
+    assert report.verification is not None
+    assert report.verification.passed
+    texts = np.array([f"text {number}" for number in range(120)], object).reshape(2, 3, 4, 5)
+    np.testing.assert_array_equal(run(legal, {"x": texts})[0], texts[:, [0, 1, 2, 0, 1, 2]])

@@ -270,6 +270,20 @@ def pooled() -> Net:
     return net
 
 
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_a_softmax_of_a_matrix_whose_columns_are_not_last_is_written_out(
+    axis: int, operator: str, backend: str
+) -> None:
+    net = Net(opset=11)
+    net.output(net.node(operator, net.conv(net.input("x", (2, 3, 4, 5)), 3, 4), axis=axis))
+    model = net.model()
+    legal, _ = checked(model, backend)
+    assert_same_numbers(model, legal)
+    assert (operator in operators(legal)) == (axis == 1)
+
+
 def test_a_custom_backend_accepts_what_canonical_does_not() -> None:
     assert relayout.verify(pooled().model(), backend=Custom).passed
     assert not relayout.verify(pooled().model(), backend="canonical").passed

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from relayout.backend import Backend, TensorType
+from relayout.backend import Backend, TensorType, element_size
 from relayout.choices import NodeChoice
-from relayout.contract import element_size
 from relayout.formulation import Made
 from relayout.leaving_out import pieces_of
 from relayout.memory_format import Atom, Order, with_units

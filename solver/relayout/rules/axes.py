@@ -8,6 +8,7 @@ from math import gcd
 import numpy as np
 
 from relayout.memory_format import Extent
+from relayout.rules.decompositions import exponentiate
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
 from relayout.rules.rule import Axes, Edit, Free, position
@@ -50,7 +51,8 @@ def softmax(node: Reading) -> Free:
 
 @row("free", "Softmax", "LogSoftmax", "Hardmax")
 def flattening_softmax(node: Reading) -> Free:
-    """Before opset 13 the axes from `axis` on are one: they stay the innermost ones, in any order."""
+    """Before opset 13 the axes from `axis` on are one: they stay the innermost ones, in any order, or it is written
+    out."""
     extents = node.extents(0)
     rank = len(extents)
     first = node.axis(1, rank)
@@ -74,7 +76,17 @@ def flattening_softmax(node: Reading) -> Free:
     if node.node.op_type == "Hardmax":
         loose = allows
         allows = lambda order: loose(order) and [a for a in order if a in inner] == sorted(inner)  # noqa: E731
-    return Free(extents, (axes,), (axes,), allows=allows, edit=edit)
+    writes_out = node.node.op_type != "Hardmax" and bool(inner) and node.is_float()
+    return Free(
+        extents,
+        (axes,),
+        (axes,),
+        allows=allows,
+        edit=edit,
+        writes=lambda _order: writes_out,
+        write=(lambda writing: exponentiate(writing, inner)) if writes_out else None,
+        extra=lambda _order: ((axes, 6),),
+    )
 
 
 @row("free", "TopK")

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.rules.rule import Axes, SpaceWriting
 from relayout.tensors import AbsentTensor
 
-__all__ = ["channelwise", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
+__all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
 
 Places = Sequence[tuple[int, ...]]
 
@@ -40,6 +40,21 @@ def instance_normalise(writing: SpaceWriting, channel: int, working: Collection[
     made = writing.emit_dims("Div", [centred, deviation], {}, whole)
     for operator, index in (("Mul", 1), ("Add", 2)):
         made = writing.emit_dims(operator, [made, _of_channels(writing, index, channel)], {}, whole)
+    writing.give(0, made, whole)
+
+
+def exponentiate(writing: SpaceWriting, working: Collection[int]) -> None:
+    """Softmax or LogSoftmax over the axes `working`: what is left of the largest, exponentiated, over its sum."""
+    whole, left = _whole(writing), _reduced(writing, working)
+    data = writing.read(0, whole)
+    highest = _reduce(writing, "ReduceMax", data, working, left)
+    below = writing.emit_dims("Sub", [data, highest], {}, whole)
+    powers = writing.emit_dims("Exp", [below], {}, whole)
+    total = _reduce(writing, "ReduceSum", powers, working, left)
+    if writing.node.op_type == "Softmax":
+        made = writing.emit_dims("Div", [powers, total], {}, whole)
+    else:
+        made = writing.emit_dims("Sub", [below, writing.emit_dims("Log", [total], {}, left)], {}, whole)
     writing.give(0, made, whole)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import onnx_ir as ir
 
 from relayout.memory_format import Extent
 from relayout.rules.axes import common_steps, without
@@ -163,6 +164,8 @@ def expand(node: Reading) -> Free:
 @row("free", "Gather")
 def gather(node: Reading) -> Free:
     """The index's axes stand, in their own order, where the gathered axis stood."""
+    if node.node.outputs[0].dtype == ir.DataType.STRING:
+        raise NoRuleError  # onnxruntime 1.31 takes one string of each block where the axis is not the last one
     data, index = node.extents(0), node.extents(1)
     rank, many = len(data), len(index)
     axis = node.axis(0, rank)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from relayout.backend import Backend, Implementation, TensorType
+from relayout.backend import Backend, Implementation, TensorType, element_size
 from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.strangers import is_met_by
@@ -71,7 +71,7 @@ def _unsatisfied(
     own = own_names(node, side, n)
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else _namings(value, derivation) or [None]
-    tensor = TensorType(_element_size(value), known_extents(value))
+    tensor = TensorType(element_size(value), known_extents(value))
     if required.is_numbered:
         # Numbers count the source's axes: only a noted order knows which these are.
         arrangement = arrangement_of(value)
@@ -193,12 +193,6 @@ def _note_boxes(node: ir.Node, way: Implementation, boxes: dict[ir.Value, Layout
     """Results of a node that is run as asked carry the boxes that the backend says it gives them."""
     results = zip(node.outputs, way.results, strict=True)
     boxes.update({value: given for value, given in results if any(given.boxes(i) for i in range(given.rank))})
-
-
-def _element_size(value: ir.Value) -> int:
-    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
-        return 1
-    return max(1, value.dtype.bitwidth // 8)
 
 
 def known_extents(value: ir.Value) -> tuple[int | str | None, ...]:
