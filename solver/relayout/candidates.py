@@ -27,20 +27,22 @@ class Space(Generic[Answer]):
     """One free node's axes, the operands on them (constants excepted), and the orders under consideration.
 
     `accepts` says how the node runs in an order, None where it does not; `orders` keeps what it said, and the format
-    that the order gives each operand.
+    that the order gives each operand. `proposes` says which further orders are worth a thought beside one.
     """
 
-    __slots__ = ("accepts", "geometry", "operands", "orders")
+    __slots__ = ("accepts", "geometry", "operands", "orders", "proposes")
 
     def __init__(
         self,
         geometry: Geometry,
         operands: tuple[tuple[Operand, Axes], ...],
         accepts: Callable[[Order], Answer | None],
+        proposes: Callable[[Order], Iterable[Order]] | None = None,
     ) -> None:
         self.geometry = geometry
         self.operands = operands
         self.accepts = accepts
+        self.proposes = proposes
         self.orders: dict[Order, tuple[Answer, tuple[Order, ...]]] = {}
 
 
@@ -102,6 +104,8 @@ class Spaces:
             return
         if all(self.add_format(operand.tensor, f) for (operand, _), f in zip(space.operands, formats, strict=True)):
             space.orders[order] = (answer, formats)
+            for further in space.proposes(order) if space.proposes is not None else ():
+                self.add_order(space, further)
 
     def spread(self) -> None:
         """Carry every format through every space that touches it until nothing new appears."""

@@ -89,6 +89,21 @@ class Contract:
         written = Rehearsal(choice.node, rule, form, "".join(letters), opset)
         return written.suits(self._backend, place)
 
+    def asks_nothing(self, choice: NodeChoice, laid: Sequence[Dims | None], place: str) -> bool:
+        """Whether the backend asks for no layout of the node when its operands have these dimensions, as they lie."""
+        assert choice.node is not None
+        node = choice.node
+        shapes: dict[tuple[bool, int], ir.Shape] = {}
+        for port, dims in zip(choice.ports, laid, strict=True):
+            if dims is not None:
+                shapes[port.is_result, port.index] = ir.Shape(dims_shape(dims, port.operand.view.extents))
+        inputs = [_stand_in(value, shapes.get((False, i))) for i, value in enumerate(node.inputs)]
+        outputs = [_stand_in(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
+        attributes = node.attributes.values()
+        turned = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
+        stated = ask(self._backend.at(place), turned)
+        return any(not any(map(says_something, (*way.inputs, *way.results))) for way in stated)
+
     def is_met(
         self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
     ) -> bool:
@@ -172,3 +187,10 @@ def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> L
 @lru_cache(maxsize=1024)
 def _asks_more_than_names(layout: Layout) -> bool:
     return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
+
+
+def _stand_in(value: ir.Value | None, shape: ir.Shape | None) -> ir.Value | None:
+    """A value that the backend may be asked about in another's place, of this shape where that is another."""
+    if value is None:
+        return None
+    return ir.Value(name=value.name, shape=shape or value.shape, type=value.type, const_value=value.const_value)

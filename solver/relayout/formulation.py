@@ -150,7 +150,7 @@ class Formulation:
     def _conversion(
         self, held: Held, place: str, source: Order, target: Order, readers: Sequence[Touch]
     ) -> Made:
-        moved = self.prices.traffic(held.tensor, source, target)
+        moved = self.prices.traffic(held.tensor, place, source, target)
         cost = self.prices.conversion(held.tensor, place, source, target)
         if cost is None:
             raise InternalError(f"tensor '{held.tensor.root.name}' is wanted in a format that cannot be made")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -13,7 +14,7 @@ from relayout.contract import Contract, Wish
 from relayout.geometry import Geometry
 from relayout.laid_forms import of_ports, port_letters
 from relayout.memory_format import Atom, Order, normal_form, order_of
-from relayout.paths import Dims, one_each
+from relayout.paths import Dims, dims_shape, one_each
 from relayout.placements import placements
 from relayout.rules import Axes, Free, Traffic
 from relayout.rules.named_axes import native_letters
@@ -67,9 +68,11 @@ class FreeNode:
         letters = self._rule.letters
         return self._normal(order_of(tuple(letters.index(letter) for letter in native_letters(len(letters)))))
 
-    def proposed(self) -> Iterator[Order]:
-        """The orders that the rule proposes."""
-        return (self._normal(order_of(axes)) for axes in self._rule.proposed)
+    def proposed(self, order: Order) -> Iterator[Order]:
+        """The orders that the rule proposes beside one that the node runs in."""
+        dims = self._geometry.grouped(order) or ()
+        for places in self._rule.proposed(tuple([group[0].axis for group in dims])):
+            yield self._normal(tuple(chain.from_iterable(dims[place] for place in places)))
 
     def witnesses(self, wish: Wish) -> Iterator[Order]:
         """The orders that the wish names in full."""
@@ -133,8 +136,18 @@ class FreeNode:
             return None
         forms = (FreeForm(place) for place in placements(dims, len(self._rule.extents)))
         form = next((form for form in forms if self._rule.allows(form.axes)), None)
-        cost = self._cost(wish, form) if form is not None else None
-        return (wish, form, cost) if form is not None and cost is not None else None
+        if form is None or not self._is_unasked(wish, form):
+            return None
+        cost = self._cost(wish, form)
+        return (wish, form, cost) if cost is not None else None
+
+    def _is_unasked(self, wish: Wish, form: FreeForm) -> bool:
+        """Whether nothing is asked of the node as it then stands: what is turned has other axes by the same names."""
+        letters = self._rule.letters
+        if not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters))):
+            return True
+        laid = [_operand_dims(axes, form.dims) for axes in self._axes]
+        return self._contract.asks_nothing(self._choice, laid, wish.implementation.place)
 
     def _written(self, wish: Wish, dims: Dims) -> Way | None:
         """The node as the operators that its rule writes, for a wish that asks for no layout."""
@@ -179,7 +192,7 @@ class FreeNode:
 
     def _cost(self, wish: Wish, form: FreeForm, extra: Traffic = _NOTHING) -> int | None:
         """What the node costs in this form beyond its best order; None where the wish's device does not run it so."""
-        traffic, own = self._traffic(extra), self._rule.outputs[0]
+        traffic, own = self._traffic(form, extra), self._rule.outputs[0]
         if own is None:
             return traffic
         assert self._choice.node is not None
@@ -187,14 +200,12 @@ class FreeNode:
         place = wish.implementation.place
         return self._contract.order_cost(self._choice.node, axes, traffic, place, is_rewritten=form.rewritten)
 
-    def _traffic(self, traffic: Traffic) -> int:
+    def _traffic(self, form: FreeForm, traffic: Traffic) -> int:
         """Bytes that are read and written."""
         assert self._choice.node is not None
         size = element_size(self._choice.node.outputs[0])
-        total = 0
-        for axes, times in traffic:
-            total += times * self._elements(ir.Shape([self._rule.extents[a] for a in axes])) * size
-        return total
+        laid = dims_shape(form.dims, self._rule.extents) if traffic else []
+        return sum(times * self._elements(ir.Shape([laid[p] for p in places])) * size for places, times in traffic)
 
 
 def _operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:

@@ -155,7 +155,7 @@ class NodeChoices:
         node = FreeNode(
             choice, rule, wishes, geometry=geometry, contract=self._contract, elements=self._elements
         )
-        space: Space[_Ways] = Space(geometry, laid, node.ways)
+        space: Space[_Ways] = Space(geometry, laid, node.ways, node.proposed)
         pieces = pieces_of(rule.left_out, *choice.ports) if rule.left_out is not None else None
         self._open.append(_Open(choice, axes_of, space, self._moves(choice) if pieces is not None else 0))
         self._spaces.add_space(space)
@@ -163,8 +163,6 @@ class NodeChoices:
             self._leave_out(choice, pieces, wishes)
         if rule.letters:
             self._packed(choice, operand_by_operand(rule), wishes)
-        for order in node.proposed():
-            self._spaces.add_order(space, order)
         for wish in wishes:
             for order in node.witnesses(wish):
                 self._spaces.add_order(space, order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -104,11 +104,19 @@ class Emitter:
     def convert(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
         """The same tensor with the dimensions `target`: a Transpose where something moves, Pad and Slice where an axis
         is longer on one side, Reshapes where dimensions split or merge."""
+        *_, reached = (source, *self.on_the_way(source, target, extents, stem))
+        return reached
+
+    def on_the_way(
+        self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str
+    ) -> Iterator[Physical]:
+        """What stands after each of the nodes that lead to `target`, which comes last; nothing where it is there."""
         if source.shape is not None:
             source = Physical(self._reshaped(source, source.dims, extents, stem), source.dims)
+            yield source
         for stage in path(source.dims, target, extents):
             source = self._stage(source, stage, extents, stem)
-        return source
+            yield source
 
     def shaped(
         self, source: Physical, shape: tuple[Extent, ...], extents: tuple[Extent, ...], stem: str

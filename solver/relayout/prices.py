@@ -7,13 +7,14 @@ price its own conversions otherwise. Which device a conversion runs on, if there
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import onnx_ir as ir
 
 from relayout.backend import Backend, TensorType, element_size
 from relayout.layout import Layout
-from relayout.memory_format import Order, atom_extent, with_units
-from relayout.paths import cuts_nest
+from relayout.memory_format import Order, atom_extent, is_padded, with_units
+from relayout.paths import cuts_nest, one_each, path
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
 from relayout.strangers import conversion_cost_of, conversion_of
@@ -50,9 +51,11 @@ class Prices:
             count = self._counts[tensor] = self._elements(tensor.root.shape)
         return tensor_bytes(padded_elements(count, format_, tensor.extents), tensor.root.dtype)
 
-    def traffic(self, tensor: Tensor, source: Order, target: Order) -> int:
-        """What a conversion reads and writes."""
-        return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
+    def traffic(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
+        """What a conversion at a place reads and writes."""
+        if self.is_written_by_backend(tensor, place, source, target):
+            return self._ends(tensor, source, target)
+        return self._traffic(tensor, source, target)
 
     def conversion(self, tensor: Tensor, place: str, source: Order, target: Order) -> int | None:
         """What making `target` from `source` costs at a place; None: it cannot be made."""
@@ -61,7 +64,7 @@ class Prices:
         if not cuts_nest(source, target):
             return None  # no one Transpose moves pieces that the other format cuts through
         if place not in self._own:
-            return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
+            return self._traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
         return self._answer(tensor, place, source, target)[0]
 
     def is_written_by_backend(self, tensor: Tensor, place: str, source: Order, target: Order) -> bool:
@@ -83,7 +86,7 @@ class Prices:
         whether the backend writes it."""
         operand = self._operands[tensor.root]
         if operand is None or not tensor.extents:
-            return self.traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None, False
+            return self._traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None, False
         whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
         lies = TensorType(element_size(tensor.root), tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
         named = [self._names.layout(operand, order, padded=True) for order in whole]
@@ -96,7 +99,23 @@ class Prices:
         cost = own.cost if own is not None else None
         if cost is None:
             cost = conversion_cost_of(backend, lies, given, wanted)
-        return self.traffic(tensor, source, target) if cost is None else cost, writes_itself
+        if cost is None:
+            cost = (self._ends if writes_itself else self._traffic)(tensor, source, target)
+        return cost, writes_itself
+
+    def _ends(self, tensor: Tensor, source: Order, target: Order) -> int:
+        """The tensor as it is and as it shall be."""
+        return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
+
+    def _traffic(self, tensor: Tensor, source: Order, target: Order) -> int:
+        """The same, or what Transposes read and write where that is more: zeros may have to be there before they are
+        moved, or taken off after."""
+        least = self._ends(tensor, source, target)
+        if not (is_padded(source, tensor.extents) or is_padded(target, tensor.extents)):
+            return least
+        stages = path(one_each(source), one_each(target), tensor.extents)
+        laid = [tuple(chain.from_iterable(stage.dims)) for stage in stages if stage.kind == "transpose"]
+        return max(least, sum(2 * self.bytes_of(tensor, order) for order in laid))
 
 
 def _prices_itself(backend: Backend) -> bool:

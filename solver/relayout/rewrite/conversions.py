@@ -10,9 +10,9 @@ from relayout.backend import Backend, TensorType, element_size
 from relayout.choices import NodeChoice
 from relayout.formulation import Made
 from relayout.leaving_out import pieces_of
-from relayout.memory_format import Atom, Order, with_units
+from relayout.memory_format import Atom, Order, normal_form, with_units
 from relayout.paths import Dims, dims_shape, one_each
-from relayout.rewrite.dims import port_dims
+from relayout.rewrite.dims import flat, port_dims
 from relayout.rewrite.ways import ConversionWay
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import Free
@@ -35,8 +35,11 @@ def make_copies(shop: Workshop, tensor: Tensor, stem: str) -> None:
         if _made_by_backend(shop, made, stem):
             continue
         source = shop.copies.first(made.tensor, made.source)
-        copy = shop.emitter.convert(source, _first_dims(shop, made), tensor.extents, f"{stem}_laid")
-        shop.copies.enter(tensor, made.target, copy)
+        dims = _first_dims(shop, made)
+        *before, copy = shop.emitter.on_the_way(source, dims, tensor.extents, f"{stem}_laid")
+        # What is only regrouped at the end, others may read as it stood before.
+        same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == made.target]
+        shop.copies.enter(tensor, made.target, copy, *same)
         axes = _axes_of(copy.dims, len(tensor.extents))
         if axes is not None:
             root = shop.tensors.operands[tensor.root]

@@ -22,9 +22,9 @@ class Copies:
         self._emitter = emitter
         self._known: dict[tuple[Tensor, Order], list[Physical]] = {}
 
-    def enter(self, tensor: Tensor, format_: Order, physical: Physical) -> None:
-        """`physical` is the tensor in this format, from here on."""
-        self._known[tensor, format_] = [physical]
+    def enter(self, tensor: Tensor, format_: Order, *physical: Physical) -> None:
+        """These are the tensor in this format, from here on; it is read as the first if it does not matter which."""
+        self._known[tensor, format_] = [*physical]
 
     def has(self, tensor: Tensor, format_: Order) -> bool:
         return (tensor, format_) in self._known

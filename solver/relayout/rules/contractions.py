@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -56,7 +57,7 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
         splits=batch if batched else tuple(range(rows)),
         mixes=(contracted, column),
         insert=_Turning(contracted, column),
-        proposed=((*batch, column, contracted, rows - 1),) if turns else (),
+        proposed=product.proposed if turns else (lambda _order: ()),
         writes=product.is_turned if turns else (lambda _order: False),
         write=product.write_turned if turns else None,
         extra=product.extra,
@@ -86,6 +87,22 @@ class _Product:
             return False
         return set(inner) == {self.contracted - 1} if self.batched else True
 
+    def proposed(self, order: Axes) -> Iterator[Axes]:
+        """A plain product turned, with its last row innermost, and a turned one plain. Unit axes have no place."""
+        working = [place for place, axis in enumerate(order) if axis in (self.contracted, self.column)]
+        before = list(range(working[0])) if working else []
+        inner = [*range(working[-1] + 1, len(order))] if working else []
+        if not working or len(before) + len(working) + len(inner) != len(order):
+            return
+        turned = [order[place] for place in working] == sorted((order[place] for place in working), reverse=True)
+        if inner:
+            if turned:
+                yield (*before, *inner, *reversed(working))
+        elif before and (not self.batched or order[before[-1]] == self.contracted - 1):
+            yield (*before[:-1], *reversed(working), before[-1])
+        else:
+            yield (*before, *reversed(working))
+
     def write_turned(self, writing: SpaceWriting) -> None:
         """A MatMul of the transposes, in the other order."""
         at = writing.axes.index(self.contracted)
@@ -98,9 +115,9 @@ class _Product:
 
     def extra(self, order: Axes) -> Traffic:
         """A matrix that serves the whole batch is read anew for each of its parts."""
-        batch = () if self.batched else order[: order.index(self.contracted) - 1]
-        axes = (self.contracted, self.column)
-        return (((*batch, *axes), 1), (axes, -1)) if batch else ()
+        at = order.index(self.contracted)
+        batch, matrix = () if self.batched else tuple(range(at - 1)), (at - 1, at)
+        return (((*batch, *matrix), 1), (matrix, -1)) if batch else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,5 +88,5 @@ def named(
         letters=letters,
         writes=(lambda order: len(order) == rank) if write is not None else (lambda _order: False),
         write=(lambda writing: write(writing, channel, spatial)) if write is not None else None,
-        extra=lambda _order: ((axes, passes),) if passes else (),
+        extra=lambda order: ((tuple(range(len(order))), passes),) if passes else (),
     )

@@ -102,7 +102,7 @@ def layer_normalization(node: Reading) -> Free:
         broadcasts=axes,
         writes=(lambda _order: True) if decomposes else (lambda _order: False),
         write=(lambda writing: normalise(writing, inner)) if decomposes else None,
-        extra=lambda _order: ((axes, 8 if node.has(2) else 6),),
+        extra=lambda order: ((tuple(range(len(order))), 8 if node.has(2) else 6),),
     )
 
 

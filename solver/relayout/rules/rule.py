@@ -12,7 +12,7 @@ Each rule is built from one node; what depends on attributes or constant inputs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,7 +76,7 @@ def _unchanged(order: Axes) -> Edit:
 Traffic = tuple[tuple[Axes, int], ...]
 
 
-def _nothing(order: Axes) -> Traffic:
+def _nothing(order: Axes) -> tuple[()]:
     return ()
 
 
@@ -140,10 +140,11 @@ class Free:
     `left_out`: the node computes nothing, its first result is this view of its first input, so it may be left out, as a
     Relabel is; as the operator that it is, it moves its data.
 
-    `proposed` are orders that are worth a thought though nobody asks for them.
+    `proposed`: orders that are worth a thought though nobody asks for them, each as the places of an order that the
+    node runs in, arranged anew.
 
     `write` writes the node where `allows` refuses an order, if `writes` takes it; `extra` tells what that moves beyond
-    the operator itself: (axes of a tensor, how often it is read or written).
+    the operator itself: (places in the order that a tensor has, how often it is read or written).
     """
 
     extents: tuple[Extent, ...]
@@ -162,7 +163,7 @@ class Free:
     beside: Mapping[int, int] = field(default_factory=dict)
     insert: Callable[[Axes, int], int | None] | None = None
     left_out: Relabel | None = None
-    proposed: tuple[Axes, ...] = ()
+    proposed: Callable[[Axes], Iterable[Axes]] = _nothing
     writes: Callable[[Axes], bool] = _never
     write: Callable[[SpaceWriting], None] | None = None
     extra: Callable[[Axes], Traffic] = _nothing

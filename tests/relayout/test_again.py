@@ -1,0 +1,84 @@
+"""What is legal is the best there is: nothing cheaper is found in it, and nothing dearer is asked of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+from outcomes import checked, operators
+
+from relayout import Report, legalize, load_backend
+from relayout.memory_format import order_of
+from relayout.model_io import read_model
+from relayout.requirements import collect_requirements
+from relayout.views import collect_tensors
+
+
+def twice(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.ModelProto, Report]:
+    """The legal model, which a second run leaves as it is at the same cost."""
+    legal, report = checked(model, backend, **options)
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, backend, **options)
+    assert second.cost == report.cost
+    assert list(again.graph.node) == list(legal.graph.node)
+    return legal, report
+
+
+def test_a_matrix_that_serves_a_batch_in_two_pieces_is_read_anew_for_each_of_their_pairs() -> None:
+    net = Net()
+    x = net.transpose(net.input("x", (4, 4, 2, 64)), 1, 0, 3, 2)
+    rows = net.node("Reshape", x, net.constant([16, 64, 2]))
+    product = net.node("Reshape", net.node("MatMul", rows, net.weight(2, 2)), net.constant([4, 4, 64, 2]))
+    net.output(net.transpose(product, 1, 0, 3, 2))
+    legal, report = checked(net.model(), "onnx")
+    assert operators(legal) == ["MatMul"]
+    assert report.cost == (4 * 4 - 1) * 2 * 2 * 4
+
+
+def test_a_product_is_turned_back_whatever_pieces_its_depth_is_in() -> None:
+    net = Net()
+    x = net.input("x", (3, 2, 5))
+    net.output(net.transpose(net.node("Relu", x), 1, 0, 2))
+    depth = net.node("Reshape", net.transpose(x, 2, 0, 1), net.constant([5, 6]))
+    net.output(net.node("MatMul", depth, net.weight(6, 4)))
+    model = read_model(net.model())
+    requirements = collect_requirements(
+        model.graph, load_backend("onnx"), collect_tensors(model.graph, model.opset_imports)
+    )
+    (product,) = [choice for choice in requirements.choices if choice.label.startswith("MatMul")]
+    data = [alternative.formats[0] for alternative in product.alternatives]
+    # Rows outermost or innermost, the two pieces of the depth in the order of the source or of the other output.
+    assert {order_of(axes) for axes in ((2, 0, 1), (0, 1, 2), (2, 1, 0), (1, 0, 2))} <= set(data)
+
+
+def test_a_resize_is_not_turned_into_one_that_the_backend_asks_for_in_tiles() -> None:
+    net = Net(opset=19)
+    x = net.input("x", (2, 3, 2, 6))
+    net.output(net.node("Relu", net.transpose(x, 1, 2, 0, 3)))
+    image = net.node("Relu", net.transpose(x, 3, 1, 2, 0))
+    scales = net.constant(np.array([1, 1, 1.5, 0.5], np.float32))
+    net.output(net.node("Resize", image, "", scales, mode="linear"))
+    tiles = load_backend("convert-layout", options={"desired_layouts": {"Resize": ["NCHW2c"]}})
+    twice(net.model(), tiles)
+
+
+@pytest.mark.parametrize("extents", [(7, 6), (7, 7), (9, 7)])
+def test_zeros_that_are_moved_with_the_data_are_paid_for_as_they_are_moved(extents: tuple[int, int]) -> None:
+    net = Net()
+    image = net.transpose(net.input("x", (1, *extents, 3)), 0, 3, 1, 2)
+    net.output(net.node("Conv", image, net.weight(8, 3, 3, 3), strides=[2, 2]))
+    _, report = twice(net.model(), "tpu")
+    assert report.cost == report.after.bytes
+
+
+def test_a_copy_is_read_as_it_stands_before_its_first_reader_wants_units_in_it() -> None:
+    net = Net(opset=13)
+    x = net.input("x", (2, 3, 3, "length"))
+    wide = net.transpose(net.node("Unsqueeze", x, net.constant([1])), 0, 1, 2, 4, 3)
+    net.output(net.node("Less", net.transpose(wide, 0, 2, 3, 4, 1), wide), onnx.TensorProto.BOOL)
+    net.output(net.node("MaxPool", net.transpose(x, 0, 3, 1, 2), kernel_shape=[2, 2]))
+    legal, _ = twice(net.model(), "onnx")
+    assert "Squeeze" not in operators(legal)
