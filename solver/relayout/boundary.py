@@ -89,7 +89,6 @@ def set_boundary(
     # In the graph's order, however the options were given.
     boundary.inputs.sort(key=lambda choice: choice.ports[0].index)
     boundary.outputs.sort(key=lambda choice: choice.ports[0].index)
-    boundary.inputs += _outer_choices(tensors.outer, tensors)
     return boundary
 
 
@@ -231,18 +230,6 @@ class _Ends:
         operand = self._tensors.operands[end.value]
         assert operand is not None  # nothing to choose where it is, see `_fault`
         return operand
-
-
-def _outer_choices(values: Sequence[ir.Value], tensors: Tensors) -> Iterator[NodeChoice]:
-    """What the graph reads of enclosing graphs comes as they hold it."""
-    for index, value in enumerate(values):
-        operand = tensors.operands.get(value)
-        if operand is None or operand.tensor.constant:
-            continue
-        choice = boundary_choice(f"outer value {value.name}", operand, is_input=True, index=index)
-        natural = source_order(len(operand.view.axes))
-        choice.add([choice.ports[0].format_of(None)], natural, 0, ["as in the source"])
-        yield choice
 
 
 def _label(ends: Sequence[_End]) -> str:

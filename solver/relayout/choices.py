@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from relayout.memory_format import Extent, Order, normal_form, order_of, source_order
 from relayout.paths import Dims, one_each
-from relayout.rules import Axes
-from relayout.views import Operand, Tensors, captured_values
+from relayout.rules import Axes, Passage, Rule, Spot, given_at, graphs_of, read_at
+from relayout.views import Operand, Tensors
 from relayout.writing import Rewrite
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "boundary_choice",
     "in_source",
     "label_of",
+    "passing_ports",
     "ports_of",
 ]
 
@@ -120,7 +121,8 @@ class Alternative:
 class NodeChoice:
     """A node, or a graph input or output (`node` is None), with its ports and alternatives.
 
-    `layouts` says, for each alternative and port, the layout that was asked for, or nothing.
+    `layouts` says, for each alternative and port, the layout that was asked for, or nothing. `passage`: the choice is
+    not how the node lies, but what crosses the border of the graphs inside it; ports count what that reads and gives.
     """
 
     label: str
@@ -128,6 +130,23 @@ class NodeChoice:
     ports: tuple[Port, ...]
     alternatives: list[Alternative] = field(default_factory=list)
     layouts: list[tuple[str, ...]] = field(default_factory=list)
+    passage: Passage | None = None
+
+    def rule(self, tensors: Tensors) -> Rule | None:
+        """What a format does to the choice."""
+        if self.passage is not None:
+            return self.passage.rule
+        return tensors.rules.get(self.node) if self.node is not None else None
+
+    def spot(self, port: Port) -> Spot:
+        """Where the node, or a graph inside it, has this port of it."""
+        if self.passage is not None:
+            return (self.passage.gives if port.is_result else self.passage.reads)[port.index]
+        assert self.node is not None
+        own = len(self.node.outputs if port.is_result else self.node.inputs)
+        if port.index < own:
+            return Spot(None, port.index)
+        return inner_spots(self.node, is_result=port.is_result)[port.index - own]
 
     def add(
         self,
@@ -162,16 +181,39 @@ def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int)
     return NodeChoice(label, None, (Port(operand, is_input, index),))
 
 
-def ports_of(node: ir.Node, tensors: Tensors) -> tuple[Port, ...]:
-    """The operands that are no constants, and what the node's subgraphs read: with an index past the node's inputs."""
+def inner_spots(node: ir.Node, *, is_result: bool) -> list[Spot]:
+    """The outputs of the graphs inside the node, or where it gives them something: their inputs."""
+    graphs = graphs_of(node)
+    return [Spot(graph, i) for graph in graphs for i in range(len(graph.inputs if is_result else graph.outputs))]
+
+
+def ports_of(node: ir.Node, tensors: Tensors, passages: Sequence[Passage] = ()) -> tuple[Port, ...]:
+    """The operands that are no constants, and what goes into and comes out of the graphs inside the node: with an index
+    past the node's own inputs or results. Without what crosses the border by `passages`."""
     ports: list[Port] = []
-    outside = ((False, len(node.inputs), captured_values(node)),)
-    for is_result, first, values in ((False, 0, node.inputs), (True, 0, node.outputs), *outside):
-        for index, value in enumerate(values):
-            operand = tensors.operands.get(value) if value is not None else None
-            if operand is not None and not operand.tensor.constant:
-                ports.append(Port(operand, is_result, first + index))
+    for is_result, own in ((False, node.inputs), (True, node.outputs)):
+        values: Sequence[ir.Value | None] = own
+        taken: set[int] = set()
+        if node in tensors.passages:
+            spots = [Spot(None, i) for i in range(len(own))] + inner_spots(node, is_result=is_result)
+            passing = {spot for passage in passages for spot in (passage.gives if is_result else passage.reads)}
+            values = given_at(node, spots) if is_result else read_at(node, spots)
+            taken = {index for index, spot in enumerate(spots) if spot in passing}
+        ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
     return tuple(ports)
+
+
+def passing_ports(node: ir.Node, passage: Passage, tensors: Tensors) -> tuple[Port, ...]:
+    """What the passage reads and gives, constants excepted."""
+    read, given = read_at(node, passage.reads), given_at(node, passage.gives)
+    return (*_ports(read, tensors, is_result=False), *_ports(given, tensors, is_result=True))
+
+
+def _ports(values: Sequence[ir.Value | None], tensors: Tensors, *, is_result: bool) -> Iterator[Port]:
+    for index, value in enumerate(values):
+        operand = tensors.operands.get(value) if value is not None else None
+        if operand is not None and not operand.tensor.constant:
+            yield Port(operand, is_result, index)
 
 
 def label_of(node: ir.Node) -> str:

@@ -30,13 +30,13 @@ class Wish:
 
     __slots__ = ("implementation", "is_empty", "layouts", "shown")
 
-    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], inputs: int) -> None:
-        """`inputs` is the number of the node's own: of what its subgraphs read besides, nobody says anything."""
+    def __init__(self, implementation: Implementation, ports: tuple[Port, ...]) -> None:
+        """Of what goes into and comes out of the graphs inside a node nobody says anything."""
         self.implementation = implementation
         layouts: list[Layout | None] = []
         for port in ports:
             stated = implementation.results if port.is_result else implementation.inputs
-            layout = stated[port.index] if port.is_result or port.index < inputs else None
+            layout = stated[port.index] if port.index < len(stated) else None
             layouts.append(layout if layout is not None and says_something(layout) else None)
         self.layouts = tuple(layouts)
         asks = [layout for layout in implementation.inputs if _asks_more_than_names(layout)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from relayout.report import Report
 from relayout.stages import Run
 from relayout.strangers import finished_by
 from relayout.totals import totals
-from relayout.views import graphs_of
 
 __all__ = ["Options", "Outcome", "inline_functions", "legalize", "legalize_model", "output_path"]
 
@@ -87,18 +86,12 @@ def legalize(
 def legalize_model(
     model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
 ) -> Outcome:
-    """The stages, one after the other, on a model of our own that may be changed.
-
-    The bodies of If, Loop and Scan are graphs of their own, with boundaries as in the source: each is legalized after
-    the graph that holds it.
-    """
+    """The stages, one after the other, on a model of our own that may be changed."""
     dims = dict(options.dims or {})
     before = totals(model, dims)
     elements = price_dims(model, dims)
     run = Run(model, backend, options, elements, progress or (lambda stage: None))
-    run.legalize(model.graph, *boundary_layouts(model, options.input_layouts, options.output_layouts))
-    for graph, holder in list(_inner_graphs(model.graph)):
-        run.legalize(graph, {}, {}, holder)
+    run.legalize(*boundary_layouts(model, options.input_layouts, options.output_layouts))
     if run.changed:
         drop_unused(model)
     changed = finished_by(backend, model) or run.changed
@@ -106,14 +99,6 @@ def legalize_model(
     report = run.report(before, after)
     settle(model.graph, report.boundary)
     return Outcome(model, report, changed)
-
-
-def _inner_graphs(graph: ir.Graph) -> Iterator[tuple[ir.Graph, ir.Node]]:
-    """The graphs inside a graph, each after the one around it, with the node that holds it."""
-    for node in graph:
-        for inner in graphs_of(node):
-            yield inner, node
-            yield from _inner_graphs(inner)
 
 
 def inline_functions(model: ir.Model) -> None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.binding import layout_of
 from relayout.layout import Layout
 from relayout.memory_format import Order
-from relayout.rules import Fixed, Free, Relabel
+from relayout.rules import Fixed, Free, Passage, Relabel, given_at, read_at
 from relayout.views import Operand, Tensors
 
 __all__ = ["Names", "conventional"]
@@ -56,6 +56,9 @@ class Names:
                 self._enter_relabel(node, rule)
             elif isinstance(rule, Fixed):
                 self._enter_fixed(node, rule)
+        for node, passages in tensors.passages.items():
+            for passage in passages:
+                self._enter_passage(node, passage)
         self._spread()
 
     @property
@@ -123,6 +126,15 @@ class Names:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
                     self._said.append(((value, axis), rule.letters[space_axis]))
+
+    def _enter_passage(self, node: ir.Node, passage: Passage) -> None:
+        rule = passage.rule
+        sides = (
+            *zip(read_at(node, passage.reads), rule.inputs, strict=True),
+            *zip(given_at(node, passage.gives), rule.outputs, strict=True),
+        )
+        members = [(v, axes) for v, axes in sides if v is not None and axes is not None and self._follows(v)]
+        _tie(self._shared, members, len(rule.extents))
 
     def _enter_relabel(self, node: ir.Node, rule: Relabel) -> None:
         source, result = node.inputs[0], node.outputs[0]

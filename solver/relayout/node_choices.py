@@ -10,7 +10,7 @@ import onnx_ir as ir
 from relayout.backend import Implementation, element_size
 from relayout.binding import is_tiled
 from relayout.candidates import Space, Spaces
-from relayout.choices import FreeForm, LaidForm, NodeChoice, label_of, ports_of
+from relayout.choices import FreeForm, LaidForm, NodeChoice, label_of, passing_ports, ports_of
 from relayout.contract import Contract, Wish
 from relayout.errors import InfeasibleError
 from relayout.free_node import FreeNode, Pricing
@@ -20,7 +20,8 @@ from relayout.leaving_out import Pieces, pieces_of
 from relayout.memory_format import Order
 from relayout.mixing import Mixing
 from relayout.names import Names
-from relayout.rules import Axes, Fixed, Free, Listed
+from relayout.placements import placements
+from relayout.rules import Axes, Fixed, Free, Listed, Passage
 from relayout.rules.named_axes import operand_by_operand
 from relayout.unmet import unmet
 from relayout.views import Tensors
@@ -42,6 +43,14 @@ class _Open:
     moves: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """What crosses the border of the graphs inside a node and may lie in any order, and where the node may run."""
+
+    passages: tuple[Passage, ...] = ()
+    places: tuple[str, ...] = ()
+
+
 class NodeChoices:
     """The choices of a graph's nodes. Free nodes enter a space first and list their alternatives last."""
 
@@ -55,13 +64,22 @@ class NodeChoices:
         self._spaces = spaces
         self._elements = elements
         self._open: list[_Open] = []
+        self._passing: dict[ir.Node, _Passing] = {}
 
     def enter(self, node: ir.Node) -> None:
         """Ask the backend for this node, and list what is known of it now. Raises InfeasibleError where that is no
         alternative, and none is to come."""
-        choice = self._state(node, self._contract.implementations(node))
+        stated = self._contract.implementations(node)
+        if node in self._tensors.passages:
+            self._passing[node] = self._passages(node, stated)
+        choice = self._state(node, stated)
         if not choice.alternatives and not isinstance(self._tensors.rules.get(node), Free):
             raise self._refused(choice)
+        self._pass(node, goes_in=True)
+
+    def leave(self, node: ir.Node) -> None:
+        """Enter what the graphs inside the node only give; they themselves have been entered."""
+        self._pass(node, goes_in=False)
 
     def list_free(self) -> None:
         """Give every free node the alternatives that its space holds now. Raises InfeasibleError where it has none."""
@@ -91,11 +109,12 @@ class NodeChoices:
     def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeChoice:
         """Enter the node with what is known of it now, where the backend states these implementations."""
         rule = self._tensors.rules.get(node)
-        choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors))
+        passages = self._passing[node].passages if node in self._passing else ()
+        choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors, passages))
         self.choices.append(choice)
         wishes: list[Wish] = []
         for implementation in stated:
-            wish = Wish(implementation, choice.ports, len(node.inputs))
+            wish = Wish(implementation, choice.ports)
             if implementation.rewrite is None:
                 wishes.append(wish)
                 continue
@@ -112,6 +131,42 @@ class NodeChoices:
                 if self._enter(choice, wish, form, letters) and mixing is not None:
                     mixing.add_base(wish, form)
         return choice
+
+    def _passages(self, node: ir.Node, stated: Sequence[Implementation]) -> _Passing:
+        """Those of the node; none where the backend asks for a layout of what it reads or gives: then all of it is as
+        in the source, or it has no alternative."""
+        ports = ports_of(node, self._tensors)
+        if not all(each.rewrite is None and Wish(each, ports).is_empty for each in stated):
+            return _Passing()
+        return _Passing(self._tensors.passages[node], tuple(dict.fromkeys(each.place for each in stated)))
+
+    def _pass(self, node: ir.Node, *, goes_in: bool) -> None:
+        """Enter what goes into the graphs inside the node, or what they only give."""
+        if node in self._passing:
+            for passage in self._passing[node].passages:
+                if passage.goes_in == goes_in:
+                    self._let_pass(node, passage, self._passing[node].places)
+
+    def _let_pass(self, node: ir.Node, passage: Passage, places: Sequence[str]) -> None:
+        rule = passage.rule
+        choice = NodeChoice(f"{label_of(node)} {passage.name}", node, passing_ports(node, passage, self._tensors))
+        choice.passage = passage
+        self.choices.append(choice)
+        nothing = (_ANY,) * len(passage.reads), (_ANY,) * len(passage.gives)
+        free = [Wish(Implementation(*nothing, place=place), choice.ports) for place in places]
+        axes_of = of_ports(choice.ports, rule.inputs, rule.outputs)
+        laid = tuple([(p.operand, axes) for p, axes in zip(choice.ports, axes_of, strict=True) if axes is not None])
+        geometry = self._spaces.geometry(rule, laid)
+
+        def ways(order: Order) -> _Ways | None:
+            dims = geometry.grouped(order)
+            forms = (FreeForm(place) for place in placements(dims, len(rule.extents))) if dims is not None else ()
+            form = next((form for form in forms if rule.allows(form.axes)), None)
+            return tuple((wish, form, 0) for wish in free) if form is not None else None
+
+        space: Space[_Ways] = Space(geometry, laid, ways)
+        self._open.append(_Open(choice, axes_of, space))
+        self._spaces.add_space(space)
 
     def _list_open(self) -> None:
         for each in self._open:
@@ -184,7 +239,7 @@ class NodeChoices:
         assert choice.node is not None
         nothing = (_ANY,) * len(choice.node.inputs), (_ANY,) * len(choice.node.outputs)
         places = dict.fromkeys(wish.implementation.place for wish in wishes)
-        free = [Wish(Implementation(*nothing, place=p), choice.ports, len(choice.node.inputs)) for p in places]
+        free = [Wish(Implementation(*nothing, place=p), choice.ports) for p in places]
 
         def ways(order: Order) -> _Ways:
             return tuple((wish, pieces.form(order), 0) for wish in free)

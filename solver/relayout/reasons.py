@@ -14,7 +14,7 @@ from relayout.lifting import Lifting, Spent, spent
 from relayout.report import Conversion, Explanation, Part, Reason, Saving, SharedReason
 from relayout.tracing import Requirement, behind
 
-__all__ = ["LIMIT", "explained", "together"]
+__all__ = ["LIMIT", "explained"]
 
 LIMIT = 1000
 """So many problems are solved, unless the caller says otherwise."""
@@ -24,7 +24,7 @@ _Kind = tuple[str, Part, int | None, str]
 
 @dataclass(slots=True)
 class _Question:
-    """Everything that is to be solved for one graph, and what came of it."""
+    """Everything that is to be solved for one model, and what came of it."""
 
     lifting: Lifting
     assignment: Sequence[int]
@@ -96,18 +96,6 @@ def explained(
     )
     return told, Explanation(
         solved=len(question.answers), limit=limit, left_out=len(question.left_out), shared=tuple(shared)
-    )
-
-
-def together(parts: Sequence[Explanation]) -> Explanation | None:
-    """The explanations of a model's graphs as one; None where there are none."""
-    if not parts:
-        return None
-    return Explanation(
-        solved=sum(part.solved for part in parts),
-        limit=parts[0].limit,
-        left_out=sum(part.left_out for part in parts),
-        shared=tuple(sorted((each for part in parts for each in part.shared), key=_by_saving)),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relayout.boundary_words import ANY
 from relayout.choices import Port
@@ -12,43 +11,27 @@ from relayout.formulation import Formulation, Touch
 from relayout.solve import Lifted, Requirement, Solution
 from relayout.words import contradiction, lifted, operand_name, required, shown
 
-__all__ = ["Limit", "refusal"]
+__all__ = ["refusal"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """At most `most` transposes in the whole model, of which `spent` are in graphs that were solved before.
-
-    `is_last`: no other graph of the model is still to come.
-    """
-
-    most: int
-    spent: int = 0
-    is_last: bool = True
-
-
-def refusal(solution: Solution, formulation: Formulation, limit: Limit | None = None) -> InfeasibleError:
-    """The error for an infeasible solution."""
+def refusal(solution: Solution, formulation: Formulation, most: int | None = None) -> InfeasibleError:
+    """The error for an infeasible solution; `most`: the model may have so many transposes."""
     words = _Words(formulation)
     conflict = words.of_conflict(solution.conflict)
-    if solution.over_limit and limit is not None:
-        return _over_limit(solution, limit, conflict)
+    if solution.over_limit and most is not None:
+        return _over_limit(solution, most, conflict)
     relaxation = words.of_relaxation(solution.relaxation)
     return contradiction("the requirements contradict each other", conflict, relaxation)
 
 
-def _over_limit(solution: Solution, limit: Limit, conflict: Sequence[str]) -> InfeasibleError:
-    stated = f"--max-transposes {limit.most}"
-    least = None if solution.fewest_conversions is None else limit.spent + solution.fewest_conversions
-    hint, lifted = f"no more is known than that {limit.most} do not do: raise --max-transposes", ""
-    if least is not None and limit.is_last:
-        lifted = f"--max-transposes {least}"
+def _over_limit(solution: Solution, most: int, conflict: Sequence[str]) -> InfeasibleError:
+    hint, lifted = f"no more is known than that {most} do not do: raise --max-transposes", ""
+    if solution.fewest_conversions is not None:
+        lifted = f"--max-transposes {solution.fewest_conversions}"
         hint = f"the least that can be had is {lifted}"
-    elif least is not None:
-        hint = f"{least} are needed before the bodies of If, Loop and Scan: raise --max-transposes"
     return InfeasibleError(
-        f"no legal model has {limit.most} transposes or fewer",
-        conflict=(stated, *conflict),
+        f"no legal model has {most} transposes or fewer",
+        conflict=(f"--max-transposes {most}", *conflict),
         relaxation=(lifted,) if lifted else (),
         hint=hint,
     )
@@ -77,7 +60,10 @@ class _Words:
         return tuple(dict.fromkeys(texts))
 
     def _touch(self, requirement: Requirement) -> Touch | None:
-        """Where the requirement is stated; None of what only stands for a tensor's way between two places."""
+        """Where the requirement is stated; None of what only stands for a tensor's way between two places, or for where
+        a node runs."""
+        if requirement.value >= len(self._held):
+            return None
         value = self._formulation.problem.values[requirement.value]
         held = self._formulation.held[self._held[requirement.value]]
         if held.arrivals is None:

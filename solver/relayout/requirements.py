@@ -20,7 +20,7 @@ from relayout.contract import Contract
 from relayout.free_node import Pricing
 from relayout.names import Names
 from relayout.node_choices import NodeChoices
-from relayout.rules import Relabel
+from relayout.rules import Relabel, graphs_of
 from relayout.views import Tensors
 
 __all__ = ["Requirements", "collect_requirements"]
@@ -28,7 +28,7 @@ __all__ = ["Requirements", "collect_requirements"]
 
 @dataclass(slots=True)
 class Requirements:
-    """Every choice of one graph, with what is needed to read them."""
+    """Every choice of a graph and of those inside it, with what is needed to read them."""
 
     tensors: Tensors
     names: Names
@@ -58,11 +58,7 @@ def collect_requirements(
     boundary = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
     boundary.seed(spaces)
     nodes = NodeChoices(Contract(backend, names), names, tensors, spaces, elements or _known_elements)
-    for node in graph:
-        if node in tensors.constant_nodes or node in tensors.dead:
-            continue
-        if not isinstance(tensors.rules.get(node), Relabel):
-            nodes.enter(node)
+    _enter(graph, nodes, tensors)
     boundary.spread(spaces)
     nodes.list_free()
     boundary.free(spaces, names)
@@ -74,6 +70,19 @@ def collect_requirements(
             "the optimum is over the first of them"
         )
     return Requirements(tensors, names, choices, warnings, boundary)
+
+
+def _enter(graph: ir.Graph, nodes: NodeChoices, tensors: Tensors) -> None:
+    """Every node that has a choice, in the order of the graph; what is inside a node between what goes in and what
+    comes out."""
+    for node in graph:
+        if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
+            continue
+        nodes.enter(node)
+        if node in tensors.passages:
+            for inner in graphs_of(node):
+                _enter(inner, nodes, tensors)
+            nodes.leave(node)
 
 
 def _known_elements(shape: ir.Shape) -> int:

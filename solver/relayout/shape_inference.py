@@ -22,6 +22,8 @@ __all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "su
 
 LARGEST_KEPT = 1024
 STAND_IN = "relayout.absent"
+ROUNDS = 16
+"""So many Loops may read each other's results before their shapes are no longer followed."""
 
 _CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
 _DIFFER = re.compile(r"[Ii]nferred (?:shape|type|elem type|rank)[^:]*differ[^:]*: \(([^)]*)\) vs \(([^)]*)\)")
@@ -79,6 +81,52 @@ def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """onnx's own inference, again as long as shapes of Loops' results can be told that it does not tell."""
+    inferred = _infer_once(proto)
+    for _ in range(ROUNDS):
+        if not _enter_states(inferred):
+            break
+        inferred = _infer_once(inferred)
+    return inferred
+
+
+def _enter_states(proto: onnx.ModelProto) -> bool:
+    """Declare the shapes of Loops' results: what comes out is what came in, or what the last round gave, and has the
+    extents in which these agree. Whether there was one to declare."""
+    found = False
+    for graph in subgraphs_of(proto.graph):
+        loops = [node for node in graph.node if node.op_type == "Loop" and node.domain in ("", "ai.onnx")]
+        if not loops:
+            continue
+        stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
+        known = {value.name: value for value in (*stored, *graph.input, *graph.value_info, *graph.output)}
+        for node in loops:
+            (body,) = (attribute.g for attribute in node.attribute if attribute.HasField("g"))
+            for name, first, last in zip(node.output, node.input[2:], body.output[1:], strict=False):
+                listed = known.get(name)
+                if not name or first not in known or (listed and listed.type.tensor_type.HasField("shape")):
+                    continue
+                agreed = _agreed(known[first].type, last.type)
+                if agreed is not None:
+                    (listed or graph.value_info.add(name=name)).type.CopyFrom(agreed)
+                    found = True
+    return found
+
+
+def _agreed(one: onnx.TypeProto, other: onnx.TypeProto) -> onnx.TypeProto | None:
+    """The type with the extents that both have; None where a rank is unknown or they have different ones."""
+    kinds = one.tensor_type, other.tensor_type
+    if not all(kind.HasField("shape") for kind in kinds) or len({len(kind.shape.dim) for kind in kinds}) > 1:
+        return None
+    agreed = onnx.TypeProto()
+    agreed.CopyFrom(one)
+    for dim, same in zip(agreed.tensor_type.shape.dim, other.tensor_type.shape.dim, strict=True):
+        if (dim.dim_value, dim.dim_param) != (same.dim_value, same.dim_param):
+            dim.Clear()
+    return agreed
+
+
+def _infer_once(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One graph at a time through the stages: require, formulate, solve, rewrite, and note what is to be reported."""
+"""A model through the stages: require, formulate, solve, rewrite, and note what is to be reported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from relayout.backend import Backend
 from relayout.errors import OutOfTimeError
 from relayout.explain import boundary_of, conversions_of, crossings_of
 from relayout.formulation import Formulation, formulate
-from relayout.holding import PLACE_KEY
 from relayout.model_io import warnings_of
 from relayout.options import Options, Progress
 from relayout.pricing import tensor_bytes
-from relayout.reasons import explained, together
-from relayout.refusal import Limit, refusal
+from relayout.reasons import explained
+from relayout.refusal import refusal
 from relayout.report import BoundaryValue, Conversion, Crossing, Explanation, Placement, Report, SolverFacts, Totals
 from relayout.requirements import collect_requirements
 from relayout.rewrite import rewrite
@@ -28,7 +27,7 @@ __all__ = ["Run"]
 
 
 class Run:
-    """One model's way through the stages, graph by graph, and what is to be reported of it."""
+    """One model's way through the stages, and what is to be reported of it."""
 
     def __init__(
         self,
@@ -40,26 +39,20 @@ class Run:
     ) -> None:
         self.model, self.backend, self.options, self.elements, self.tell = model, backend, options, elements, tell
         self.changed = False
-        self.solved: list[tuple[Solution, int, int]] = []
-        self.conversions: list[Conversion] = []
-        self.crossings: list[Crossing] = []
+        self.spent: tuple[Solution, int, int] | None = None
+        self.conversions: tuple[Conversion, ...] = ()
+        self.crossings: tuple[Crossing, ...] = ()
         self.places: dict[str, list[str]] = {place: [] for place in backend.places()}
         self.boundary: tuple[BoundaryValue, ...] = ()
-        self.explanations: list[Explanation] = []
+        self.explanation: Explanation | None = None
         self.warnings: dict[str, None] = dict.fromkeys(warnings_of(model))
         self.seconds: dict[str, float] = {}
         self.deadline = None if options.time_limit is None else perf_counter() + options.time_limit
 
-    def legalize(
-        self,
-        graph: ir.Graph,
-        input_layouts: Mapping[str, str],
-        output_layouts: Mapping[str, str],
-        holder: ir.Node | None = None,
-    ) -> None:
-        """One graph, that of the model or one inside the node `holder`. If the best assignment spends what the source
-        spends and changes no node, it stays as it is."""
-        clock = perf_counter()
+    def legalize(self, input_layouts: Mapping[str, str], output_layouts: Mapping[str, str]) -> None:
+        """The model's graph with those inside it. If the best assignment spends what the source spends and changes no
+        node, it stays as it is."""
+        clock, graph = perf_counter(), self.model.graph
         self.tell("requirements")
         tensors = collect_tensors(graph, self.model.opset_imports)
         requirements = collect_requirements(
@@ -70,7 +63,7 @@ class Run:
             output_layouts=output_layouts,
             elements=self.elements,
         )
-        host = self.backend.host() if holder is None else holder.metadata_props.get(PLACE_KEY)
+        host = self.backend.host()
         formulation = formulate(requirements, self.elements, self.backend, self.options.objective, host=host)
         clock = self._stage("build", clock)
         self.tell("solve")
@@ -78,23 +71,21 @@ class Run:
         solution = self._solution(formulation, natural)
         clock = perf_counter()
         self.tell("rewrite")
-        assignment = _assignment(solution, formulation, self._limit())
+        assignment = _assignment(solution, formulation, self.options.max_transposes)
         made = list(formulation.conversions(assignment))
-        self.solved.append((solution, *_in_units(solution, formulation, assignment, self.options.objective)))
-        if self.options.explain is None:
-            self.conversions += conversions_of(formulation, assignment)
-        else:
+        self.spent = solution, *_in_units(solution, formulation, assignment, self.options.objective)
+        self.conversions = tuple(conversions_of(formulation, assignment))
+        if self.options.explain is not None:
             self._explain(formulation, assignment, self.options.explain, proved=solution.status == "optimal")
             clock = self._stage("explain", clock)
-        if graph is self.model.graph:
-            self.boundary = boundary_of(graph, formulation, assignment)
-        self.crossings += crossings_of(formulation, assignment)
+        self.boundary = boundary_of(graph, formulation, assignment)
+        self.crossings = crossings_of(formulation, assignment)
         self._note_places(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
         # Where there are several places, each node says its own.
-        saves = tensors.undone or (len(made), sum(m.bytes for m in made)) != self._spent(tensors)
+        saves = tensors.undone or (len(made), sum(m.bytes for m in made)) != self._moved(tensors)
         if self.places or assignment != natural or saves:
-            rewrite(self.model, graph, self.backend, formulation, assignment)
+            rewrite(self.model, self.backend, formulation, assignment)
             self.changed = True
         self._stage("rewrite", clock)
 
@@ -104,51 +95,48 @@ class Run:
             engine=self.options.engine,
             time_limit=None if self.deadline is None else max(self.deadline - perf_counter(), 0.001),
             hint=None if natural is None else formulation.completed(natural),
-            max_conversions=self._conversions_left(),
+            max_conversions=self.options.max_transposes,
         )
-        for stage, seconds in solution.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        self.seconds.update(solution.seconds)
         return solution
 
     def _explain(
         self, formulation: Formulation, assignment: Sequence[int], limit: int, *, proved: bool
     ) -> None:
-        """The conversions with what holds each in place; `limit` is for all graphs of the model together."""
-        conversions, explanation = explained(
+        """The conversions with what holds each in place."""
+        self.conversions, self.explanation = explained(
             formulation,
             assignment,
-            conversions_of(formulation, assignment),
+            self.conversions,
             objective=self.options.objective,
             proved=proved,
-            limit=max(limit - sum(each.solved for each in self.explanations), 0),
+            limit=limit,
             deadline=self.deadline,
         )
-        self.explanations.append(explanation)
-        self.conversions += conversions
 
     def report(self, before: Totals, after: Totals) -> Report:
-        statuses = [solution.status for solution, _, _ in self.solved]
-        main = self.solved[0][0]
+        assert self.spent is not None  # there is nothing to tell before the model is solved
+        solution, cost, bound = self.spent
         return Report(
-            status="optimal" if set(statuses) == {"optimal"} else "feasible",
-            cost=sum(cost for _, cost, _ in self.solved),
-            bound=sum(bound for _, _, bound in self.solved),
+            status="optimal" if solution.status == "optimal" else "feasible",
+            cost=cost,
+            bound=bound,
             objective=self.options.objective,
             backend=self.backend.name,
             before=before,
             after=after,
             boundary=self.boundary,
-            conversions=tuple(self.conversions),
-            crossings=tuple(self.crossings),
+            conversions=self.conversions,
+            crossings=self.crossings,
             places=tuple(
                 Placement(place=place, backend=self.backend.at(place).name, nodes=tuple(nodes))
                 for place, nodes in self.places.items()
             ),
-            explanation=together(self.explanations),
+            explanation=self.explanation,
             solver=SolverFacts(
-                choices=sum(solution.choices for solution, _, _ in self.solved),
-                kernel_choices=sum(solution.kernel_choices for solution, _, _ in self.solved),
-                engine=main.engine,
+                choices=solution.choices,
+                kernel_choices=solution.kernel_choices,
+                engine=solution.engine,
                 seconds={name: round(value, 6) for name, value in self.seconds.items()},
             ),
             warnings=tuple(self.warnings),
@@ -157,10 +145,10 @@ class Run:
     def _note_places(self, formulation: Formulation, assignment: Sequence[int]) -> None:
         for choice, picked in zip(formulation.requirements.choices, assignment, strict=True):
             chosen, node = choice.alternatives[picked], choice.node
-            if node is not None and chosen.place in self.places and not chosen.is_left_out:
+            if node is not None and choice.passage is None and chosen.place in self.places and not chosen.is_left_out:
                 self.places[chosen.place].append(node.name or node.outputs[0].name or "")
 
-    def _spent(self, tensors: Tensors) -> tuple[int, int]:
+    def _moved(self, tensors: Tensors) -> tuple[int, int]:
         """How many Transposes of data the graph has that a view stands for, and the bytes that they move.
 
         Each is priced by its root, as a conversion is: a Reshape between the two may have lost a dim's name.
@@ -174,26 +162,15 @@ class Run:
         spent = [2 * tensor_bytes(self.elements(root.shape), root.dtype) for root in roots]
         return len(spent), sum(spent)
 
-    def _conversions_left(self) -> int | None:
-        most = self.options.max_transposes
-        return None if most is None else max(most - len(self.conversions), 0)
-
-    def _limit(self) -> Limit | None:
-        most = self.options.max_transposes
-        if most is None:
-            return None
-        others = any(True for _ in self.model.graph.subgraphs())
-        return Limit(most, len(self.conversions), is_last=not others)
-
     def _stage(self, name: str, since: float) -> float:
         now = perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - since
         return now
 
 
-def _assignment(solution: Solution, formulation: Formulation, limit: Limit | None) -> tuple[int, ...]:
+def _assignment(solution: Solution, formulation: Formulation, most: int | None) -> tuple[int, ...]:
     if solution.status == "infeasible":
-        raise refusal(solution, formulation, limit)
+        raise refusal(solution, formulation, most)
     if solution.assignment is None:
         raise OutOfTimeError(
             "no solution was found in the time that was given",

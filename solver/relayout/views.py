@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from relayout.memory_format import Extent, View, normal_form, source_order
 from relayout.roles import OTHER, input_role, result_role
-from relayout.rules import Fixed, Free, Listed, Relabel, Rule, extents_of, rule_of
+from relayout.rules import Fixed, Free, Listed, Passage, Relabel, Rule, extents_of, graphs_of, passages_of, rule_of
 
-__all__ = ["Operand", "Tensor", "Tensors", "captured_values", "collect_tensors", "graphs_of", "outer_values"]
+__all__ = ["Operand", "Tensor", "Tensors", "collect_tensors"]
 
 _LEFT_OUT = frozenset({"DepthToSpace", "SpaceToDepth"})
 _NONDETERMINISTIC = set("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
@@ -42,11 +42,12 @@ class Operand:
 
 @dataclass(slots=True)
 class Tensors:
-    """Every value of the main graph as an operand; None in `operands`: its rank is unknown, it is left alone.
+    """Every value of the graph, and of the graphs inside it, as an operand; None in `operands`: its rank is unknown, it
+    is left alone.
 
-    `rules` holds each node's rule (None: pinned); `constant_nodes` the nodes that compute from constants alone, `dead`
-    those that no output of the graph hangs on; `outer` the values of enclosing graphs that are read. `undone`: the
-    nodes whose result is what stood before operators that might be left out (SpaceToDepth).
+    `rules` holds each node's rule (None: pinned), `passages` what crosses the border of the graphs inside a node;
+    `constant_nodes` are the nodes that compute from constants alone, `dead` those that no output of the graph hangs on.
+    `undone`: the nodes whose result is what stood before operators that might be left out (SpaceToDepth).
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Tensors:
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
     constant_nodes: set[ir.Node] = field(default_factory=set)
     dead: set[ir.Node] = field(default_factory=set)
-    outer: list[ir.Value] = field(default_factory=list)
+    passages: dict[ir.Node, tuple[Passage, ...]] = field(default_factory=dict)
     undone: set[ir.Node] = field(default_factory=set)
     behind: dict[ir.Value, Operand | None] = field(default_factory=dict)
     """Values as views of what stands before such operators."""
@@ -76,30 +77,30 @@ class Tensors:
 
 
 def collect_tensors(graph: ir.Graph, opsets: Mapping[str, int]) -> Tensors:
-    """Walk one graph once, in its topological order. What it reads of enclosing graphs is like an input of its own."""
+    """Walk the graph once, in its topological order, and the graphs inside each node where that node stands."""
     found = Tensors()
+    _collect_graph(graph, found, dict(opsets))
+    _find_dead(graph, found, set(graph.outputs))
+    return found
+
+
+def _collect_graph(graph: ir.Graph, found: Tensors, opsets: dict[str, int]) -> None:
     inputs = set(graph.inputs)
     for value in graph.inputs:
         found.add(value, constant=False)
-    found.outer = outer_values(graph)
-    for value in found.outer:
-        found.add(value, constant=_is_stored(value))
     for value in graph.initializers.values():
         if value not in inputs:
             found.add(value, constant=True)
     for node in graph:
-        _collect_node(node, found, dict(opsets))
-    found.dead = _dead_nodes(graph, found)
-    return found
+        _collect_node(node, found, opsets)
 
 
-def _dead_nodes(graph: ir.Graph, found: Tensors) -> set[ir.Node]:
-    """Those that no output hangs on. A view is written anew: what the source reckoned its shape from is not read."""
-    live = set(graph.outputs)
-    dead: set[ir.Node] = set()
+def _find_dead(graph: ir.Graph, found: Tensors, live: set[ir.Value]) -> None:
+    """Enter the nodes that no output hangs on. `live` are the values that are read further on. A view is written anew:
+    what the source reckoned its shape from is not read."""
     for node in reversed(graph):
         if live.isdisjoint(node.outputs):
-            dead.add(node)
+            found.dead.add(node)
             continue
         operand = found.operands.get(node.outputs[0]) if node in found.undone else None
         if operand is not None:
@@ -107,52 +108,9 @@ def _dead_nodes(graph: ir.Graph, found: Tensors) -> set[ir.Node]:
             continue
         read = node.inputs[:1] if isinstance(found.rules.get(node), Relabel) else node.inputs
         live.update(value for value in read if value is not None)
-        live.update(captured_values(node))
-    return dead
-
-
-def outer_values(graph: ir.Graph) -> list[ir.Value]:
-    """The values of enclosing graphs that this graph and its subgraphs read, each once, in the order of reading."""
-    own: set[ir.Value] = set()
-    for inner in (graph, *graph.subgraphs()):
-        own.update(inner.inputs, inner.initializers.values())
-    found: dict[ir.Value, None] = {}
-    # In topological order, a graph's nodes before those of the graphs inside them: what is read has been given.
-    for node in graph.all_nodes():
-        for value in node.inputs:
-            if value is not None and value not in own:
-                found[value] = None
-        own.update(node.outputs)
-    for inner in (graph, *graph.subgraphs()):
-        found.update(dict.fromkeys(v for v in inner.outputs if v not in own))
-    return list(found)
-
-
-def captured_values(node: ir.Node) -> list[ir.Value]:
-    """The values of enclosing graphs that the node's subgraphs read, each once, in the order of reading."""
-    found: dict[ir.Value, None] = {}
-    for graph in graphs_of(node):
-        found.update(dict.fromkeys(outer_values(graph)))
-    return list(found)
-
-
-def graphs_of(node: ir.Node) -> list[ir.Graph]:
-    """The graphs in the node's attributes."""
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found += attribute.as_graphs()
-    return found
-
-
-def _is_stored(value: ir.Value) -> bool:
-    """Whether the value is a constant of an enclosing graph, whose numbers are at hand."""
-    producer = value.producer()
-    if producer is not None:
-        return producer.op_type == "Constant" and producer.domain in ("", "ai.onnx")
-    return value.is_initializer() and not value.is_graph_input()
+        for inner in graphs_of(node):
+            live.update(inner.outputs)
+            _find_dead(inner, found, live)
 
 
 def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None:
@@ -168,6 +126,11 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
         rule = None
     elif isinstance(rule, Free) and rule.left_out is not None and _undoes(node, rule.left_out, found):
         return
+    for graph in graphs_of(node):
+        _collect_graph(graph, found, opsets)
+        found.passages[node] = ()
+    if node in found.passages:
+        found.passages[node] = passages_of(node, opsets.get("", 1), found.is_constant)
     if isinstance(rule, Free | Fixed):
         _complete_ranks(node, rule)
     for value in node.outputs:
@@ -214,7 +177,7 @@ def _complete_alike(node: ir.Node, found: Tensors) -> None:
         return
     for value in values:
         # Of another graph's values it is not known whether this node ever reads them.
-        if value.shape is None and value.dtype is not None and value not in found.outer:
+        if value.shape is None and value.dtype is not None and value.graph is node.graph:
             value.shape = ir.Shape([None] * min(ranks))
             if value in found.operands:
                 found.add(value, constant=found.is_constant(value))

@@ -1,45 +1,21 @@
-"""Whole models as exporters write them: unknown ranks, symbolic dims, Q/DQ chains, bodies of If, Loop and Scan that
-read values from outside. Each is legal for each backend, and computes the same for every size of its symbols.
+"""Whole models as exporters write them: unknown ranks, symbolic dims, Q/DQ chains. Each is legal for each backend, and
+computes the same for every size of its symbols.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from graphs import Net, run
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
+from sameness import assert_legal_and_the_same, drawn
 
-from relayout import legalize, verify
+from relayout import legalize
 
 BACKENDS = ["onnx", "nhwc", "canonical"]
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
-
-Feeds = Mapping[str, np.ndarray]
-
-
-def drawn(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def assert_legal_and_the_same(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
-    """The legal model passes onnx and the verifier, and gives the same numbers for all of the feeds."""
-    legal, report = legalize(model, backend)
-    if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
-        onnx.checker.check_model(legal, full_check=True)
-    assert report.status == "optimal"
-    assert verify(legal, backend=backend).findings == ()
-    for feed in feeds:
-        for one, other in zip(run(model, feed), run(legal, feed), strict=True):
-            assert (one.shape, one.dtype) == (other.shape, other.dtype)
-            scale = float(np.abs(one.astype(np.float64)).max(initial=1.0))
-            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * scale)
-    return report
-
 
 # Symbolic dims
 
@@ -176,125 +152,7 @@ def test_a_chain_of_quantised_convolutions(group: int, backend: str) -> None:
     assert report.after.transposes <= 1
 
 
-# Bodies
-
-
-def body(name: str, net: Net, inputs: Sequence[onnx.ValueInfoProto] = ()) -> onnx.GraphProto:
-    return helper.make_graph(net.nodes, name, inputs, net.outputs, net.constants)
-
-
-def scalar(name: str, dtype: int) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtype, [])
-
-
-def of_an_if() -> tuple[Net, Callable[[int], Feeds]]:
-    """Both branches read a value from outside, one through a transpose; the result is read by a convolution."""
-    net = Net()
-    value = net.transpose(net.conv(net.input("x", ("N", 3, 8, 8)), 3, 4), *TO_NHWC)
-    then, other = Net(prefix="then_", seed=1), Net(prefix="else_", seed=2)
-    then.output(then.transpose(then.conv(then.transpose(value, *TO_NCHW), 4, 4), *TO_NHWC))
-    other.output(other.node("Mul", value, other.weight(4)))
-    condition = net.input("c", (), BOOL)
-    chosen = net.node("If", condition, then_branch=body("then", then), else_branch=body("else", other))
-    net.output(net.conv(net.transpose(chosen, *TO_NCHW), 4, 2))
-    return net, lambda seed: {"x": drawn(1 + seed, 3, 8, 8, seed=seed), "c": np.array(seed % 2 == 0)}
-
-
-def of_a_loop() -> tuple[Net, Callable[[int], Feeds]]:
-    """The state goes round in NHWC through a convolution of the body, and each round gives a slice of a scan output."""
-    net = Net()
-    value = net.transpose(net.conv(net.input("x", ("N", 3, 6, 6)), 3, 4), *TO_NHWC)
-    inner = Net(prefix="loop_", seed=3)
-    state = inner.node("Add", "state", value)
-    turned = inner.conv(inner.transpose(state, *TO_NCHW), 4, 4)
-    turned = inner.transpose(turned, *TO_NHWC)
-    going = inner.node("Identity", "going")
-    for name, dtype in ((going, BOOL), (turned, FLOAT), (inner.node("ReduceMax", turned, axes=[1, 2]), FLOAT)):
-        inner.output(name, dtype)
-    given = helper.make_tensor_value_info("state", FLOAT, ["N", 6, 6, 4])
-    rounds = body("body", inner, [scalar("round", INT64), scalar("going", BOOL), given])
-    last, seen = net.node("Loop", net.input("rounds", (), INT64), "", value, results=2, body=rounds)
-    net.output(net.conv(net.transpose(last, *TO_NCHW), 4, 2))
-    net.output(seen)
-    return net, lambda seed: {"x": drawn(2, 3, 6, 6, seed=seed), "rounds": np.array(seed + 1)}
-
-
-def of_a_scan() -> tuple[Net, Callable[[int], Feeds]]:
-    """Frames of a film, one after the other, through a convolution that reads its kernel and a value from outside."""
-    net = Net()
-    film = net.input("x", ("T", 2, 6, 6, 3))
-    weight = net.weight(3, 3, 3, 3)
-    bright = net.node("ReduceMean", film, axes=[0, 2, 3], keepdims=1)
-    bright = net.node("Squeeze", bright, net.constant([0]))
-    inner = Net(prefix="scan_", seed=4)
-    frame = inner.node("Mul", inner.transpose("frame", *TO_NCHW), inner.transpose(bright, *TO_NCHW))
-    made = inner.node("Conv", frame, weight, pads=[1] * 4)
-    carried = inner.node("Max", "carried", inner.transpose(made, *TO_NHWC))
-    inner.output(carried)
-    inner.output(inner.transpose(made, *TO_NHWC))
-    ends = [helper.make_tensor_value_info(name, FLOAT, [2, 6, 6, 3]) for name in ("carried", "frame")]
-    first = net.node("Squeeze", net.node("Slice", film, net.constant([0]), net.constant([1])), net.constant([0]))
-    scanned = body("body", inner, ends)
-    last, frames = net.node("Scan", first, film, results=2, body=scanned, num_scan_inputs=1)
-    net.output(last)
-    net.output(frames)
-    return net, lambda seed: {"x": drawn(2 + seed, 2, 6, 6, 3, seed=seed)}
-
-
-def of_bodies_in_bodies() -> tuple[Net, Callable[[int], Feeds]]:
-    """An If within a Loop; the innermost graph reads of all that are around it."""
-    net = Net()
-    value = net.transpose(net.conv(net.input("x", (1, 3, 6, 6)), 3, 4), *TO_NHWC)
-    loop = Net(prefix="loop_", seed=5)
-    turned = loop.transpose("state", *TO_NCHW)
-    then, other = Net(prefix="then_", seed=6), Net(prefix="else_", seed=7)
-    then.output(then.node("Add", then.conv(turned, 4, 4), then.transpose(value, *TO_NCHW)))
-    other.output(other.node("Relu", turned))
-    even = loop.node("Equal", loop.node("Mod", "round", loop.constant(np.array(2))), loop.constant(np.array(0)))
-    chosen = loop.node("If", even, then_branch=body("then", then), else_branch=body("else", other))
-    loop.output(loop.node("Identity", "going"), BOOL)
-    loop.output(loop.transpose(chosen, *TO_NHWC))
-    given = helper.make_tensor_value_info("state", FLOAT, [1, 6, 6, 4])
-    rounds = body("body", loop, [scalar("round", INT64), scalar("going", BOOL), given])
-    net.output(net.node("Loop", net.input("rounds", (), INT64), "", value, body=rounds))
-    return net, lambda seed: {"x": drawn(1, 3, 6, 6, seed=seed), "rounds": np.array(seed + 1)}
-
-
-def of_two_views() -> tuple[Net, Callable[[int], Feeds]]:
-    """The branches read one tensor as it is and turned: under an NHWC backend each name is what the other one was."""
-    net = Net()
-    value = net.conv(net.input("x", (1, 4, 6, 6)), 4, 4)
-    turned = net.transpose(value, *TO_NHWC)
-    then, other = Net(prefix="then_"), Net(prefix="else_")
-    then.output(then.node("Relu", value))
-    other.output(other.node("Neg", turned))
-    condition = net.input("c", (), BOOL)
-    net.output(net.node("If", condition, then_branch=body("then", then), else_branch=body("else", other)))
-    net.output(net.node("Tanh", turned))
-    return net, lambda seed: {"x": drawn(1, 4, 6, 6, seed=seed), "c": np.array(seed % 2 == 0)}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", [of_an_if, of_a_loop, of_a_scan, of_bodies_in_bodies, of_two_views])
-def test_bodies_are_legalized_with_what_they_read_from_outside(
-    make: Callable[[], tuple[Net, Callable[[int], Feeds]]], backend: str
-) -> None:
-    net, feeds = make()
-    model = net.model()
-    report = assert_legal_and_the_same(model, backend, [feeds(seed) for seed in range(3)])
-    if backend == "onnx":
-        assert report.after.transposes <= report.before.transposes
-
-
 # Odds and ends of exporters
-
-
-def test_what_only_a_body_without_a_reader_reads_goes_with_it() -> None:
-    net, _ = of_two_views()
-    net.outputs.pop(0)
-    legal, report = legalize(net.model(), "nhwc")
-    assert [node.op_type for node in legal.graph.node] == ["Transpose", "Conv", "Tanh"]
-    assert report.after.transposes == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

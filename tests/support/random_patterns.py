@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
+from random_bodies import branches, loop, scan
 from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
 from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
 
@@ -198,55 +199,8 @@ def resize_to_another(b: Builder) -> Any:
     return b.node("Resize", [x, None, None, sizes], mode="nearest")
 
 
-@pattern
-def branches(b: Builder) -> Any:
-    """An If whose branches read values of the main graph."""
-    x = floats(b, 1, 4)
-    perm = b.perm(x.rank)
-    condition = b.input((), B) if b.chance(0.7) else b.node("Greater", [floats(b, 0, 0), b.constant(0.0, F)])
-    if condition.rank:
-        raise Rejected("no scalar")
-    number = b._count
-    other = b.pick(lambda v: v.dtype == F and v.shape == x.shape and v.name != x.name) or x
-    branch = []
-    for place, operator in enumerate(("Relu", "Neg")):
-        inner, out = f"b{number}_{place}_in", f"b{number}_{place}"
-        nodes = [
-            helper.make_node(operator, [x.name if place else other.name], [inner]),
-            helper.make_node("Transpose", [inner], [out], perm=perm),
-        ]
-        shape = [x.shape[p] for p in perm]
-        result = helper.make_tensor_value_info(out, TensorProto.FLOAT, shape if b.chance(0.5) else [None] * x.rank)
-        branch.append(helper.make_graph(nodes, f"branch{place}", [], [result]))
-    proto = helper.make_node(
-        "If", [condition.name], [f"v{number}"], name=f"n{number}", then_branch=branch[0], else_branch=branch[1]
-    )
-    return b.add(proto, [condition, x, other])
-
-
-@pattern
-def loop(b: Builder) -> Any:
-    """A Loop that adds a captured value twice."""
-    x = floats(b, 1, 4)
-    number = b._count
-    kind = helper.make_tensor_value_info
-    names = [f"l{number}_{i}" for i in range(6)]
-    nodes = [
-        helper.make_node("Identity", [names[1]], [names[3]]),
-        helper.make_node("Add", [names[2], x.name], [names[4]]),
-    ]
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [
-            kind(names[0], TensorProto.INT64, []),
-            kind(names[1], TensorProto.BOOL, []),
-            kind(names[2], TensorProto.FLOAT, list(x.shape)),
-        ],
-        [kind(names[3], TensorProto.BOOL, []), kind(names[4], TensorProto.FLOAT, list(x.shape))],
-    )
-    proto = helper.make_node("Loop", [b.ints(2).name, "", x.name], [f"v{number}"], name=f"n{number}", body=body)
-    return b.add(proto, [b.constants[proto.input[0]], x])
+for _build in (branches, loop, scan):
+    pattern(_build)
 
 
 @pattern

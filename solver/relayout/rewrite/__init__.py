@@ -12,23 +12,20 @@ import onnx_ir as ir
 
 from relayout.backend import Backend
 from relayout.formulation import Formulation
+from relayout.rewrite.cleaning import clean_up
+from relayout.rewrite.ends import enter_inputs, leave_outputs
 from relayout.rewrite.placing import place_nodes
-from relayout.rewrite.rewriter import clean_up, enter_inputs, leave_outputs, write
+from relayout.rewrite.rewriter import write
 from relayout.rewrite.workshop import Workshop
 
 __all__ = ["rewrite"]
 
 
-def rewrite(
-    model: ir.Model, graph: ir.Graph, backend: Backend, formulation: Formulation, assignment: Sequence[int]
-) -> None:
-    """Make `graph`, the model's own or one inside it, what the assignment says.
-
-    The formulation was built from this very object, which is changed.
-    """
-    shop = Workshop(model, graph, backend, formulation, assignment)
+def rewrite(model: ir.Model, backend: Backend, formulation: Formulation, assignment: Sequence[int]) -> None:
+    """Make the model what the assignment says. The formulation was built from this very object, which is changed."""
+    shop = Workshop(model, backend, formulation, assignment)
     enter_inputs(shop)
-    for node in list(graph):
+    for node in list(model.graph):
         write(shop, node)
     leave_outputs(shop)
     clean_up(shop)

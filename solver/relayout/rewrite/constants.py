@@ -6,7 +6,8 @@ keeps its computation, on re-laid-out constants, where the op table knows how; e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
@@ -36,6 +37,15 @@ class Constants:
         self._emitter = emitter
         self._made: dict[tuple[ir.Value, object], ir.Value] = {}
         self.replaced: dict[ir.Value, list[ir.Value]] = {}
+        # A constant of a graph inside another stays there: its name need not be free outside.
+        self.home: dict[ir.Value, ir.Graph] = {}
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is computed from here on is forgotten in the end: it is not for graphs around this one to read."""
+        known = set(self._made)
+        yield
+        self._made = {key: v for key, v in self._made.items() if key in known or v.producer() is None}
 
     def laid(self, value: ir.Value, dims: Laid) -> ir.Value:
         """`value` with these dimensions, as a constant or a computation from constants."""
@@ -114,6 +124,8 @@ class Constants:
         )
         self._emitter.constants.append(made)
         self.replaced.setdefault(value, []).append(made)
+        if value.graph is not None:
+            self.home[made] = value.graph
         return made
 
     def _uniform(self, producer: ir.Node, steps: Sequence[Step]) -> ir.Value | None:

@@ -19,7 +19,7 @@ from relayout.rules import Free
 from relayout.strangers import conversion_of
 from relayout.views import Tensor
 
-__all__ = ["copies_after", "make_copies"]
+__all__ = ["copies_after", "copies_inside", "make_copies"]
 
 
 def copies_after(shop: Workshop, node: ir.Node, choice: NodeChoice) -> None:
@@ -30,9 +30,10 @@ def copies_after(shop: Workshop, node: ir.Node, choice: NodeChoice) -> None:
 
 
 def make_copies(shop: Workshop, tensor: Tensor, stem: str) -> None:
-    """One Transpose for each format that is wanted and was not given, in the dimensions of its first reader."""
+    """One Transpose for each format that is wanted in this graph and was not given, in the dimensions of its first
+    reader."""
     for made in shop.made.get(tensor, ()):
-        if _made_by_backend(shop, made, stem):
+        if shop.home[made] is not shop.graph or _made_by_backend(shop, made, stem):
             continue
         source = shop.copies.first(made.tensor, made.source)
         dims = _first_dims(shop, made)
@@ -45,6 +46,15 @@ def make_copies(shop: Workshop, tensor: Tensor, stem: str) -> None:
             root = shop.tensors.operands[tensor.root]
             assert root is not None
             shop.annotate(copy.value, root, tuple((Atom(axis),) for axis in axes))
+
+
+def copies_inside(shop: Workshop) -> None:
+    """The same for tensors that are given outside this graph and wanted in another format in it alone."""
+    here = [made for made, graph in shop.home.items() if graph is shop.graph]
+    known = shop.copies.has
+    tensors = [m.tensor for m in here if known(m.tensor, m.source) and not known(m.tensor, m.target)]
+    for tensor in dict.fromkeys(tensors):
+        make_copies(shop, tensor, stem=tensor.root.name or "")
 
 
 def _made_by_backend(shop: Workshop, made: Made, stem: str) -> bool:
@@ -87,7 +97,7 @@ def _first_dims(shop: Workshop, made: Made) -> Dims:
 
 def _dims_for(shop: Workshop, choice: NodeChoice, place: int) -> Dims:
     chosen, port = shop.chosen[id(choice)], choice.ports[place]
-    rule = shop.tensors.rules.get(choice.node) if choice.node is not None else None
+    rule = choice.rule(shop.tensors)
     if chosen.is_left_out and isinstance(rule, Free) and rule.left_out is not None:
         source, result = choice.ports
         pieces = pieces_of(rule.left_out, source, result)

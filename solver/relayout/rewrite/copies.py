@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
@@ -21,6 +22,13 @@ class Copies:
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._known: dict[tuple[Tensor, Order], list[Physical]] = {}
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is made from here on of what there is already is forgotten in the end."""
+        known = {key: list(physicals) for key, physicals in self._known.items()}
+        yield
+        self._known.update(known)
 
     def enter(self, tensor: Tensor, format_: Order, *physical: Physical) -> None:
         """These are the tensor in this format, from here on; it is read as the first if it does not matter which."""

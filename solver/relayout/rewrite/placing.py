@@ -6,14 +6,13 @@ priced; what only regroups dimensions runs where it is read. What has to be at s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from relayout.backend import PLACE_KEY, WRITTEN_KEY
-from relayout.rewrite.rewriter import replace_inside
 from relayout.rewrite.workshop import Workshop
-from relayout.views import captured_values
+from relayout.rules import graphs_of
 
 __all__ = ["place_nodes"]
 
@@ -30,7 +29,7 @@ def place_nodes(shop: Workshop) -> None:
         value.metadata_props[PLACE_KEY] = place
     constant = shop.tensors.constant_nodes
     readers: Readers = {}
-    for node in reversed(list(shop.graph)):
+    for node in _from_the_back(shop.graph):
         if node in own:
             _note(node, own[node], readers)
         elif node not in constant:
@@ -39,6 +38,14 @@ def place_nodes(shop: Workshop) -> None:
             places = next((fixed[value] for value in node.outputs if value in fixed), (*given, *read))
             if given or read:
                 _spread(shop, node, tuple(dict.fromkeys(places)), given, readers)
+
+
+def _from_the_back(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Every node, those inside a node after it."""
+    for node in reversed(list(graph)):
+        yield node
+        for inner in graphs_of(node):
+            yield from _from_the_back(inner)
 
 
 def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
@@ -66,19 +73,22 @@ def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
 
 
 def _output_places(shop: Workshop) -> dict[ir.Value, str]:
-    """The places of the graph's outputs."""
+    """The places of the graph's outputs, and of those of the graphs inside it."""
     found: dict[ir.Value, str] = {}
     for choice in shop.requirements.choices:
-        if choice.node is None:
-            for port in choice.ports:
-                if not port.is_result:
-                    found[shop.graph.outputs[port.index]] = shop.chosen[id(choice)].place
+        for port in choice.ports:
+            if port.is_result:
+                continue
+            graph = shop.graph if choice.node is None else choice.spot(port).graph
+            if graph is not None:
+                index = port.index if choice.node is None else choice.spot(port).index
+                found[graph.outputs[index]] = shop.chosen[id(choice)].place
     return found
 
 
 def _note(node: ir.Node, place: str, readers: Readers) -> None:
     node.metadata_props[PLACE_KEY] = place
-    for value in dict.fromkeys((*node.inputs, *captured_values(node))):
+    for value in dict.fromkeys(node.inputs):
         if value is not None:
             readers.setdefault(value, {}).setdefault(place, []).append(node)
 
@@ -115,14 +125,13 @@ def _twin(shop: Workshop, node: ir.Node) -> ir.Node:
     twin = ir.Node(
         node.domain, node.op_type, node.inputs, attributes, outputs=results, name=name, overload=node.overload
     )
-    shop.graph.insert_after(node, [twin])
+    assert node.graph is not None
+    node.graph.insert_after(node, [twin])
     return twin
 
 
 def _reread(nodes: Sequence[ir.Node], old: ir.Value, new: ir.Value) -> None:
-    swap: Mapping[ir.Value, ir.Value] = {old: new}
     for node in nodes:
         for index, value in enumerate(node.inputs):
-            if value is not None and value in swap:
+            if value is old:
                 node.replace_input_with(index, new)
-        replace_inside(node, {old: new})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
 from relayout.backend import Backend
-from relayout.choices import in_source
+from relayout.choices import NodeChoice, in_source
 from relayout.formulation import Formulation, Made
 from relayout.memory_format import Order
 from relayout.paths import Dims, dims_shape
@@ -16,25 +17,25 @@ from relayout.rewrite.annotations import annotate, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.copies import Copies
 from relayout.rewrite.dims import flat, root_dims
+from relayout.rewrite.homes import Homes
 from relayout.views import Operand, Tensor
 
 __all__ = ["Workshop"]
 
 
 class Workshop:
-    """One graph that is being rewritten in place."""
+    """A model that is being rewritten in place; `graph` is the one at hand, the model's own or one inside it."""
 
     def __init__(
         self,
         model: ir.Model,
-        graph: ir.Graph,
         backend: Backend,
         formulation: Formulation,
         assignment: Sequence[int],
     ) -> None:
         self.backend = backend
         self.model = model
-        self.graph = graph
+        self.graph = model.graph
         self.requirements = formulation.requirements
         self.tensors = self.requirements.tensors
         self.emitter = Emitter(_names(model), model.opset_imports.get("", 1))
@@ -43,17 +44,35 @@ class Workshop:
             id(choice): choice.alternatives[picked]
             for choice, picked in zip(self.requirements.choices, assignment, strict=True)
         }
-        self.by_node = {choice.node: choice for choice in self.requirements.choices if choice.node is not None}
+        self.by_node: dict[ir.Node, NodeChoice] = {}
+        self.passing: dict[ir.Node, list[NodeChoice]] = {}
+        for choice in self.requirements.choices:
+            if choice.node is not None and choice.passage is None:
+                self.by_node[choice.node] = choice
+            elif choice.node is not None:
+                self.passing.setdefault(choice.node, []).append(choice)
         self.copies = Copies(self.emitter)
         self.made: dict[Tensor, list[Made]] = {}
+        homes = Homes(self.requirements, model.graph)
+        self.home: dict[Made, ir.Graph] = {}
         for made in formulation.conversions(assignment):
             self.made.setdefault(made.tensor, []).append(made)
-        self.first = next(iter(self.graph), None)
+            self.home[made] = homes.of(made)
+        self._first = next(iter(self.graph), None)
         self.earlier = {
             value: view
             for value, operand in self.tensors.operands.items()
             if operand is not None and (view := noted_view(value, operand.view.extents)) is not None
         }
+
+    @contextmanager
+    def inside(self, graph: ir.Graph) -> Iterator[None]:
+        """Work on a graph inside the one at hand. What is made there of what is around it is not for others to read."""
+        around = self.graph, self._first
+        self.graph, self._first = graph, next(iter(graph), None)
+        with self.copies.apart(), self.constants.apart():
+            yield
+        self.graph, self._first = around
 
     def register(self, value: ir.Value, operand: Operand, format_: Order, own: Dims) -> None:
         """`value` now holds the operand's tensor with these dimensions of its own axes."""
@@ -82,8 +101,8 @@ class Workshop:
             return
         if node is not None:
             self.graph.insert_before(node, emitted)
-        elif front and self.first is not None:
-            self.graph.insert_before(self.first, emitted)
+        elif front and self._first is not None:
+            self.graph.insert_before(self._first, emitted)
         else:
             self.graph.extend(emitted)
 

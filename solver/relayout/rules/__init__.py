@@ -12,6 +12,7 @@ from relayout.rules import (
     spatial,
     splitting,
 )
+from relayout.rules.passages import Passage, Spot, given_at, graphs_of, passages_of, read_at
 from relayout.rules.reading import constant_array, extents_of
 from relayout.rules.registry import Row, rows, rule_of
 from relayout.rules.rule import (
@@ -35,11 +36,13 @@ __all__ = [
     "Fixed",
     "Free",
     "Listed",
+    "Passage",
     "Relabel",
     "Row",
     "Rule",
     "Shared",
     "SpaceWriting",
+    "Spot",
     "Traffic",
     "axes",
     "constant_array",
@@ -47,7 +50,11 @@ __all__ = [
     "convolutions",
     "elementwise",
     "extents_of",
+    "given_at",
+    "graphs_of",
+    "passages_of",
     "pieces",
+    "read_at",
     "reductions",
     "relabels",
     "resizing",

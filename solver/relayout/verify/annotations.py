@@ -20,7 +20,8 @@ __all__ = ["check_annotations"]
 def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Finding]:
     """Yield a finding for each annotation that is no annotation, does not fit its value, or names other axes."""
     seen: set[ir.Value] = set()
-    for value in (*model.graph.inputs, *model.graph.initializers.values(), *_made_values(model)):
+    inward = [value for graph in model.graph.subgraphs() for value in graph.inputs]
+    for value in (*model.graph.inputs, *inward, *model.graph.initializers.values(), *_made_values(model)):
         if value in seen:
             continue
         seen.add(value)

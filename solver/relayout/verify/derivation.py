@@ -6,12 +6,13 @@ two may disagree in a sound model: a network may turn its picture, or feed its t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
+from relayout.verify.borders import Crossing, crossings
 from relayout.verify.operators import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
 
 __all__ = ["BOUNDARY", "LAYOUT", "PLACE", "Derivation", "derive", "fed", "walk"]
@@ -48,15 +49,19 @@ class Derivation:
 def walk(graph: ir.Graph) -> Iterator[ir.Node]:
     """Nodes in order, a node's subgraphs before the node itself."""
     for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from walk(attribute.as_graph())
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for subgraph in attribute.as_graphs():
-                    yield from walk(subgraph)
+        for inner in _graphs_of(node):
+            yield from walk(inner)
         yield node
+
+
+def _graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def fed(model: ir.Model) -> list[ir.Value]:
@@ -70,22 +75,69 @@ def derive(model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None) -
     From given names no more follows than the graph says: only without them is the layout that a node of ours is written
     in what its result's axes are where nothing else is known, for its twin in another model has no such layout.
     """
-    nodes = list(walk(model.graph))
     takes_written = given is None
     if given is None:
         given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
     made: dict[ir.Value, AxisNames] = dict(given)
-    for node in nodes:
+    _carry_forward(model.graph, (), made, takes_written=takes_written)
+    read: dict[ir.Value, frozenset[AxisNames]] = {}
+    _carry_back(model.graph, read)
+    return Derivation(made, read)
+
+
+def _carry_forward(
+    graph: ir.Graph, inward: Sequence[Crossing], made: dict[ir.Value, AxisNames], *, takes_written: bool
+) -> None:
+    """Enter what is known of all that the graph gives; `inward` is what crosses its border on the way in."""
+    for value in graph.inputs:
+        if value not in made:
+            _enter_crossed(value, inward, made)
+    for node in graph:
+        across = list(crossings(node))
+        for inner in _graphs_of(node):
+            _carry_forward(inner, across, made, takes_written=takes_written)
         for m, result in enumerate(node.outputs):
             if result.shape is not None:
                 made[result] = with_whole_parts(_forward(node, m, made, takes_written), result.shape)
-    read: dict[ir.Value, frozenset[AxisNames]] = {}
-    for node in reversed(nodes):
+                if not any(made[result]):
+                    _enter_crossed(result, across, made)
+
+
+def _enter_crossed(value: ir.Value, across: Sequence[Crossing], made: dict[ir.Value, AxisNames]) -> None:
+    """Call the value's axes as those of what comes across to it are called."""
+    known: list[set[str]] = [set() for _ in value.shape or ()]
+    for source, target, axes in across:
+        if target is value and source in made:
+            for axis, own in enumerate(axes):
+                name = made[source][own] if own is not None else None
+                known[axis].update([name] if name is not None else [])
+    if any(known):
+        made[value] = tuple(_agreed(names) for names in known)
+
+
+def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]]) -> None:
+    """Enter what readers take everything for that the graph, and those inside it, read."""
+
+    def enter(value: ir.Value, readings: frozenset[AxisNames]) -> None:
+        both = read.get(value, frozenset()) | readings
+        read[value] = frozenset(sorted(both, key=str)[:_MOST_READINGS])
+
+    def cross(across: Sequence[Crossing]) -> None:
+        for source, target, axes in across:
+            places = {own: axis for axis, own in enumerate(axes) if own is not None}
+            rank = len(source.shape or ())
+            known = [[n[places[a]] if a in places else None for a in range(rank)] for n in read.get(target, ())]
+            enter(source, frozenset(tuple(names) for names in known if any(names)))
+
+    for node in reversed(graph):
+        across, results = list(crossings(node)), set(node.outputs)
+        cross([each for each in across if each[1] in results])
+        for inner in _graphs_of(node):
+            _carry_back(inner, read)
+        cross([each for each in across if each[1] not in results])
         for n, operand in enumerate(node.inputs):
             if operand is not None and operand.shape is not None:
-                readings = read.get(operand, frozenset()) | _backward(node, n, len(operand.shape), read)
-                read[operand] = frozenset(sorted(readings, key=str)[:_MOST_READINGS])
-    return Derivation(made, read)
+                enter(operand, _backward(node, n, len(operand.shape), read))
 
 
 def declared_names(value: ir.Value) -> AxisNames | None:

@@ -1,0 +1,65 @@
+"""The ends of a graph: its inputs in their formats, and its outputs under their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from relayout.choices import Port
+from relayout.memory_format import Order
+from relayout.rewrite.constants import Laid
+from relayout.rewrite.conversions import make_copies
+from relayout.rewrite.dims import own_dims, present, root_dims
+from relayout.rewrite.workshop import Workshop
+from relayout.rules import extents_of
+
+__all__ = ["enter_inputs", "give_output", "leave_outputs"]
+
+
+def enter_inputs(shop: Workshop) -> None:
+    """Each input of the model's graph in its format, with the copies that somebody wants."""
+    for port, format_, own in _boundary(shop):
+        if port.is_result:
+            shop.register(port.operand.tensor.root, port.operand, format_, present(own))
+            make_copies(shop, port.operand.tensor, stem=port.operand.tensor.root.name or "")
+            shop.place(None, front=True)
+
+
+def leave_outputs(shop: Workshop) -> None:
+    """Each output of the model's graph under its own name, in its format."""
+    given: set[ir.Value] = set()
+    for port, format_, own in _boundary(shop):
+        if not port.is_result:
+            dims = root_dims(port.operand, own)
+            found = shop.copies.read(port.operand.tensor, format_, dims, stem=shop.stem(port.operand))
+            give_output(shop, port.index, found.value, given)
+            shop.place(None)
+            shop.annotate(shop.graph.outputs[port.index], port.operand, present(own))
+
+
+def _boundary(shop: Workshop) -> Iterator[tuple[Port, Order, Laid]]:
+    """Each graph input and output that has a choice, with its format and its own dimensions then."""
+    for choice in shop.requirements.choices:
+        if choice.node is None:
+            alternative = shop.chosen[id(choice)]
+            for port, format_ in zip(choice.ports, alternative.formats, strict=True):
+                yield port, format_, own_dims(choice, port, alternative.form, None)
+
+
+def give_output(shop: Workshop, place: int, value: ir.Value, given: set[ir.Value]) -> None:
+    """Let `value` be this output of the graph at hand. `given` are those that are outputs already."""
+    old, producer = shop.graph.outputs[place], value.producer()
+    if value is old and value not in given:
+        given.add(value)
+        return
+    is_outside = producer is None or producer.graph not in (shop.graph, None)
+    if is_outside or value in given or value.is_graph_output():
+        value = shop.emitter.node("Identity", [value], {}, value, extents_of(value) or (), f"{old.name}_given")
+    name, giver = old.name, old.producer()
+    if old is not value and giver is not None and giver.graph is shop.graph:
+        old.name = shop.emitter.fresh(f"{name}_source")
+        value.name = name
+        value.doc_string = value.doc_string or old.doc_string
+    shop.graph.outputs[place] = value
+    given.add(value)

@@ -1,0 +1,35 @@
+"""Whether a legal model is what it should be, beside its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from graphs import run
+
+from relayout import legalize, verify
+
+__all__ = ["Feeds", "assert_legal_and_the_same", "drawn"]
+
+Feeds = Mapping[str, np.ndarray]
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_legal_and_the_same(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
+    """The legal model passes onnx and the verifier, and gives the same numbers for all of the feeds."""
+    legal, report = legalize(model, backend)
+    if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
+        onnx.checker.check_model(legal, full_check=True)
+    assert report.status == "optimal"
+    assert verify(legal, backend=backend).findings == ()
+    for feed in feeds:
+        for one, other in zip(run(model, feed), run(legal, feed), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            scale = float(np.abs(one.astype(np.float64)).max(initial=1.0))
+            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * scale)
+    return report
