@@ -1,8 +1,8 @@
 """`xla-cpu`: a constant that dots alone read is column-major, and operands of custom calls lie as the calls say.
 
 After XLA's CPU backend, which makes a constant column-major when all of its users are dots, and its GPU backend, which
-constrains the operands of a custom call. ONNX's MatMul has no word for a column-major right operand: it is written as
-Gemm with `transB` or, where its left operand has more than two dimensions, as Einsum.
+constrains the operands of a custom call. ONNX's MatMul has no word for a column-major operand: it is written as Gemm
+with `transA` or `transB` or, where its other operand is no matrix, as Einsum.
 
     calls = {"com.acme::Convolve": {"operands": ["{1,3,2,0}", "{0,1,3,2}"], "result": "{1,3,2,0}"}}
     load_backend("xla-cpu", options={"custom_calls": calls})
@@ -33,6 +33,7 @@ GEMM_NEEDS_NO_SUMMAND_SINCE = 11
 EINSUM_SINCE = 12
 _ONNX = ("", "ai.onnx")
 _ROWS = "abcdefgh"
+_TRANSPOSED = ("transA", "transB")
 _NUMBERS = frozenset([ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE])
 
 
@@ -64,38 +65,39 @@ class XlaCpu(Backend):
 
     def finish(self, model: ir.Model, place: str = "") -> bool:
         """Turn the constants, now that all else is decided: a constant costs nothing in any order."""
-        turned: dict[ir.Value, list[ir.Node]] = {}
+        turned: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
         for node in model.graph.all_nodes():
-            if _reads_column_major(node, place):
-                constant = node.inputs[1]
-                assert constant is not None
-                turned.setdefault(constant, []).append(node)
-        for constant, dots in turned.items():
+            for value in node.inputs:
+                if value is not None and value not in turned and _is_column_major(value, place):
+                    turned[value] = [(dot, side) for dot, side in value.uses()]
+        for constant, uses in turned.items():
             _turn(constant)
-            for dot in dots:
-                _read_turned(dot)
+            for dot, side in uses:
+                _read_turned(dot, side)
         return bool(turned)
 
 
-def _reads_column_major(node: ir.Node, place: str) -> bool:
-    """Whether `node` is a dot with a constant on its right that such dots alone read, all of them at `place`."""
-    constant = node.inputs[1] if len(node.inputs) > 1 else None
-    if constant is None or constant.const_value is None or rank_of(constant) != 2:
+def _is_column_major(value: ir.Value, place: str) -> bool:
+    """Whether this is a constant that dots alone read, all of them at `place`."""
+    if value.const_value is None or rank_of(value) != 2:
         return False
-    maker = constant.producer()
-    if constant.is_graph_input() or constant.is_graph_output() or (maker is not None and maker.op_type != "Constant"):
+    maker = value.producer()
+    if value.is_graph_input() or value.is_graph_output() or (maker is not None and maker.op_type != "Constant"):
         return False  # what is computed from constants stays computed
-    return all(n == 1 and user.inputs[0] is not constant and _is_dot(user, place) for user, n in constant.uses())
+    uses = value.uses()
+    return bool(uses) and all(_is_dot(node, side, place) for node, side in uses)
 
 
-def _is_dot(node: ir.Node, place: str) -> bool:
-    """Whether `node` contracts its right operand's first axis, and can be written with the operand transposed."""
+def _is_dot(node: ir.Node, side: int, place: str) -> bool:
+    """Whether `node` is a dot that reads this operand as it is, and that can be written with the operand transposed."""
     if place and node.metadata_props.get(PLACE_KEY) != place:
         return False
-    if node.domain not in _ONNX or node.op_type not in ("MatMul", "Gemm") or node.attributes.get_int("transB", 0) == 1:
+    if node.domain not in _ONNX or node.op_type not in ("MatMul", "Gemm") or side > 1:
+        return False
+    if node.attributes.get_int(_TRANSPOSED[side], 0) == 1:
         return False
     opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
-    rank, result = rank_of(node.inputs[0]), node.outputs[0]
+    rank, result = rank_of(node.inputs[1 - side]), node.outputs[0]
     if result.dtype not in _NUMBERS:
         return False
     return rank == 2 or (opset >= EINSUM_SINCE and 1 <= rank <= len(_ROWS))
@@ -113,22 +115,34 @@ def _turn(constant: ir.Value) -> None:
         maker.attributes.add(ir.AttrTensor("value", turned))
 
 
-def _read_turned(dot: ir.Node) -> None:
-    """Write the dot for a right operand that is turned, each in ONNX's own words."""
+def _read_turned(dot: ir.Node, side: int) -> None:
+    """Write the dot for an operand that is turned, each in ONNX's own words."""
     if dot.op_type == "Gemm":
-        dot.attributes.add(ir.AttrInt64("transB", 1))
+        dot.attributes.add(ir.AttrInt64(_TRANSPOSED[side], 1))
         return
-    graph, rank = dot.graph, rank_of(dot.inputs[0])
+    graph, rank = dot.graph, rank_of(dot.inputs[1 - side])
     assert graph is not None
     if rank == 2:
         dot.op_type = "Gemm"
-        dot.attributes.add(ir.AttrInt64("transB", 1))
+        dot.attributes.add(ir.AttrInt64(_TRANSPOSED[side], 1))
         if graph.opset_imports.get("", 1) < GEMM_NEEDS_NO_SUMMAND_SINCE:
             _add_zero(graph, dot)
         return
-    rows = _ROWS[: rank - 1]
     dot.op_type = "Einsum"
-    dot.attributes.add(ir.AttrString("equation", f"{rows}y,zy->{rows}z"))
+    dot.attributes.add(ir.AttrString("equation", _equation(rank, side)))
+
+
+def _equation(rank: int, side: int) -> str:
+    """The product of a turned matrix and the other operand, of `rank` dimensions; `y` is summed over.
+
+    >>> _equation(3, 1), _equation(3, 0), _equation(1, 0)
+    ('aby,zy->abz', 'yx,ayz->axz', 'yx,y->x')
+    """
+    if side == 1:
+        rows = _ROWS[: rank - 1]
+        return f"{rows}y,zy->{rows}z"
+    batch, column = _ROWS[: max(rank - 2, 0)], "z" if rank > 1 else ""
+    return f"yx,{batch}y{column}->{batch}x{column}"
 
 
 def _add_zero(graph: ir.Graph, dot: ir.Node) -> None:

@@ -53,14 +53,24 @@ def test_a_constant_that_another_operator_reads_too_stays() -> None:
     assert column_major(net) == [False, False]
 
 
-def left_operand(net: Net) -> None:
-    net.output(net.node("MatMul", net.weight(4, 4), net.input("x", (4, 2))))
-
-
-def both_operands(net: Net) -> None:
+def test_a_constant_may_be_on_the_left_or_on_both_sides() -> None:
+    net = Net()
     weight = net.weight(4, 4)
-    net.output(net.node("MatMul", net.node("MatMul", net.input("x", (4, 4)), net.weight(4, 4)), weight))
+    net.output(net.node("MatMul", net.weight(3, 4), net.input("x", (4, 2))))
+    net.output(net.node("MatMul", net.input("y", (4, 4)), weight))
     net.output(net.node("MatMul", weight, weight))
+    assert column_major(net) == [True, True, True]
+    model, _ = finished(net)
+    assert_same_numbers(net.model(), model)
+    assert [{a.name for a in node.attribute} for node in model.graph.node] == [
+        {"transA"},
+        {"transB"},
+        {"transA", "transB"},
+    ]
+
+
+def summand(net: Net) -> None:
+    net.output(net.node("Gemm", net.input("x", (2, 4)), net.input("y", (4, 5)), net.weight(2, 5)))
 
 
 def batch_of_matrices(net: Net) -> None:
@@ -78,8 +88,7 @@ def transposed_already(net: Net) -> None:
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (left_operand, [False]),
-        (both_operands, [True, False, False]),
+        (summand, [False]),
         (batch_of_matrices, [False]),
         (no_constant, [False]),
         (transposed_already, [False]),
@@ -117,6 +126,17 @@ def test_a_dot_of_a_column_major_constant_gives_the_same(
     # Before Einsum there is no word for other than two matrices.
     assert changed == ((5, 4) in shapes) == (opset >= 12 or len(left) == 2)
     assert model.graph.initializer[0].name == "weight_0"
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize("right", [(4, 3), (4,), (2, 4, 3), (2, 1, 4, 3)])
+def test_a_column_major_constant_on_the_left_gives_the_same(right: tuple[int, ...], opset: int) -> None:
+    net = Net(opset)
+    net.output(net.node("MatMul", net.weight(5, 4), net.input("x", right)))
+    model, changed = finished(net)
+    assert_same_numbers(net.model(), model)
+    assert changed == ((4, 5) in {tuple(constant.dims) for constant in model.graph.initializer})
+    assert changed == (opset >= 12 or len(right) == 2)
 
 
 def test_a_summand_of_zeros_takes_no_name_that_is_taken() -> None:
