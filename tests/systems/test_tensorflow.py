@@ -97,6 +97,16 @@ def test_the_host_fills_up_the_last_blocks_of_an_image_of_odd_size() -> None:
     np.testing.assert_allclose(found.transpose(TO_NCHW), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_the_host_makes_blocks_of_one_axis_of_an_image_of_one_channel() -> None:
+    """The rows of a block are all the channels that the convolution has then."""
+    net = Net()
+    value = net.transpose(net.input("x", (1, 21, 5, 1)), *TO_NCHW)
+    net.output(net.node("Conv", value, net.weight(6, 1, 7, 1), strides=[2, 1]))
+    legal, report = converted(net, input_layouts={"x": "any"})
+    assert report.boundary[0].layout == "NHWCh[tile:2]"
+    assert kernels(legal) == [(4, 1, 2, 6)]
+
+
 def test_the_input_may_be_fed_in_named_blocks() -> None:
     legal, report = converted(example(), input_layouts={"images": "NHWh[tile:2]w[tile:2]C"})
     assert report.after.transposes == 0

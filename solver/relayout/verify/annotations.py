@@ -67,6 +67,25 @@ def _is_part_and_whole(
     return known == {name.lower()} and all(name not in naming for naming in candidates)
 
 
+def _is_joined(
+    layout: Layout,
+    place: int,
+    known: set[str | None],
+    candidates: Sequence[AxisNames],
+    extents: Sequence[int | str | None],
+) -> bool:
+    """Whether a piece of an axis has the name of another one, of extent 1, with which the graph joins it: the rows of a
+    block are the channels where an image has one channel."""
+    if layout.outer(place) is None:
+        return False
+    units = {layout.names[i] for i in range(layout.rank) if extents[i] == 1}
+    return all(
+        name in units and all(naming[layout.names.index(name)] is None for naming in candidates)
+        for name in known
+        if name is not None
+    )
+
+
 def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator[Finding]:
     text = value.metadata_props[key]
     try:
@@ -97,6 +116,7 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         if (known := {naming[i] for naming in candidates} - {None})
         and name not in known
         and not _is_part_and_whole(layout, name, known, candidates)
+        and not _is_joined(layout, i, known, candidates, extents)
     ]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
