@@ -34,6 +34,8 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
                 to=shown(formulation.requirements.names, operand, made.target),
                 kind=_kind(formulation, made),
                 bytes=made.bytes,
+                passes=formulation.prices.passes(made.tensor, made.place, made.source, made.target),
+                padding=formulation.prices.padding(made.tensor, made.place, made.source, made.target),
                 producer=who(giver, made.producer.port),
                 required_by=tuple(_required_by(formulation, assignment, touch) for touch in made.wanted_by),
             )

@@ -251,7 +251,8 @@ def _use(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) 
 
 def _change(prices: Prices, scale: Scale, held: Held, place: str, source: int, target: int) -> int | None:
     cost = prices.conversion(held.tensor, place, held.formats[source], held.formats[target])
-    return None if cost is None else scale.price(cost, int(source != target))
+    count = prices.passes(held.tensor, place, held.formats[source], held.formats[target]) if cost is not None else 0
+    return None if cost is None else scale.price(cost, count)
 
 
 def _carry(prices: Prices, scale: Scale, held: Held, source: str, target: str, format_: int) -> int:
@@ -282,15 +283,17 @@ def _scale(requirements: Requirements, prices: Prices, held: Sequence[Held], obj
     most_conversions, asides = 0, sum(any(a.moves for a in c.alternatives) for c in requirements.choices)
     for h in held:
         known, places = h.formats, h.places
+        count = 1
         if h.uniform is not None:
             own = [h.uniform]
         else:
             pairs = [(p, f, g) for p in places for f, g in permutations(known, 2)]
             priced = [prices.conversion(h.tensor, p, f, g) for p, f, g in pairs]
+            count = max((prices.passes(h.tensor, p, f, g) for p, f, g in pairs), default=1)
             own = [0, *(price for price in priced if price is not None)]
         crossings = [prices.crossing(h.tensor, f, p, q) for f in known for p in places for q in places if p != q]
         copies = min(len(known) - 1, len(h.readers)) * len(places) + len(places) - 1
         charges.update(own, crossings)
         most_bytes += copies * max(own) + (len(places) - 1) * len(known) * max(crossings, default=0)
-        most_conversions += copies
+        most_conversions += copies * count
     return Scale.of(objective, charges, (most_bytes, most_conversions, len(requirements.choices)), asides)

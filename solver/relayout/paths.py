@@ -2,20 +2,22 @@
 
 A tensor as a model holds it has **dimensions**, each a group of atoms of its axes, outermost first; a unit dimension is
 the empty group, for a unit axis has no place. Regrouping moves nothing; a transpose moves whole groups; padding and
-cropping work on a dimension that is one whole axis.
+cropping work on a dimension that is one whole axis, or the outer piece of one. Tiles that do not nest (of 2 and of 3)
+take two transposes: the axis is put together by the one and taken apart by the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any
 
 from relayout.errors import InternalError
 from relayout.memory_format import Atom, Extent, Order, atom_extent, normal_form, source_order
 
-__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "one_each", "path", "steps_of"]
+__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "one_each", "passes", "path", "steps_of", "turns"]
 
 Dims = tuple[Order, ...]
 
@@ -65,8 +67,22 @@ def cuts_nest(source: Order, target: Order) -> bool:
 def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
     """The stages from `source` to `target`, which hold the same axes.
 
-    At most one of them is a transpose, unless an axis is padded or cropped where neither end has it in one piece.
+    At most one of them is a transpose, unless an axis is padded, cropped or cut otherwise and neither end has it in one
+    piece.
     """
+    stages = _way(source, target, extents)
+    if not all(isinstance(extent, int) for extent in extents):
+        return stages  # a Reshape that reads its extents off the tensor does one thing at a time
+    found: list[Stage] = []
+    for stage in stages:
+        if stage.kind == "regroup" and found and found[-1].kind == "regroup":
+            found.pop()
+        if stage.kind != "regroup" or stage.dims != (found[-1].dims if found else source):
+            found.append(stage)
+    return found
+
+
+def _way(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
     before, after = _reaches(source, extents), _reaches(target, extents)
     if before == after:
         return _rearrange(source, target, extents)
@@ -74,14 +90,44 @@ def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
     shrink = {axis: reach for axis, reach in before.items() if after.get(axis) != reach}
     plain = one_each(source_order(len(extents)))
     if grow and shrink:
-        return [*path(source, plain, extents), *path(plain, target, extents)]
+        return [*_way(source, plain, extents), *_way(plain, target, extents)]
     start, end = (source, target) if grow else (target, source)
     # Padded last and cropped first, a tensor is moved while it is small.
-    small = _shrunk(end, grow or shrink) or _with_whole(start, grow or shrink, extents) or plain
+    small = _shrunk(end, grow or shrink) or _with_outer(start, grow or shrink, extents) or plain
     large = tuple(tuple(_reaching(atom, grow or shrink) for atom in group) for group in small)
     if grow:
-        return [*path(source, small, extents), *_padding("pad", small, large, extents), *path(large, target, extents)]
-    return [*path(end, large, extents), *_padding("crop", large, small, extents), *path(small, start, extents)]
+        return [*_way(source, small, extents), *_padding("pad", small, large, extents), *_way(large, target, extents)]
+    return [*_way(end, large, extents), *_padding("crop", large, small, extents), *_way(small, start, extents)]
+
+
+@lru_cache(maxsize=4096)
+def turns(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[Order, ...]:
+    """The format that each transpose between two formats leads to: two where tiles do not nest."""
+    stages = path(one_each(source), one_each(target), extents)
+    return tuple([_flat(stage.dims, extents) for stage in stages if stage.kind == "transpose"])
+
+
+@lru_cache(maxsize=4096)
+def passes(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[Order, ...]:
+    """The formats in which a tensor lies from `source` to `target`, both included: what lies between is after one
+    transpose, cropped, and before the next, not yet padded.
+
+    >>> passes((Atom(0, 2), Atom(1), Atom(0, 1, 2)), (Atom(0, 3), Atom(1), Atom(0, 1, 3)), (12, 5))[1:-1]
+    ((Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=1, outer=0)),)
+    """
+    between: list[Order] = []
+    reached: Dims | None = None
+    is_padded = False
+    for stage in path(one_each(source), one_each(target), extents):
+        if stage.kind == "transpose":
+            if reached is not None:
+                between.append(_flat(reached, extents))
+            reached, is_padded = stage.dims, False
+        elif stage.kind == "pad":
+            is_padded = True
+        elif reached is not None and not is_padded:
+            reached = stage.dims
+    return (source, *between, target)
 
 
 def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[dict[str, Any]]:
@@ -112,8 +158,7 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
         return [Stage("regroup", target)]
     if sorted(groups) != sorted(wanted):
         if not cuts_nest(tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))):
-            # Pieces that lie side by side may be taken together first.
-            return _by_larger_pieces(source, target, extents)
+            return _by_other_pieces(source, target, extents)
         fine_source, fine_target = _common_groups(source, target, extents)
         if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
             raise InternalError(f"{source} and {target} are not the same axes")
@@ -140,13 +185,19 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
     return [turned] if tuple(reached) == target else [turned, Stage("regroup", target)]
 
 
-def _by_larger_pieces(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+def _by_other_pieces(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    """The way where one cuts through the pieces of the other: by larger pieces, where these lie side by side, or else
+    by whole axes."""
     start, end = one_each(_flat(source, extents)), one_each(_flat(target, extents))
+    ends = [(start, end)]
     if not cuts_nest(_flat(source, extents), _flat(target, extents)):
-        raise InternalError(f"{source} and {target} cut an axis in ways that do not go together")
+        reaches = _reaches(source, extents)
+        known = [axis for axis, extent in enumerate(extents) if extent != 1]
+        whole = one_each(tuple(Atom(axis, 1, reaches.get(axis, 0)) for axis in known))
+        ends = [(start, whole), (whole, end)]
     return [
         *([Stage("regroup", start)] if start != source else []),
-        *_rearrange(start, end, extents),
+        *chain.from_iterable(_rearrange(one, other, extents) for one, other in ends),
         *([Stage("regroup", target)] if end != target else []),
     ]
 
@@ -182,16 +233,18 @@ def _shrunk(dims: Dims, axes: dict[int, int]) -> Dims | None:
     return tuple((Atom(group[0].axis),) if group and group[0].axis in axes else group for group in dims)
 
 
-def _with_whole(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:
-    """The same memory with each of `axes` as one dimension; None where one is in pieces."""
-    if all((Atom(axis),) in dims for axis in axes):
-        return dims
+def _with_outer(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:
+    """The same memory with each of `axes`, or its outer piece, as one dimension; None where no such piece reaches as
+    far as `axes` say."""
     loose = one_each(_flat(dims, extents))
-    return loose if all((Atom(axis),) in loose for axis in axes) else None
+    ends = [atom for (atom,) in loose if atom.axis in axes and not atom.outer]
+    if len(ends) < len(axes) or any(axes[atom.axis] % atom.inner for atom in ends):
+        return None
+    return dims if all((atom,) in dims for atom in ends) else loose
 
 
 def _reaching(atom: Atom, axes: dict[int, int]) -> Atom:
-    return Atom(atom.axis, 1, axes[atom.axis]) if atom.is_whole and atom.axis in axes else atom
+    return Atom(atom.axis, atom.inner, axes[atom.axis]) if not atom.outer and atom.axis in axes else atom
 
 
 def _padding(kind: str, source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:

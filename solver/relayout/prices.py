@@ -1,20 +1,21 @@
 """What it costs to make one format of a tensor from another, and to bring it from one device to another: in bytes.
 
-A conversion reads the tensor as it is and writes it as it shall be, zeros included where a format pads. A backend may
-price its own conversions otherwise. Which device a conversion runs on, if there are several, is said by its place.
+A conversion reads the tensor as it is and writes it as it shall be, zeros included where a format pads; where tiles do
+not nest it does so twice. A backend may price its own conversions otherwise. Which device a conversion runs on, if
+there are several, is said by its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
+from itertools import pairwise
 
 import onnx_ir as ir
 
 from relayout.backend import Backend, TensorType, element_size
 from relayout.layout import Layout
-from relayout.memory_format import Order, atom_extent, is_padded, with_units
-from relayout.paths import cuts_nest, one_each, path
+from relayout.memory_format import Order, atom_extent, with_units
+from relayout.paths import passes, turns
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
 from relayout.strangers import conversion_cost_of, conversion_of
@@ -57,12 +58,22 @@ class Prices:
             return self._ends(tensor, source, target)
         return self._traffic(tensor, source, target)
 
+    def passes(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
+        """How often a conversion at a place reads and writes the tensor."""
+        if source == target or self.is_written_by_backend(tensor, place, source, target):
+            return int(source != target)
+        return max(1, len(turns(source, target, tensor.extents)))
+
+    def padding(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
+        """What of the traffic of a conversion at a place is not that of its Transposes: zeros, written or left out."""
+        if self.is_written_by_backend(tensor, place, source, target):
+            return 0
+        return self._traffic(tensor, source, target) - self._turned(tensor, source, target)
+
     def conversion(self, tensor: Tensor, place: str, source: Order, target: Order) -> int | None:
         """What making `target` from `source` costs at a place; None: it cannot be made."""
         if source == target:
             return 0
-        if not cuts_nest(source, target):
-            return None  # no one Transpose moves pieces that the other format cuts through
         if place not in self._own:
             return self._traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
         return self._answer(tensor, place, source, target)[0]
@@ -84,38 +95,54 @@ class Prices:
     def _ask(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> tuple[int | None, bool]:
         """What the backend says that it costs, or else the traffic, None where neither it nor a Reshape writes it; and
         whether the backend writes it."""
+        question = self._question(tensor, source, target)
+        # Without a layout's name there is no telling the backend's operator what to make.
+        own = conversion_of(backend, *question) if question is not None and not _is_nameless(question) else None
+        if own is not None and own.rewrite is not None:
+            cost = self._stated(backend, tensor, source, target)
+            return self._ends(tensor, source, target) if cost is None else cost, True
+        if not _can_be_written(tensor, source, target):
+            return None, False
+        each = list(pairwise(passes(source, target, tensor.extents)))
+        costs = [self._stated(backend, tensor, one, other) for one, other in each]
+        if None in costs:
+            return self._traffic(tensor, source, target), False
+        return sum(cost or 0 for cost in costs), False
+
+    def _stated(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> int | None:
+        """What the backend says that one pass costs; None: its traffic."""
+        question = self._question(tensor, source, target)
+        if question is None:
+            return None
+        own = conversion_of(backend, *question) if not _is_nameless(question) else None
+        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
+
+    def _question(self, tensor: Tensor, source: Order, target: Order) -> tuple[TensorType, Layout, Layout] | None:
+        """A conversion as backends are asked for it."""
         operand = self._operands[tensor.root]
         if operand is None or not tensor.extents:
-            return self._traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None, False
+            return None
         whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
         lies = TensorType(element_size(tensor.root), tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
-        named = [self._names.layout(operand, order, padded=True) for order in whole]
-        given, wanted = [n or Layout.any(len(order)) for n, order in zip(named, whole, strict=True)]
-        # Without a layout's name there is no telling the backend's operator what to make.
-        own = conversion_of(backend, lies, given, wanted) if all(named) else None
-        writes_itself = own is not None and own.rewrite is not None
-        if not writes_itself and not _can_be_written(tensor, source, target):
-            return None, False
-        cost = own.cost if own is not None else None
-        if cost is None:
-            cost = conversion_cost_of(backend, lies, given, wanted)
-        if cost is None:
-            cost = (self._ends if writes_itself else self._traffic)(tensor, source, target)
-        return cost, writes_itself
+        given, wanted = [self._names.layout(operand, o, padded=True) or Layout.any(len(o)) for o in whole]
+        return lies, given, wanted
 
     def _ends(self, tensor: Tensor, source: Order, target: Order) -> int:
         """The tensor as it is and as it shall be."""
         return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
 
     def _traffic(self, tensor: Tensor, source: Order, target: Order) -> int:
-        """The same, or what Transposes read and write where that is more: zeros may have to be there before they are
-        moved, or taken off after."""
-        least = self._ends(tensor, source, target)
-        if not (is_padded(source, tensor.extents) or is_padded(target, tensor.extents)):
-            return least
-        stages = path(one_each(source), one_each(target), tensor.extents)
-        laid = [tuple(chain.from_iterable(stage.dims)) for stage in stages if stage.kind == "transpose"]
-        return max(least, sum(2 * self.bytes_of(tensor, order) for order in laid))
+        """The same, or what Transposes read and write where that is more: there may be two of them, and zeros may have
+        to be there before they are moved, or taken off after."""
+        return max(self._ends(tensor, source, target), self._turned(tensor, source, target))
+
+    def _turned(self, tensor: Tensor, source: Order, target: Order) -> int:
+        """What the Transposes of a conversion read and write."""
+        return sum(2 * self.bytes_of(tensor, order) for order in turns(source, target, tensor.extents))
+
+
+def _is_nameless(question: tuple[TensorType, Layout, Layout]) -> bool:
+    return any(layout.is_any for layout in question[1:])
 
 
 def _prices_itself(backend: Backend) -> bool:

@@ -149,7 +149,8 @@ def _conversions(report: Report) -> Table:
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
     for conversion in running:
         readers = ", ".join(f"{by.node}:{by.operand} {by.layout}".rstrip() for by in conversion.required_by)
-        cells = (conversion.value, conversion.from_, conversion.to, conversion.kind, _megabytes(conversion.bytes))
+        kind = conversion.kind if conversion.passes == 1 else f"{conversion.passes} {conversion.kind}s"
+        cells = (conversion.value, conversion.from_, conversion.to, kind, _megabytes(conversion.bytes))
         table.add_row(*(Text(cell) for cell in (*cells, readers)))
     folded = len(report.conversions) - len(running)
     if folded:

@@ -119,8 +119,9 @@ class Conversion(_Record):
     """One change of a value's format in the legal model, with who made the value and who requires the change.
 
     `kind` is how: a `transpose`, with Reshapes and a Pad where the format asks for them; a `pad` that fills up or crops
-    and moves nothing else; the backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. The totals
-    count the bytes of transposes only.
+    and moves nothing else; the backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. `passes`
+    is how many Transposes it takes, two where tiles do not nest. The totals count the bytes of transposes only:
+    `padding` is what of `bytes` others move, who fill up with zeros or leave them out.
     Where the report explains, `saved` is what is saved where nobody in `required_by` asks for the change, and `reasons`
     are the single requirements behind it, those that save most first.
     """
@@ -130,6 +131,8 @@ class Conversion(_Record):
     to: str
     kind: ConversionKind
     bytes: int = Field(ge=0)
+    passes: int = Field(1, ge=1)
+    padding: int = Field(0, ge=0)
     producer: str | None = None
     required_by: tuple[RequiredBy, ...] = ()
     saved: Saving | None = None

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayout.errors import InternalError
 from relayout.memory_format import Atom, Order, View, atom_extent, normal_form, order_of, source_order
-from relayout.paths import cuts_nest, one_each, path
+from relayout.paths import cuts_nest, one_each, passes, path
 from relayout.rules.reading import Reading
 from relayout.rules.relabels import blocks, factor
 
@@ -191,11 +190,12 @@ def test_a_format_cut_by_pieces_of_pieces_is_converted_by_what_they_are_part_of(
     assert stages[-1].dims == halves
 
 
-def test_pieces_that_another_format_cuts_through_cannot_be_moved_by_one_transpose() -> None:
+def test_pieces_that_another_format_cuts_through_are_moved_by_two_transposes() -> None:
     thirds = (Atom(0, 1, 4), Atom(0, 4))
     halves = (Atom(0, 1, 6), Atom(0, 6))
     assert not cuts_nest(thirds, halves)
     assert cuts_nest(thirds, (Atom(0, 1, 2), Atom(0, 2)))
     assert cuts_nest(thirds, (Atom(0),))
-    with pytest.raises(InternalError, match="do not go together"):
-        path(one_each(thirds), one_each(halves), (12,))
+    stages = path(one_each(thirds), one_each(halves), (12,))
+    assert [stage.kind for stage in stages] == ["transpose", "regroup", "transpose"]
+    assert passes(thirds, halves, (12,)) == (thirds, (Atom(0),), halves)

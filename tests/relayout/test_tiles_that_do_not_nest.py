@@ -1,0 +1,146 @@
+"""Tiles of two and of three cut through each other: a tensor gets from one to the other by way of whole channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net, assert_same_numbers
+from outcomes import checked, operators
+
+import relayout
+from relayout import Backend, Implementation, Layout, Report
+from relayout.model_io import read_model
+from relayout.rendering import render_text
+from relayout.verify import check_report
+
+
+class Tiles(Backend):
+    """Each convolution takes blocks of as many channels as its name ends with, filled up with zeros."""
+
+    name = "tiles"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        if node.op_type != "Conv" or node.domain:
+            return super().implementations(node)
+        ways = []
+        for place, tile in enumerate(str(node.name).split("_")[1:]):
+            data = Layout.from_tvm(f"NCHW{tile}c")
+            others = [Layout.parse("OIHW"), Layout.any(1)][: len(node.inputs) - 1]
+            ways.append(Implementation((data, *others), (data,), cost=place * 5000, pads=True))
+        return ways
+
+
+class Slow(Tiles):
+    """The same, where a pass costs three times its bytes."""
+
+    name = "slow"
+
+    def conversion_cost(self, tensor: relayout.TensorType, source: Layout, target: Layout) -> int:
+        return 6 * tensor.element_size * int(np.prod(tensor.shape))
+
+
+def neighbours(channels: int, *tiles: str, shape: tuple[int | str, ...] = (2, 6, 5)) -> onnx.ModelProto:
+    net = Net()
+    value = net.input("x", (shape[0], channels, *shape[1:]))
+    for _ in tiles:
+        value = net.conv(value, channels, channels)
+    net.output(value)
+    model = net.model()
+    convolutions = [node for node in model.graph.node if node.op_type == "Conv"]
+    for node, tile in zip(convolutions, tiles, strict=True):
+        node.name = f"conv_{tile}"
+    return model
+
+
+def converted(model: onnx.ModelProto, backend: type[Backend] = Tiles, **options: str) -> tuple[onnx.ModelProto, Report]:
+    legal, report = checked(model, backend, **options)
+    assert_same_numbers(model, legal)
+    assert list(check_report(report, read_model(legal), read_model(model))) == []
+    again, second = relayout.legalize(legal, backend, **options)
+    assert (second.after, operators(again)) == (report.after, operators(legal)), "what is legal stays as it is"
+    return legal, report
+
+
+@pytest.mark.parametrize("objective", ["bytes", "transposes"])
+@pytest.mark.parametrize(("channels", "one", "other"), [(6, "2", "3"), (12, "3", "2"), (12, "4", "6"), (36, "4", "9")])
+def test_neighbours_whose_tiles_do_not_nest_are_converted_in_two_passes(
+    channels: int, one: str, other: str, objective: str
+) -> None:
+    legal, report = converted(neighbours(channels, one, other), objective=objective)
+    size = 2 * channels * 6 * 5 * 4
+    listed = [(each.from_, each.to, each.passes, each.bytes, each.padding) for each in report.conversions]
+    tiles = [f"NCHWc[tile:{tile}]" for tile in (one, other)]
+    assert listed == [
+        ("NCHW", tiles[0], 1, 2 * size, 0),
+        (tiles[0], tiles[1], 2, 4 * size, 0),
+        (tiles[1], "NCHW", 1, 2 * size, 0),
+    ]
+    assert (report.after.transposes, report.after.bytes) == (4, 8 * size)
+    if objective == "bytes":
+        assert report.cost == 8 * size
+    between = operators(legal)[operators(legal).index("relayout::Conv") + 1 :]
+    assert between[:5] == ["Reshape", "Transpose", "Reshape", "Transpose", "Reshape"]
+
+
+@pytest.mark.parametrize(
+    ("channels", "one", "other", "reaches"),
+    [
+        (5, "2", "3", (6, 6)),  # to the same length, in other tiles
+        (10, "4", "8", (12, 16)),
+        (7, "4", "3", (8, 9)),
+    ],
+)
+def test_padded_tiles_too(channels: int, one: str, other: str, reaches: tuple[int, int]) -> None:
+    _, report = converted(neighbours(channels, one, other))
+    first, second = (2 * length * 6 * 5 * 4 for length in reaches)
+    middle = report.conversions[1]
+    assert (middle.passes, middle.bytes, middle.padding) == (2, 2 * first + 2 * second, 0)
+    assert report.after.transposes == 4
+
+
+@pytest.mark.parametrize(("one", "other"), [("2", "4"), ("4", "2")])
+def test_whole_tiles_that_fill_up_larger_ones_take_one_pass(one: str, other: str) -> None:
+    _, report = converted(neighbours(10, one, other))
+    assert [each.passes for each in report.conversions] == [1, 1, 1]
+    assert report.after.transposes == 3
+
+
+def test_both_passes_are_weighed_against_an_implementation_that_needs_none() -> None:
+    """The second way of the second convolution costs 5000: less than two passes, and more than one would."""
+    small = 2 * 6 * 6 * 5 * 4
+    assert 2 * small < 5000 < 4 * small
+    _, report = converted(neighbours(6, "2", "3_2"))
+    assert [each.to for each in report.conversions] == ["NCHWc[tile:2]", "NCHW"]
+    assert report.cost == 4 * small + 5000
+
+
+def test_a_backend_prices_each_pass() -> None:
+    _, report = converted(neighbours(6, "2", "3"), Slow)
+    assert report.cost == 4 * 6 * 2 * 6 * 6 * 5 * 4
+
+
+def test_whole_axes_may_be_of_unknown_length() -> None:
+    _, report = converted(neighbours(6, "2", "3", shape=("N", 6, 5)))
+    assert report.after.transposes == 4
+    _, report = converted(neighbours(6, "2", "3", shape=(2, "H", 5)))
+    assert report.after.transposes == 4
+
+
+def test_convert_layout_may_be_told_so_for_two_operators() -> None:
+    net = Net()
+    value = net.conv(net.input("x", (1, 12, 6, 6)), 12, 12)
+    net.output(net.node("MaxPool", value, kernel_shape=[2, 2]))
+    desired = {"Conv": ["NCHW4c", "OIHW4i4o"], "MaxPool": ["NCHW6c"]}
+    model = net.model()
+    legal, report = checked(model, "convert-layout", desired_layouts=desired)
+    assert_same_numbers(model, legal)
+    assert [each.passes for each in report.conversions] == [1, 2, 1]
+
+
+def test_the_table_says_how_many_transposes_it_takes() -> None:
+    _, report = converted(neighbours(6, "2", "3"))
+    assert "2 transposes" in render_text(report)
