@@ -17,12 +17,14 @@ __all__ = ["format_in", "orders_of", "shown"]
 def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
     """The orders, of all axes, in which one of the ports has a format that is considered, the source's first."""
     yield source_order(len(ports[0].operand.view.axes))
+    shapes = {port.operand.view.extents for port in ports}
+    pads = all(port.is_result for port in ports)
     for port in ports:
         view = port.operand.view
         for format_ in spaces.formats[port.operand.tensor]:
             own = view.from_root(format_)
-            # A caller can cut what he feeds; what he gets has the axes that he knows.
-            if own is not None and len(ports) == 1 and port.is_result and is_cut(own, view.extents, pads=True):
+            # What is tied is cut alike, which takes axes of the same lengths.
+            if own is not None and len(shapes) == 1 and is_cut(own, view.extents, pads=pads):
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
                 # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from relayout.choices import NodeChoice
 from relayout.formulation import Formulation, Made, Touch
-from relayout.memory_format import Order, source_order
+from relayout.memory_format import Extent, Order, source_order
 from relayout.names import Names
-from relayout.paths import dims_shape, one_each, path, steps_of
+from relayout.paths import Dims, dims_shape, one_each, path, steps_of
 from relayout.report import BoundaryValue, Conversion, ConversionKind, Crossing, RequiredBy
 from relayout.rules import extents_of
 from relayout.views import Operand
@@ -98,27 +98,33 @@ def boundary_of(graph: ir.Graph, formulation: Formulation, assignment: Sequence[
                     side=side,
                     wanted=requirements.boundary.wishes.get(key),
                     tied_to=requirements.boundary.ties.get(key, ()),
-                    **_laid(value, requirements.tensors.operands.get(value), order, requirements.names),
+                    **_laid(value, side, requirements.tensors.operands.get(value), order, requirements.names),
                 )
             )
     return tuple(found)
 
 
-def _laid(value: ir.Value, operand: Operand | None, order: Order | None, names: Names) -> dict[str, Any]:
+def _laid(
+    value: ir.Value, side: str, operand: Operand | None, order: Order | None, names: Names
+) -> dict[str, Any]:
     extents = extents_of(value)
     if operand is None or order is None or order == source_order(len(order)):
         return {"shape": extents, "layout": names.of(operand) if operand is not None else None}
     if extents is not None and any(not atom.is_whole for atom in order):
-        dims = one_each(order)
-        steps = steps_of(one_each(source_order(len(extents))), dims, extents)
+        natural, dims = one_each(source_order(len(extents))), one_each(order)
         return {
             "shape": tuple(dims_shape(dims, extents)),
-            "transform": tuple(_in_numbers(step) for step in steps),
+            "transform": _steps(natural, dims, extents),
+            "back": _steps(dims, natural, extents) if side == "output" else (),
             "layout": str(names.layout(operand, order) or "") or None,
         }
     axes = tuple(atom.axis for atom in order)
     shape = tuple(extents[axis] for axis in axes) if extents is not None else None
     return {"shape": shape, "order": axes, "layout": names.in_order(operand, order)}
+
+
+def _steps(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[dict[str, Any], ...]:
+    return tuple(_in_numbers(step) for step in steps_of(source, target, extents))
 
 
 def _in_numbers(step: Mapping[str, Any]) -> dict[str, Any]:

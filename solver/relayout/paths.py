@@ -90,7 +90,8 @@ def _way(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
     shrink = {axis: reach for axis, reach in before.items() if after.get(axis) != reach}
     plain = one_each(source_order(len(extents)))
     if grow and shrink:
-        return [*_way(source, plain, extents), *_way(plain, target, extents)]
+        between = _shrunk(source, shrink) or _shrunk(target, grow) or plain
+        return [*_way(source, between, extents), *_way(between, target, extents)]
     start, end = (source, target) if grow else (target, source)
     # Padded last and cropped first, a tensor is moved while it is small.
     small = _shrunk(end, grow or shrink) or _with_outer(start, grow or shrink, extents) or plain
@@ -230,7 +231,10 @@ def _shrunk(dims: Dims, axes: dict[int, int]) -> Dims | None:
     """The same dimensions without the padding of `axes`; None where one is in pieces, or in a dimension with others."""
     if any((Atom(axis, 1, reach),) not in dims for axis, reach in axes.items()):
         return None
-    return tuple((Atom(group[0].axis),) if group and group[0].axis in axes else group for group in dims)
+    # A tile for all of an axis has an outer piece of extent 1 beside it.
+    units = {(Atom(axis, reach, reach),) for axis, reach in axes.items()}
+    bare = tuple(() if group in units else group for group in dims)
+    return tuple((Atom(group[0].axis),) if group and group[0].axis in axes else group for group in bare)
 
 
 def _with_outer(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:

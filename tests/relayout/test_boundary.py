@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
 from onnx import TensorProto
@@ -15,6 +16,7 @@ from onnx import TensorProto
 import relayout
 from relayout.errors import UsageError
 from relayout.report import BoundaryValue, Report
+from relayout.tensors import apply_step
 
 
 def recurrent() -> onnx.ModelProto:
@@ -54,8 +56,16 @@ def shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
 
 def fed(report: Report, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the report says to feed."""
-    orders = {value.name: value.order for value in report.boundary if value.side == "input"}
-    return {name: array if orders[name] is None else array.transpose(orders[name]) for name, array in feeds.items()}
+    return {v.name: as_laid(v, feeds[v.name]) for v in report.boundary if v.side == "input"}
+
+
+def as_laid(value: BoundaryValue, array: np.ndarray) -> np.ndarray:
+    """The source's value as the report says that it lies."""
+    if value.order is not None:
+        return array.transpose(value.order)
+    for step in value.transform:
+        array = apply_step(array, step)
+    return np.ascontiguousarray(array)
 
 
 def assert_report_says_how_to_run(model: onnx.ModelProto, legal: onnx.ModelProto, report: Report) -> None:
@@ -65,9 +75,12 @@ def assert_report_says_how_to_run(model: onnx.ModelProto, legal: onnx.ModelProto
     for value, expected, array in zip(
         [value for value in report.boundary if value.side == "output"], run(model, feeds), given, strict=True
     ):
-        as_read = expected if value.order is None else expected.transpose(value.order)
         assert list(value.shape or ()) == list(array.shape)
-        np.testing.assert_allclose(as_read, array, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(as_laid(value, expected), array, rtol=1e-4, atol=1e-4)
+        for step in value.back:
+            array = apply_step(array, step)
+        if value.back:
+            np.testing.assert_allclose(expected, array, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +102,76 @@ def test_the_report_says_what_to_feed_and_how_to_read(backend: str, options: dic
     model = recurrent()
     legal, report = relayout.legalize(model, backend, **options)
     assert {value.name: list(value.shape or ()) for value in report.boundary} == shapes(legal)
+    assert_report_says_how_to_run(model, legal, report)
+
+
+def in_blocks(channels: int = 8, batch: int | str = 2) -> onnx.ModelProto:
+    """Two convolutions; the first one's result is read outside too."""
+    net = Net()
+    first = net.conv(net.input("x", [batch, channels, 6, 5]), channels, channels)
+    return named(net, {"y": net.conv(net.node("Relu", first), channels, channels), "seen": net.node("Neg", first)})
+
+
+PACKED = {"desired_layouts": {"Conv": ["NCHW4c", "OIHW4i4o"]}}
+
+
+@pytest.mark.parametrize("batch", [2, "N"])
+@pytest.mark.parametrize(
+    ("options", "conversions", "cut"),
+    [
+        ({}, 3, []),
+        ({"output_layouts": {"y": "any"}}, 2, ["y"]),
+        ({"output_layouts": {"y": "any", "seen": "any"}}, 1, ["y", "seen"]),
+        ({"input_layouts": {"x": "any"}, "output_layouts": {"y": "any", "seen": "any"}}, 0, ["x", "y", "seen"]),
+        ({"input_layouts": {"x": "any"}, "output_layouts": {"y": "NCHW4c", "seen": "NHWC"}}, 1, ["x", "y"]),
+        ({"input_layouts": {"x,y": "any"}}, 1, ["x", "y"]),
+        ({"output_layouts": {"seen,y,x": "any"}}, 0, ["x", "y", "seen"]),
+    ],
+    ids=str,
+)
+def test_what_is_left_to_the_solver_may_lie_in_blocks(
+    options: dict[str, Any], conversions: int, cut: list[str], batch: int | str
+) -> None:
+    model = in_blocks(batch=batch)
+    legal, report = relayout.legalize(model, "convert-layout", check=True, **PACKED, **options)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert len(report.conversions) == conversions
+    assert [value.name for value in report.boundary if value.transform] == cut
+    assert all(value.layout == "NCHWc[tile:4]" for value in report.boundary if value.transform)
+    assert [value.name for value in report.boundary if value.back] == [name for name in cut if name != "x"]
+    if batch == 2:
+        assert_report_says_how_to_run(model, legal, report)
+    _, second = relayout.legalize(legal, "convert-layout", **PACKED)
+    assert second.after == report.after, "what is legal stays as it is"
+
+
+def test_outputs_of_other_lengths_are_tied_by_whole_axes() -> None:
+    net = Net()
+    first = net.conv(net.input("x", [2, 8, 6, 5]), 8, 8)
+    model = named(net, {"y": net.conv(first, 8, 16), "z": net.node("Relu", first)})
+    _, report = relayout.legalize(model, "convert-layout", output_layouts={"y,z": "any"}, **PACKED)
+    assert [value.transform for value in report.boundary] == [(), (), ()]
+
+
+def test_an_output_is_not_left_with_zeros_that_fill_up_a_block() -> None:
+    class Eights(relayout.Backend):
+        """Blocks of eight channels, filled up."""
+
+        def implementations(self, node: ir.Node) -> Sequence[relayout.Implementation]:
+            if node.op_type != "Conv" or node.domain:
+                return super().implementations(node)
+            data = relayout.Layout.from_tvm("NCHW8c")
+            return [relayout.Implementation((data, *["*"] * (len(node.inputs) - 1)), (data,), pads=True)]
+
+    net = Net()
+    net.output(net.conv(net.input("x", [2, 5, 6, 5]), 5, 5))
+    model = net.model()
+    name = model.graph.output[0].name
+    legal, report = relayout.legalize(
+        model, Eights, input_layouts={"x": "any"}, output_layouts={name: "any"}, check=True
+    )
+    assert [bool(value.transform) for value in report.boundary] == [True, False]
     assert_report_says_how_to_run(model, legal, report)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 
-from relayout.memory_format import Atom
-from relayout.paths import Dims, dims_shape, path
+from relayout.memory_format import Atom, Order, normal_form
+from relayout.paths import Dims, dims_shape, one_each, passes, path, steps_of
+from relayout.tensors import apply_step
 
 UNIT, ROWS, HEADS, PLACES, BOTH = (), (Atom(1),), (Atom(2, 64),), (Atom(2, 1, 64),), (Atom(2),)
 
@@ -42,3 +46,34 @@ def test_what_is_padded_is_moved_before_it_grows_and_after_it_has_shrunk() -> No
     shown = [(stage.kind, dims_shape(stage.dims, extents)) for stage in there]
     assert shown == [("transpose", [2, 6, 8]), ("regroup", [2, 1, 6, 8]), ("pad", [2, 1, 6, 16])]
     assert [s.kind for s in back] == ["crop", "transpose", "regroup"]
+
+
+def test_any_two_tilings_lead_to_each_other_with_every_number_in_its_place() -> None:
+    """Against NumPy: zeros filled up, cut into a tile, and turned, each way from the same numbers."""
+    draw = random.Random(7)
+    for _ in range(300):
+        extents = draw.choice([1, 2]), draw.randint(2, 13), draw.choice([1, 3])
+        numbers = np.arange(1, 1 + np.prod(extents)).reshape(extents)
+        (source, laid), (target, wanted) = tiled(draw, extents, numbers), tiled(draw, extents, numbers)
+        for step in steps_of(one_each(source), one_each(target), extents):
+            laid = apply_step(laid, step)
+        np.testing.assert_array_equal(laid, wanted, err_msg=f"{source} to {target} of {extents}")
+        between = passes(source, target, extents)
+        turns = sum(stage.kind == "transpose" for stage in path(one_each(source), one_each(target), extents))
+        assert len(between) == max(turns, 1) + 1
+        assert turns <= 2
+
+
+def tiled(draw: random.Random, extents: tuple[int, ...], numbers: np.ndarray) -> tuple[Order, np.ndarray]:
+    """A format with tiles of the middle axis, and the numbers in it: its pieces of extent 1 are left out."""
+    batch, channels, rows = extents
+    tile = draw.randint(1, 9)
+    reach = -(-channels // tile) * tile
+    atoms = [Atom(0), Atom(1, tile, reach if reach > channels else 0), Atom(1, 1, tile), Atom(2)]
+    lengths = [batch, reach // tile, tile, rows]
+    perm = [place for place in draw.sample(range(4), 4) if lengths[place] > 1]
+    filled = np.pad(numbers, [(0, 0), (0, reach - channels), (0, 0)]).reshape(lengths)
+    order = normal_form(tuple(atoms[place] for place in perm), extents)
+    units = [place for place in range(4) if lengths[place] == 1]
+    laid = filled.transpose(*units, *perm)
+    return order, laid.reshape([int(n) for n in dims_shape(one_each(order), extents) if isinstance(n, int)])

@@ -109,6 +109,12 @@ def test_whole_tiles_that_fill_up_larger_ones_take_one_pass(one: str, other: str
     assert report.after.transposes == 3
 
 
+@pytest.mark.parametrize(("one", "other"), [("8", "3"), ("3", "8"), ("8", "4"), ("4", "8"), ("8", "7")])
+def test_one_tile_may_be_longer_than_the_axis(one: str, other: str) -> None:
+    _, report = converted(neighbours(5, one, other))
+    assert [each.passes for each in report.conversions] == [1, 1, 1]
+
+
 def test_both_passes_are_weighed_against_an_implementation_that_needs_none() -> None:
     """The second way of the second convolution costs 5000: less than two passes, and more than one would."""
     small = 2 * 6 * 6 * 5 * 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayout.cli.failures import DONE
 from relayout.cli.files import STDOUT, check_files, put
@@ -58,15 +58,24 @@ def explained(report: Report) -> str:
 def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:
     """How to feed and read what lies otherwise than in the source, or was set or freed."""
     for value in boundary:
-        if value.order is None and value.wanted is None:
+        if value.order is None and not value.transform and value.wanted is None:
             continue
         extents = None if value.shape is None else ",".join("?" if d is None else str(d) for d in value.shape)
         shape = "" if extents is None else f"shape [{extents}]"
         order = "" if value.order is None else f"the source's axes in the order {','.join(map(str, value.order))}"
         named = [value.layout] if value.layout else []
+        if value.transform:
+            steps = value.back or value.transform
+            order = f"{'read back' if value.back else 'fed'} by {', then '.join(map(_step, steps))}"
         lies = ", ".join([*named, *[shape] * bool(shape), order or "as in the source"])
         tied = f", tied to {', '.join(value.tied_to)}" if value.tied_to else ""
         yield f"{value.side} {value.name}: {lies}{tied}"
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    """One step of a transform in a few words."""
+    numbers = step.get("perm") or step.get("pads") or step["shape"]
+    return f"{step['op']} {','.join(map(str, numbers))}"
 
 
 def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion]]]:

@@ -36,7 +36,9 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
     if all(len(group) == 1 and group[0].is_whole for group in groups):
         value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
-        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in groups)
+        # A tile for all of an axis has an outer piece of extent 1 beside it, which has no place.
+        placed = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
+        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in placed)
     if layout is not None and layout.rank == len(own):
         value.metadata_props[LAYOUT_KEY] = str(layout)
 

@@ -72,7 +72,9 @@ def reading(
         if place is not None:
             atoms[place] = Atom(axis, 1, tile)
     # Parts of one element have no place.
-    return Arrangement(tuple((atom,) if atom and atom.outer != 1 else () for atom in atoms)), tuple(sizes)
+    units = [atom is None or atom.inner == atom.outer for atom in atoms]
+    groups = [() if unit or atom is None else (atom,) for atom, unit in zip(atoms, units, strict=True)]
+    return Arrangement(tuple(groups)), tuple(sizes)
 
 
 def does(
