@@ -82,17 +82,21 @@ class Arrivals:
         return singles + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
 
     def plan(self, place: str, format_: int, wanted: Wanted) -> dict[str, Formats]:
-        """In which formats the tensor crosses to each other place that wants it, at the least cost of it all.
+        """In which formats the tensor crosses to each other place that wants it, at the least cost of it all, and as it
+        is made where that costs no more.
 
         Raises ValueError where that cannot be.
         """
         targets = [q for q in self.places if q != place and wanted.get(q)]
-        best: tuple[int, tuple[Formats, ...]] | None = None
+        best: tuple[tuple[int, int], tuple[Formats, ...]] | None = None
         for sets in product(*(self._crossings[place, q] for q in targets)):
             arrived = dict(zip(targets, sets, strict=True))
             cost = self.cost(place, format_, wanted, arrived)
-            if cost is not None and (best is None or cost < best[0]):
-                best = cost, sets
+            if cost is None:
+                continue
+            rank = cost, sum(f != format_ for formats in sets for f in formats)
+            if best is None or rank < best[0]:
+                best = rank, sets
         if best is None:
             raise ValueError(f"no way to bring {self.name} to {', '.join(targets)}")
         return dict(zip(targets, best[1], strict=True))

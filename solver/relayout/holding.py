@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from relayout.arrivals import Arrivals
 from relayout.backend import PLACE_KEY
+from relayout.choices import NodeChoice
 from relayout.errors import InternalError
 from relayout.memory_format import Order
 from relayout.prices import Prices
 from relayout.requirements import Requirements
 from relayout.views import Tensor
 
-__all__ = ["PLACE_KEY", "Held", "Touch", "hold_tensors", "settle_places"]
+__all__ = ["PLACE_KEY", "Held", "Touch", "hold_tensors", "settle_places", "told_place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,19 @@ def _formats(requirements: Requirements, touches: Sequence[Touch]) -> tuple[Orde
 
 
 def settle_places(requirements: Requirements, places: Sequence[str], hosts: Sequence[str]) -> None:
-    """Let the graph's inputs and outputs be at any of the hosts. To run a node where it was told to before, or else at
-    the first place that takes it, is to leave it as it is."""
+    """Let the graph's inputs and outputs be at any of the hosts. To have them, or to run a node, where it was told to
+    before, or else at the first place that takes it, is to leave it as it is."""
     for choice in requirements.choices:
         if choice.node is None:
             spread = [(a, said, p) for p in hosts for a, said in zip(choice.alternatives, choice.layouts, strict=True)]
             choice.alternatives = [replace(a, place=p) for a, _, p in spread]
             choice.layouts = [said for _, said, _ in spread]
-            usual = hosts[0]
-        else:
-            known = {a.place for a in choice.alternatives}
-            told = choice.node.metadata_props.get(PLACE_KEY)
-            usual = told if told in known else next(p for p in places if p in known)
+        known, told = {a.place for a in choice.alternatives}, told_place(choice)
+        usual = told if told in known else next(p for p in (hosts if choice.node is None else places) if p in known)
         choice.alternatives = [replace(a, is_source=a.is_source and a.place == usual) for a in choice.alternatives]
+
+
+def told_place(choice: NodeChoice) -> str | None:
+    """Where an earlier run put the node, input or output."""
+    holder = choice.node if choice.node is not None else choice.ports[0].operand.value
+    return holder.metadata_props.get(PLACE_KEY)

@@ -18,7 +18,7 @@ from relayout.reasons import explained
 from relayout.refusal import refusal
 from relayout.report import BoundaryValue, Conversion, Crossing, Explanation, Placement, Report, SolverFacts, Totals
 from relayout.requirements import collect_requirements
-from relayout.rewrite import rewrite
+from relayout.rewrite import is_placed, rewrite
 from relayout.rules import Relabel
 from relayout.solve import Solution, solve
 from relayout.views import Tensors, collect_tensors
@@ -84,7 +84,8 @@ class Run:
         self.warnings.update(dict.fromkeys(requirements.warnings))
         # Where there are several places, each node says its own.
         saves = tensors.undone or (len(made), sum(m.bytes for m in made)) != self._moved(tensors)
-        if self.places or assignment != natural or saves:
+        unplaced = self.places and not is_placed(requirements, assignment, made)
+        if unplaced or assignment != natural or saves:
             rewrite(self.model, self.backend, formulation, assignment)
             self.changed = True
         self._stage("rewrite", clock)

@@ -110,3 +110,10 @@ def test_the_plan_for_an_assignment_costs_what_the_problem_says(seed: int) -> No
     assert own + spent == solution.cost
     completed = (*solution.assignment[: len(network.states)], *network.arrivals.completed(*made, by_place))
     assert solve(problem, hint=completed).cost == solution.cost
+
+
+@pytest.mark.parametrize("made", [0, 1])
+def test_of_two_ways_at_the_same_cost_it_crosses_as_it_is_made(made: int) -> None:
+    stated = ((0, (("left", made),)), ((1, (("right", 1 - made),)),))
+    arrivals = Arrivals("x", 2, *stated, lambda _place, f, g: int(f != g), lambda _from, _to, _format: 1)
+    assert arrivals.plan("left", made, {"right": frozenset([1 - made])}) == {"right": (made,)}

@@ -164,6 +164,10 @@ def test_random_graphs_over_random_places_add_up_and_compute_the_same(seed: int)
     assert report.verification is not None
     faults = [f for f in (*report.verification.findings, *verification.findings) if f.severity == "error"]
     assert faults == [], spec
+    twice, again = legalize(legal, spec)
+    assert again.cost <= report.cost
+    if again.cost == report.cost:
+        assert list(twice.graph.node) == list(legal.graph.node)
 
 
 def test_a_body_runs_where_its_node_runs_or_pays_for_crossing() -> None:

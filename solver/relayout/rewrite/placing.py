@@ -6,15 +6,19 @@ priced; what only regroups dimensions runs where it is read. What has to be at s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
 from relayout.backend import PLACE_KEY, WRITTEN_KEY
+from relayout.formulation import Made
+from relayout.holding import told_place
+from relayout.memory_format import source_order
+from relayout.requirements import Requirements
 from relayout.rewrite.workshop import Workshop
-from relayout.rules import graphs_of
+from relayout.rules import Relabel, graphs_of
 
-__all__ = ["place_nodes"]
+__all__ = ["is_placed", "place_nodes"]
 
 Readers = dict[ir.Value, dict[str, list[ir.Node]]]
 
@@ -46,6 +50,24 @@ def _from_the_back(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
         for inner in graphs_of(node):
             yield from _from_the_back(inner)
+
+
+def is_placed(requirements: Requirements, assignment: Sequence[int], made: Iterable[Made]) -> bool:
+    """Whether all nodes, inputs and outputs say already that they are where they shall be, and so does what turns a
+    tensor into a format that is to be made of it."""
+    for choice, picked in zip(requirements.choices, assignment, strict=True):
+        if told_place(choice) != choice.alternatives[picked].place:
+            return False
+    tensors, turned = requirements.tensors, set()
+    for node, rule in tensors.rules.items():
+        if not isinstance(rule, Relabel) or node in tensors.constant_nodes or node in tensors.dead:
+            continue
+        place, view = node.metadata_props.get(PLACE_KEY), tensors.operands[node.outputs[0]]
+        if place is None:
+            return False
+        if view is not None:
+            turned.add((view.tensor, view.view.to_root(source_order(len(view.view.axes))), place))
+    return all((each.tensor, each.target, each.place) in turned for each in made)
 
 
 def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
