@@ -199,11 +199,8 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
 
 
 def _is_feasible(settings: Settings) -> bool:
-    """Whether a model must come of it; blocks of two or four channels and blocks of three cannot be made of each other
-    in one conversion, so neighbours may not ask for both."""
-    asked = [layout for layouts in settings.options.get("desired_layouts", {}).values() for layout in layouts]
-    tiles = {int(tile) for layout in asked for tile in re.findall(r"\d+", layout)}
-    return settings.backend in _ALWAYS_FEASIBLE and not (3 in tiles and len(tiles) > 1)
+    """Whether a model must come of it."""
+    return settings.backend in _ALWAYS_FEASIBLE
 
 
 def _legalized(
