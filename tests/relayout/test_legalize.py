@@ -9,6 +9,7 @@ from graphs import Net, assert_same_numbers, run
 
 from relayout.errors import InfeasibleError, InputError, UsageError
 from relayout.legalize import legalize
+from relayout.verify import verify
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -246,6 +247,29 @@ def test_a_model_legalized_twice_says_how_its_values_lie_in_the_first_source() -
     assert report.after.transposes == 0
     assert not [p for v in first.graph.value_info for p in v.metadata_props if p.key == "relayout.order"]
     assert_same_numbers(net.model(), first)
+
+
+@pytest.mark.parametrize("extents", [(1, 4, 6, 8), (1, 5, 5, 5)])
+def test_what_gave_its_name_to_an_output_says_which_value_of_the_first_source_it_was(extents: tuple[int, ...]) -> None:
+    """Laid channels last the convolution gives the output itself; laid back, its result is the output's in an order."""
+    net = Net()
+    channels = extents[1]
+    value = net.transpose(net.conv(net.input("x", extents), channels, channels), 0, 2, 3, 1)
+    net.output(value)
+    model = net.model()
+    once, _ = legalize(model, "nhwc")
+    twice, _ = legalize(once, "onnx")
+    (told,) = [{p.key: p.value for p in v.metadata_props} for v in twice.graph.value_info if v.metadata_props]
+    assert (told["relayout.source"], told["relayout.order"]) == (value, "0,3,1,2")
+    assert verify(twice, against=model).findings == ()
+    back, _ = legalize(twice, "nhwc")
+    assert verify(back, "nhwc", against=model).findings == ()
+    assert not any(p.key == "relayout.source" for p in back.graph.output[0].metadata_props)
+    for entry in twice.graph.value_info:
+        for fact in entry.metadata_props:
+            if fact.key == "relayout.order":
+                fact.value = "0,2,1,3"
+    assert not verify(twice, against=model).passed
 
 
 def test_an_output_that_views_a_re_laid_value_is_noted_as_the_source_has_it() -> None:

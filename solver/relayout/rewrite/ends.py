@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from relayout.choices import Port
+from relayout.graph_codec import SOURCE_KEY
 from relayout.memory_format import Order
 from relayout.rewrite.constants import Laid
 from relayout.rewrite.conversions import make_copies
@@ -59,6 +60,9 @@ def give_output(shop: Workshop, place: int, value: ir.Value, given: set[ir.Value
     name, giver = old.name, old.producer()
     if old is not value and giver is not None and giver.graph is shop.graph:
         old.name = shop.emitter.fresh(f"{name}_source")
+        # Its annotation speaks of the axes of the source's value, which it has the name of no more.
+        old.metadata_props[SOURCE_KEY] = old.metadata_props.get(SOURCE_KEY) or name or ""
+        value.metadata_props.pop(SOURCE_KEY, None)
         value.name = name
         value.doc_string = value.doc_string or old.doc_string
     shop.graph.outputs[place] = value

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from relayout.report import Finding
 from relayout.verify.arrangement import Arrangement, Extent, arrangement_of
 from relayout.verify.contract import node_label
-from relayout.verify.derivation import fed
+from relayout.verify.derivation import SOURCE, fed
 from relayout.verify.meanings import check_meanings
 
 __all__ = ["check_against"]
@@ -71,7 +71,7 @@ def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding
     sources = {value.name: value for node in original.graph for value in node.outputs}
     for node in model.graph:
         for value in node.outputs:
-            source = sources.get(value.name)
+            source = sources.get(value.metadata_props.get(SOURCE, value.name))
             arrangement = arrangement_of(value)
             if source is None or arrangement is None or value.is_graph_output() or _same_shape(value, source):
                 continue

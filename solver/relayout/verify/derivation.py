@@ -15,11 +15,13 @@ from relayout.layout import Layout
 from relayout.verify.borders import Crossing, crossings
 from relayout.verify.operators import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
 
-__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "Derivation", "derive", "fed", "walk"]
+__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "SOURCE", "Derivation", "derive", "fed", "walk"]
 
 LAYOUT = "relayout.layout"
 BOUNDARY = "relayout.boundary_layout"
 PLACE = "relayout.place"
+SOURCE = "relayout.source"
+"""Which value of the original this one is, where it could not keep the name."""
 
 # Readings of one value that are told apart; more than a few only occur in graphs that turn their axes on purpose.
 _MOST_READINGS = 8

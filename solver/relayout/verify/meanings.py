@@ -10,7 +10,7 @@ import onnx_ir as ir
 from relayout.report import Finding
 from relayout.verify.arrangement import arrangement_of, whole
 from relayout.verify.contract import node_label
-from relayout.verify.derivation import Derivation, derive, fed, walk
+from relayout.verify.derivation import SOURCE, Derivation, derive, fed, walk
 from relayout.verify.operators import OURS, AxisNames, axis_names, constant_ints, named
 from relayout.verify.resizing import placed_names
 
@@ -82,7 +82,7 @@ def _check_results(
     The original's value is the one of the same name, for a Transpose between the two may have gone, or else its twin's.
     """
     for value, result in zip(node.outputs, twin.outputs, strict=False):
-        source = namesakes.get(value.name, result)
+        source = namesakes.get(value.metadata_props.get(SOURCE, value.name), result)
         here, there, arrangement = mine.made(value), theirs.made(source), arrangement_of(value)
         if here is None or there is None or value.shape is None or source.shape is None:
             continue

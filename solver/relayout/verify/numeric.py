@@ -14,7 +14,7 @@ from relayout.report import Finding, Numeric, OutputDifference
 from relayout.totals import constant_values
 from relayout.verify.arrangement import Arrangement, arrangement_of, whole
 from relayout.verify.blocked_types import types_of
-from relayout.verify.derivation import fed
+from relayout.verify.derivation import SOURCE, fed
 from relayout.verify.distance import Arrays, arrays, difference
 from relayout.verify.rounding import Samples, Side, in_float64
 from relayout.verify.running import LARGEST_MODEL, RUNTIMES, Session, weights_size
@@ -118,7 +118,8 @@ def _run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> R
 def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
     """Inner values that both models have, and the original's name for each: small ones, within a budget of bytes.
 
-    Two values are the same if they have the same name, or if operators of the same name and type make them.
+    Two values are the same if they have the same name, or one says that it was the other's, or if operators of the same
+    name and type make them.
 
     A value that lies as in the source has no annotation, one that does not says how it lies: so either can be put to
     the test, and a saturated output hides nothing. Integers without an annotation are left out: they may be a shape, or
@@ -133,7 +134,8 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
         for m, value in enumerate(node.outputs):
-            source = sources.get(value.name) or sources.get((node.name, node.op_type, m))
+            told = value.metadata_props.get(SOURCE, value.name)
+            source = sources.get(told) or sources.get((node.name, node.op_type, m))
             if source is None or value in constants or source in constants or value in blocked:
                 continue
             if not _is_comparable(value, source):
