@@ -266,20 +266,26 @@ def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, 
 
 
 def _after_reshaping(node: ir.Node) -> tuple[int | None, ...] | None:
-    """A reshape that only adds and drops dims of extent 1 leaves each other axis what it is."""
+    """Axes before and behind those that a reshape splits or merges stay what they are; dims of extent 1 come and go."""
     source, result = node.inputs[0], node.outputs[0]
     if source is None or source.shape is None or result.shape is None:
         return None
     before = [axis for axis, extent in enumerate(source.shape) if extent != 1]
     after = [axis for axis, extent in enumerate(result.shape) if extent != 1]
-    extents = [source.shape[axis] for axis in before], [result.shape[axis] for axis in after]
-    unnamed = any(isinstance(extent, ir.SymbolicDim) and extent.value is None for extent in extents[0])
-    if extents[0] != extents[1] or unnamed:
+    if any(_is_nameless(source.shape[axis]) for axis in before):
         return None
     sources: list[int | None] = [None] * len(result.shape)
-    for old, new in zip(before, after, strict=True):
-        sources[new] = old
+    for olds, news in ((before, after), (before[::-1], after[::-1])):
+        for old, new in zip(olds, news, strict=False):
+            if source.shape[old] != result.shape[new] or sources[new] is not None:
+                break
+            sources[new] = old
     return tuple(sources)
+
+
+def _is_nameless(extent: int | ir.SymbolicDim) -> bool:
+    """Whether nothing is known of an extent, not even that it is the same elsewhere."""
+    return isinstance(extent, ir.SymbolicDim) and extent.value is None
 
 
 def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...] | None:
