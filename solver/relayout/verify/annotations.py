@@ -9,7 +9,7 @@ import onnx_ir as ir
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.report import Finding
-from relayout.verify.arrangement import ATOMS, ORDER, arrangement_of
+from relayout.verify.arrangement import ATOMS, ORDER, Arrangement, arrangement_of
 from relayout.verify.contract import known_extents, node_label
 from relayout.verify.derivation import BOUNDARY, LAYOUT, Derivation, walk
 from relayout.verify.operators import OURS, AxisNames, axis_names, is_pooled, with_whole_parts
@@ -108,6 +108,9 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
     tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
     if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
         yield _annotation(value, text, f"shape {list(extents)}", "the annotation has tiles of another size")
+    if key == LAYOUT and _has_parts_exchanged(layout, arrangement_of(value)):
+        expected = f"{ATOMS} {value.metadata_props[ATOMS]}"
+        yield _annotation(value, expected, text, "the annotation takes the outer part of an axis for the inner one")
     # An axis of extent 1 may stand anywhere, under any name.
     clash = [
         i
@@ -121,6 +124,18 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
         yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
+
+
+def _has_parts_exchanged(layout: Layout, arrangement: Arrangement | None) -> bool:
+    """Whether the layout's inner part of an axis is what the other annotation has as the outer part of that axis."""
+    if arrangement is None or len(arrangement.dims) != layout.rank:
+        return False
+    for i, group in enumerate(arrangement.dims):
+        outer = layout.outer(i)
+        whole = arrangement.dims[outer] if outer is not None else ()
+        if len(group) == len(whole) == 1 and group[0].axis == whole[0].axis and group[0].inner > whole[0].inner:
+            return True
+    return False
 
 
 def _said(value: ir.Value) -> Iterator[AxisNames]:
