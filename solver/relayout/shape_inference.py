@@ -8,7 +8,7 @@ others have a type and a shape only, so the graph is small whatever the model we
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -56,9 +56,12 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     InputError where an operator's operands contradict each other or what the model declares.
     """
     probe = proto
-    if any(map(_stands_in, _constants(proto.graph))):
+    stands_in = any(map(_stands_in, _constants(proto.graph)))
+    if stands_in or any(inner is not proto.graph for inner in subgraphs_of(proto.graph)):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
+        _lend(probe.graph, {})
+    if stands_in:
         _stand_in(probe.graph)
         probe.opset_import.add(domain=STAND_IN, version=1)
     inferred = _infer(probe)
@@ -209,6 +212,42 @@ def _stand_in(graph: onnx.GraphProto) -> None:
         if tensor.name not in inputs:
             graph.node.insert(0, onnx.helper.make_node("Initializer", [], [tensor.name], domain=STAND_IN))
         graph.initializer.remove(tensor)
+
+
+def _lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
+    """Give the graphs inside `graph` copies of the shapes, axes and scales around them that they read: inference does
+    not look for the values of constants outside of a graph."""
+    fed, defined = {value.name for value in graph.input}, _defined(graph)
+    here = {name: tensor for name, tensor in outer.items() if name not in defined}
+    here |= {tensor.name: tensor for tensor in graph.initializer if _is_looked_at(tensor) and tensor.name not in fed}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.HasField("t") and _is_looked_at(attribute.t):
+                here[node.output[0]] = _named(attribute.t, node.output[0])
+        for attribute in node.attribute:
+            for inner in _subgraphs(attribute):
+                _lend(inner, here)
+                read = dict.fromkeys(name for each in inner.node for name in each.input)
+                own = _defined(inner)
+                inner.initializer.extend(here[name] for name in read if name in here and name not in own)
+
+
+def _defined(graph: onnx.GraphProto) -> set[str]:
+    """The names of a graph's own values."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    return own.union(*(node.output for node in graph.node))
+
+
+def _is_looked_at(tensor: onnx.TensorProto) -> bool:
+    outside = tensor.data_location == onnx.TensorProto.EXTERNAL
+    return len(tensor.dims) <= 1 and sum(tensor.dims) <= LARGEST_KEPT and not (outside or is_absent(tensor))
+
+
+def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy
 
 
 def _carry_over(inferred: onnx.GraphProto, proto: onnx.GraphProto) -> None:

@@ -83,7 +83,7 @@ class Run:
         self._note_places(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
         # Where there are several places, each node says its own.
-        saves = tensors.undone or (len(made), sum(m.bytes for m in made)) != self._moved(tensors)
+        saves = tensors.undone or tensors.dead or (len(made), sum(m.bytes for m in made)) != self._moved(tensors)
         unplaced = self.places and not is_placed(requirements, assignment, made)
         if unplaced or assignment != natural or saves:
             rewrite(self.model, self.backend, formulation, assignment)

@@ -399,7 +399,9 @@ def between(way: Callable[[Net, str], str], *, shape: Sequence[int | str] = (1, 
     return net
 
 
-def loop_of(net: Net, inner: Net, given: str, results: Sequence[str], *, shape: Sequence[int | str] = (1, 6, 6, 4)) -> str:
+def loop_of(
+    net: Net, inner: Net, given: str, results: Sequence[str], *, shape: Sequence[int | str] = (1, 6, 6, 4)
+) -> str:
     """Two rounds of `inner`, whose state is called `state`."""
     going = inner.node("Identity", "going")
     inner.outputs[:0] = [scalar(going, BOOL)]
@@ -479,7 +481,9 @@ def test_a_scan_goes_along_its_axis_wherever_that_lies(source: int, target: int)
     axis, outward = source % 5, target % 5
     shape = [2, 6, 6, 4]
     shape.insert(axis, 3)
-    film = net.node("Relu", net.node("Transpose", net.input("x", [shape[a] for a in (4, 3, 2, 1, 0)]), perm=[4, 3, 2, 1, 0]))
+    film = net.node(
+        "Relu", net.node("Transpose", net.input("x", [shape[a] for a in (4, 3, 2, 1, 0)]), perm=[4, 3, 2, 1, 0])
+    )
     inner = Net(prefix="scan_", seed=1)
     inner.output(inner.transpose(inner.conv(inner.transpose("frame", *TO_NCHW), 4, 4), *TO_NHWC))
     scanned = body("body", inner, [helper.make_tensor_value_info("frame", FLOAT, [2, 6, 6, 4])])
@@ -615,7 +619,9 @@ def between(way: Callable[[Net, str], str], *, shape: Sequence[int | str] = (1, 
     return net
 
 
-def loop_of(net: Net, inner: Net, given: str, results: Sequence[str], *, shape: Sequence[int | str] = (1, 6, 6, 4)) -> str:
+def loop_of(
+    net: Net, inner: Net, given: str, results: Sequence[str], *, shape: Sequence[int | str] = (1, 6, 6, 4)
+) -> str:
     """Two rounds of `inner`, whose state is called `state`."""
     going = inner.node("Identity", "going")
     inner.outputs[:0] = [scalar(going, BOOL)]
@@ -695,7 +701,9 @@ def test_a_scan_goes_along_its_axis_wherever_that_lies(source: int, target: int)
     axis, outward = source % 5, target % 5
     shape = [2, 6, 6, 4]
     shape.insert(axis, 3)
-    film = net.node("Relu", net.node("Transpose", net.input("x", [shape[a] for a in (4, 3, 2, 1, 0)]), perm=[4, 3, 2, 1, 0]))
+    film = net.node(
+        "Relu", net.node("Transpose", net.input("x", [shape[a] for a in (4, 3, 2, 1, 0)]), perm=[4, 3, 2, 1, 0])
+    )
     inner = Net(prefix="scan_", seed=1)
     inner.output(inner.transpose(inner.conv(inner.transpose("frame", *TO_NCHW), 4, 4), *TO_NHWC))
     scanned = body("body", inner, [helper.make_tensor_value_info("frame", FLOAT, [2, 6, 6, 4])])
@@ -831,7 +839,9 @@ def between(way: Callable[[Net, str], str], *, shape: Sequence[int | str] = (1, 
     return net
 
 
-def loop_of(net: Net, inner: Net, given: str, results: Sequence[str], *, shape: Sequence[int | str] = (1, 6, 6, 4)) -> str:
+def loop_of(
+    net: Net, inner: Net, given: str, results: Sequence[str], *, shape: Sequence[int | str] = (1, 6, 6, 4)
+) -> str:
     """Two rounds of `inner`, whose state is called `state`."""
     going = inner.node("Identity", "going")
     inner.outputs[:0] = [scalar(going, BOOL)]
@@ -911,7 +921,9 @@ def test_a_scan_goes_along_its_axis_wherever_that_lies(source: int, target: int)
     axis, outward = source % 5, target % 5
     shape = [2, 6, 6, 4]
     shape.insert(axis, 3)
-    film = net.node("Relu", net.node("Transpose", net.input("x", [shape[a] for a in (4, 3, 2, 1, 0)]), perm=[4, 3, 2, 1, 0]))
+    film = net.node(
+        "Relu", net.node("Transpose", net.input("x", [shape[a] for a in (4, 3, 2, 1, 0)]), perm=[4, 3, 2, 1, 0])
+    )
     inner = Net(prefix="scan_", seed=1)
     inner.output(inner.transpose(inner.conv(inner.transpose("frame", *TO_NCHW), 4, 4), *TO_NHWC))
     scanned = body("body", inner, [helper.make_tensor_value_info("frame", FLOAT, [2, 6, 6, 4])])
@@ -1010,3 +1022,34 @@ def test_a_backend_that_asks_for_a_layout_of_what_comes_out_gets_it() -> None:
     assert verify(legal, backend=Asking()).findings == ()
     assert report.after.transposes == 0
     assert run(legal, feeds(0))[0].shape == run(net.model(), feeds(0))[0].shape
+
+
+@pytest.mark.parametrize("is_node", [True, False])
+def test_axes_that_stand_outside_of_a_body_are_known_in_it(is_node: bool) -> None:
+    """As exporters share them: without their value the rank of what is reduced would be open."""
+    net = Net(opset=18)
+    value = net.transpose(net.conv(net.input("x", (1, 3, 6, 6)), 3, 4), *TO_NHWC)
+    axes = net.node("Constant", value_ints=[1, 2]) if is_node else net.constant([1, 2])
+    if is_node:
+        net.nodes[-1].ClearField("attribute")
+        net.nodes[-1].attribute.append(helper.make_attribute("value", helper.make_tensor("axes", INT64, [2], [1, 2])))
+    then, other = Net(18, prefix="then_"), Net(18, prefix="else_")
+    mean = then.node("ReduceMean", value, axes, keepdims=0)
+    then.output(then.node("Mul", value, then.node("Unsqueeze", mean, axes)))
+    other.output(other.node("Relu", value))
+    chosen = net.node("If", net.input("c", (), BOOL), then_branch=body("then", then), else_branch=body("else", other))
+    net.output(net.conv(net.transpose(chosen, *TO_NCHW), 4, 2))
+    feeds = [{"x": drawn(1, 3, 6, 6), "c": np.array(taken)} for taken in (True, False)]
+    assert assert_legal_and_the_same(net.model(), "onnx", feeds).after.transposes == 0
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "canonical", "tpu"])
+def test_what_nothing_hangs_on_goes_also_where_nothing_else_changes(backend: str) -> None:
+    """It would stand in a layout that the backend does not want."""
+    net = Net()
+    value = net.input("x", (1, 3, 6, 6))
+    net.node("MaxPool", value, kernel_shape=[2, 2])
+    net.output(net.node("Relu", value))
+    legal, _ = legalize(net.model(), backend)
+    assert [node.op_type for node in legal.graph.node] == ["Relu"]
+    assert verify(legal, backend).passed
