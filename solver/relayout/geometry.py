@@ -102,12 +102,13 @@ class Geometry:
             if not alone and axis not in self._apart and axis not in self._named and not self._in_steps(atom):
                 return None
             groups.append((atom,))
-        return tuple(groups) if self._are_cut_alike(order) else None
+        loose = {axis for axis in self._steps if axis not in joined}
+        return tuple(groups) if self._are_cut_alike(order, loose) else None
 
-    def _are_cut_alike(self, order: Order) -> bool:
-        """Whether an axis that is worked on in multiples and the one beside it are in the same pieces."""
+    def _are_cut_alike(self, order: Order, loose: set[int]) -> bool:
+        """Whether each of these axes and the one beside it, if that is one of them, are in the same pieces."""
         for axis, partner in self._beside.items():
-            if axis in self._steps and partner in self._steps:
+            if axis in loose and partner in loose:
                 pieces = [[atom[1:] for atom in order if atom.axis == a] for a in (axis, partner)]
                 if all(pieces) and len(pieces[0]) > 1 and pieces[0] != pieces[1]:
                     return False

@@ -85,6 +85,18 @@ def test_a_shuffle_is_joined_to_another_along_its_groups() -> None:
     assert_same_numbers(model, legal)
 
 
+@pytest.mark.parametrize("sizes", [(6, 6), (4, 8), (5, 7)])
+def test_the_parts_of_a_shuffle_are_gathered_whole(sizes: tuple[int, int]) -> None:
+    net = Net()
+    parts = net.constant(np.array(sizes))
+    for part in net.node("Split", shuffled(net, net.input("x", (1, 12, 4, 4)), 3, 4), parts, axis=1, results=2):
+        net.output(part)
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert (report.after.transposes, operators(legal)) == (0, ["Gather", "Gather"])
+    assert_same_numbers(model, legal)
+
+
 def shuffled(net: Net, value: str, groups: int, each: int) -> str:
     pieces = net.node("Reshape", value, net.constant(np.array([1, groups, each, 4, 4])))
     turned = net.transpose(pieces, 0, 2, 1, 3, 4)
