@@ -59,9 +59,11 @@ class Prices:
         return self._traffic(tensor, source, target)
 
     def passes(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
-        """How often a conversion at a place reads and writes the tensor."""
-        if source == target or self.is_written_by_backend(tensor, place, source, target):
-            return int(source != target)
+        """How often a conversion at a place reads and writes the tensor; 0 where there is none."""
+        if source == target or self.conversion(tensor, place, source, target) is None:
+            return 0
+        if self.is_written_by_backend(tensor, place, source, target):
+            return 1
         return max(1, len(turns(source, target, tensor.extents)))
 
     def padding(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
@@ -152,7 +154,8 @@ def _prices_itself(backend: Backend) -> bool:
 
 def _can_be_written(tensor: Tensor, source: Order, target: Order) -> bool:
     """Whether there is a Reshape to the pieces: what is cut has a known extent, and the rest can be read off the tensor
-    at run time; an axis of which nothing is left cannot. One extent that is not known may be left open."""
+    at run time; an axis of which nothing is left cannot. One extent that is not known may be left open, but how many
+    zeros an axis of unknown extent ends with is never known."""
     pieces = [a for a in (*source, *target) if not a.is_whole]
     if not pieces:
         return True
@@ -160,4 +163,6 @@ def _can_be_written(tensor: Tensor, source: Order, target: Order) -> bool:
         return False
     if all(isinstance(tensor.extents[a.axis], int) for a in pieces):
         return True
+    if any({a.axis for a in o} - {a.axis for a in o if not a.outer} for o in (source, target)):
+        return False
     return all(sum(not isinstance(atom_extent(a, tensor.extents), int) for a in o) <= 1 for o in (source, target))

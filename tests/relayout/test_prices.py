@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
-from graphs import Net
+from graphs import Net, assert_same_numbers
 
 from relayout.backend import Backend, Reordering, TensorType
 from relayout.layout import Layout
@@ -84,3 +85,14 @@ def test_what_a_backend_prices_itself_costs_that() -> None:
 def test_the_zeros_that_a_format_pads_with_are_paid_for(format_: tuple[Atom, ...], elements: int) -> None:
     assert padded_elements(2 * 24, format_, (2, 24)) == elements
     assert padded_elements(0, format_, (0, 24)) == 0
+
+
+def test_nobody_asks_for_blocks_of_an_axis_of_which_only_a_view_knows_the_extent() -> None:
+    net = Net()
+    image = net.node("Reshape", net.node("Softplus", net.input("x", ("rows", 3, 3))), net.constant([1, 5, 3, 3]))
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    net.output(net.node("Resize", image, "", scales, mode="nearest"))
+    model = net.model()
+    legal, report = legalize(model, "x86-nchwc", output_layouts={model.graph.output[0].name: "any"})
+    assert report.cost == 0
+    assert_same_numbers(model, legal, {"x": np.random.default_rng(0).standard_normal((5, 3, 3), np.float32)})
