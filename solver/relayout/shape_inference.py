@@ -15,13 +15,11 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.operator_schema import has_body
-from relayout.tensor_types import is_absent
+from relayout.stand_ins import LARGEST_KEPT, carry_over, graphs_in, lend, needs_stand_ins, stand_in
 from relayout.tensors import AbsentTensor
 
 __all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
 
-LARGEST_KEPT = 1024
-STAND_IN = "relayout.absent"
 ROUNDS = 16
 """So many Loops may read each other's results before their shapes are no longer followed."""
 
@@ -56,21 +54,20 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     InputError where an operator's operands contradict each other or what the model declares.
     """
     probe = proto
-    stands_in = any(map(_stands_in, _constants(proto.graph)))
+    stands_in = needs_stand_ins(proto)
     if stands_in or any(inner is not proto.graph for inner in subgraphs_of(proto.graph)):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
-        _lend(probe.graph, {})
+        lend(probe.graph, {})
     if stands_in:
-        _stand_in(probe.graph)
-        probe.opset_import.add(domain=STAND_IN, version=1)
+        stand_in(probe)
     inferred = _infer(probe)
     for graph in subgraphs_of(inferred.graph):
         for info in (*graph.value_info, *graph.output):
             _forget_negative(info.type)
     if probe is proto:
         return inferred
-    _carry_over(inferred.graph, proto.graph)
+    carry_over(inferred.graph, proto.graph)
     return proto
 
 
@@ -79,7 +76,7 @@ def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            for subgraph in _subgraphs(attribute):
+            for subgraph in graphs_in(attribute):
                 yield from subgraphs_of(subgraph)
 
 
@@ -87,32 +84,33 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     """onnx's own inference, again as long as shapes of Loops' results can be told that it does not tell."""
     inferred = _infer_once(proto)
     for _ in range(ROUNDS):
-        if not _enter_states(inferred):
+        if not _enter_states(inferred.graph, {}):
             break
         inferred = _infer_once(inferred)
     return inferred
 
 
-def _enter_states(proto: onnx.ModelProto) -> bool:
+def _enter_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoProto]) -> bool:
     """Declare the shapes of Loops' results: what comes out is what came in, or what the last round gave, and has the
-    extents in which these agree. Whether there was one to declare."""
+    extents in which these agree. Whether there was one to declare. `outer` are the values around the graph."""
+    stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
+    listed = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {**outer, **{value.name: value for value in stored}, **listed}
     found = False
-    for graph in subgraphs_of(proto.graph):
-        loops = [node for node in graph.node if node.op_type == "Loop" and node.domain in ("", "ai.onnx")]
-        if not loops:
+    for node in graph.node:
+        bodies = [inner for attribute in node.attribute for inner in graphs_in(attribute)]
+        for inner in bodies:
+            found |= _enter_states(inner, known)
+        if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
             continue
-        stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
-        known = {value.name: value for value in (*stored, *graph.input, *graph.value_info, *graph.output)}
-        for node in loops:
-            (body,) = (attribute.g for attribute in node.attribute if attribute.HasField("g"))
-            for name, first, last in zip(node.output, node.input[2:], body.output[1:], strict=False):
-                listed = known.get(name)
-                if not name or first not in known or (listed and listed.type.tensor_type.HasField("shape")):
-                    continue
-                agreed = _agreed(known[first].type, last.type)
-                if agreed is not None:
-                    (listed or graph.value_info.add(name=name)).type.CopyFrom(agreed)
-                    found = True
+        for name, first, last in zip(node.output, node.input[2:], bodies[0].output[1:], strict=False):
+            own = listed.get(name)
+            if not name or first not in known or (own and own.type.tensor_type.HasField("shape")):
+                continue
+            agreed = _agreed(known[first].type, last.type)
+            if agreed is not None:
+                (own or graph.value_info.add(name=name)).type.CopyFrom(agreed)
+                found = True
     return found
 
 
@@ -161,105 +159,6 @@ def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.Tensor
     if tensor.nbytes <= LARGEST_KEPT or isinstance(tensor, AbsentTensor):
         return tensor
     return AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
-
-
-# --- constants whose data inference would miss -----------------------------------------------------------------------
-
-
-def _stands_in(tensor: onnx.TensorProto) -> bool:
-    """Inference reads vectors of integers, and small ones of floats: shapes, axes, scales."""
-    outside = tensor.data_location == onnx.TensorProto.EXTERNAL
-    if len(tensor.dims) > 1 or not (outside or is_absent(tensor)):
-        return False
-    return tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) or sum(tensor.dims) <= LARGEST_KEPT
-
-
-def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            for subgraph in _subgraphs(attribute):
-                yield from _constants(subgraph)
-
-
-def _subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
-
-
-def _stand_in(graph: onnx.GraphProto) -> None:
-    inputs = {info.name for info in graph.input}
-    declared = inputs | {info.name for info in graph.value_info}
-
-    def declare(name: str, tensor: onnx.TensorProto) -> None:
-        if name not in declared:
-            graph.value_info.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
-
-    missing = [tensor for tensor in graph.initializer if _stands_in(tensor)]
-    for tensor in missing:
-        declare(tensor.name, tensor)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.HasField("t") and _stands_in(attribute.t):
-                declare(node.output[0], attribute.t)
-                node.domain = STAND_IN
-            for subgraph in _subgraphs(attribute):
-                _stand_in(subgraph)
-    for tensor in missing:
-        if tensor.name not in inputs:
-            graph.node.insert(0, onnx.helper.make_node("Initializer", [], [tensor.name], domain=STAND_IN))
-        graph.initializer.remove(tensor)
-
-
-def _lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
-    """Give the graphs inside `graph` copies of the shapes, axes and scales around them that they read: inference does
-    not look for the values of constants outside of a graph."""
-    fed, defined = {value.name for value in graph.input}, _defined(graph)
-    here = {name: tensor for name, tensor in outer.items() if name not in defined}
-    here |= {tensor.name: tensor for tensor in graph.initializer if _is_looked_at(tensor) and tensor.name not in fed}
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.HasField("t") and _is_looked_at(attribute.t):
-                here[node.output[0]] = _named(attribute.t, node.output[0])
-        for attribute in node.attribute:
-            for inner in _subgraphs(attribute):
-                _lend(inner, here)
-                read = dict.fromkeys(name for each in inner.node for name in each.input)
-                own = _defined(inner)
-                inner.initializer.extend(here[name] for name in read if name in here and name not in own)
-
-
-def _defined(graph: onnx.GraphProto) -> set[str]:
-    """The names of a graph's own values."""
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    return own.union(*(node.output for node in graph.node))
-
-
-def _is_looked_at(tensor: onnx.TensorProto) -> bool:
-    outside = tensor.data_location == onnx.TensorProto.EXTERNAL
-    return len(tensor.dims) <= 1 and sum(tensor.dims) <= LARGEST_KEPT and not (outside or is_absent(tensor))
-
-
-def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy
-
-
-def _carry_over(inferred: onnx.GraphProto, proto: onnx.GraphProto) -> None:
-    """Take the inferred types over, graph by graph: sibling subgraphs may use the same names."""
-    twins = [node for node in inferred.node if (node.domain, node.op_type) != (STAND_IN, "Initializer")]
-    for node, twin in zip(proto.node, twins, strict=True):
-        for attribute, other in zip(node.attribute, twin.attribute, strict=True):
-            for subgraph, twin_graph in zip(_subgraphs(attribute), _subgraphs(other), strict=True):
-                _carry_over(twin_graph, subgraph)
-    for field in ("value_info", "output"):
-        proto.ClearField(field)
-        getattr(proto, field).extend(getattr(inferred, field))
 
 
 def _contradiction(message: str, graph: str) -> InputError:

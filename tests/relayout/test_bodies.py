@@ -387,3 +387,20 @@ def test_what_nothing_hangs_on_goes_also_where_nothing_else_changes(backend: str
     legal, _ = legalize(net.model(), backend)
     assert [node.op_type for node in legal.graph.node] == ["Relu"]
     assert verify(legal, backend).passed
+
+
+def test_the_state_of_a_loop_in_a_branch_may_come_from_outside_of_the_branch() -> None:
+    """onnx tells nothing of what such a Loop gives; that it has the rank of what it begins with is enough."""
+    net = Net(opset=18)
+    value = net.transpose(net.conv(net.input("x", (1, 3, 6, 6)), 3, 4), *TO_NHWC)
+    then, other, inner = Net(18, prefix="then_"), Net(18, prefix="else_"), Net(18, prefix="loop_")
+    inner.output(inner.node("Identity", "going"), BOOL)
+    inner.output(inner.node("Sigmoid", inner.node("Add", "state", value)))
+    given = helper.make_tensor_value_info("state", FLOAT, [1, 6, 6, 4])
+    rounds = body("body", inner, [scalar("round", INT64), scalar("going", BOOL), given])
+    then.output(then.node("Relu", then.node("Loop", net.constant(np.array(2)), "", value, body=rounds)))
+    other.output(other.node("Neg", value))
+    chosen = net.node("If", net.input("c", (), BOOL), then_branch=body("then", then), else_branch=body("else", other))
+    net.output(net.conv(net.transpose(chosen, *TO_NCHW), 4, 2))
+    feeds = [{"x": drawn(1, 3, 6, 6), "c": np.array(taken)} for taken in (True, False)]
+    assert assert_legal_and_the_same(net.model(), "onnx", feeds).after.transposes == 0
