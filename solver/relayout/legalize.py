@@ -98,7 +98,16 @@ def legalize_model(
     after = totals(model, dims) if changed else before
     report = run.report(before, after)
     settle(model.graph, report.boundary)
+    _forget_untyped(model)
     return Outcome(model, report, changed)
+
+
+def _forget_untyped(model: ir.Model) -> None:
+    """A value without a type cannot be written down with a shape: the rank that a rule gave it is for us alone."""
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.type is None:
+                value.shape = None
 
 
 def inline_functions(model: ir.Model) -> None:

@@ -287,6 +287,23 @@ def test_a_state_without_a_rank_lies_as_in_the_source() -> None:
         assert_legal_and_the_same(between(way).model(), backend, [{"x": drawn(1, 4, 6, 6)}])
 
 
+def test_what_onnx_knows_no_type_of_is_written_without_a_shape(caplog: pytest.LogCaptureFixture) -> None:
+    """An operator of a foreign domain gives the state: in the body nothing has a type."""
+
+    def way(net: Net, value: str) -> str:
+        inner = Net(prefix="loop_", seed=1)
+        foreign = net.node("BiasGelu", value, net.weight(4), domain="com.microsoft")
+        turned = inner.node("Relu", inner.transpose(inner.node("Identity", "state"), *TO_NCHW))
+        return loop_of(net, inner, foreign, [inner.transpose(turned, *TO_NHWC)])
+
+    model = between(way).model()
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    legal, _ = legalize(model, "nhwc")
+    assert caplog.messages == []
+    feeds = {"x": drawn(1, 4, 6, 6)}
+    np.testing.assert_allclose(run(legal, feeds)[0], run(model, feeds)[0], rtol=1e-4, atol=1e-5)
+
+
 def test_sequences_go_round_as_they_are() -> None:
     net = Net()
     value = net.transpose(net.conv(net.input("x", (1, 4, 6, 6)), 4, 4), *TO_NHWC)
