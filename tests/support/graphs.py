@@ -57,7 +57,9 @@ class Net:
 
     def model(self, **extra: Any) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, "net", self.inputs, self.outputs, self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10, **extra)
+        foreign = sorted({node.domain for node in self.nodes} - {""})
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(domain, 1) for domain in foreign)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10, **extra)
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         del model.graph.output[:]
         model.graph.output.extend(inferred.graph.output)
