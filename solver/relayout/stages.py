@@ -98,7 +98,9 @@ class Run:
             hint=None if natural is None else formulation.completed(natural),
             max_conversions=self.options.max_transposes,
         )
-        self.seconds.update(solution.seconds)
+        # A stage of the solution may have the name of one of ours: both build.
+        for stage, seconds in solution.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         return solution
 
     def _explain(
