@@ -106,7 +106,8 @@ def _find_dead(graph: ir.Graph, found: Tensors, live: set[ir.Value]) -> None:
         if operand is not None:
             live.add(operand.tensor.root)
             continue
-        read = node.inputs[:1] if isinstance(found.rules.get(node), Relabel) else node.inputs
+        is_view = isinstance(found.rules.get(node), Relabel) and node not in found.constant_nodes
+        read = node.inputs[:1] if is_view else node.inputs
         live.update(value for value in read if value is not None)
         for inner in graphs_of(node):
             live.update(inner.outputs)

@@ -82,3 +82,14 @@ def test_a_copy_is_read_as_it_stands_before_its_first_reader_wants_units_in_it()
     net.output(net.node("MaxPool", net.transpose(x, 0, 3, 1, 2), kernel_shape=[2, 2]))
     legal, _ = twice(net.model(), "onnx")
     assert "Squeeze" not in operators(legal)
+
+
+def test_what_the_shape_of_a_constant_is_reckoned_from_is_no_dead_node() -> None:
+    net = Net()
+    x = net.input("x", (2, 4, 3))
+    shape = net.node("Constant", value_ints=[3, 1])
+    column = net.node("Reshape", net.weight(3), shape)
+    net.output(net.transpose(net.node("Relu", x), 1, 0, 2))
+    net.output(net.node("MatMul", x, column))
+    legal, _ = twice(net.model(), "nchw")
+    assert operators(legal).count("Constant") == 1
