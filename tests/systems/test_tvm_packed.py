@@ -481,3 +481,14 @@ def test_the_indices_of_a_packed_pool_that_nobody_reads_are_not_written() -> Non
     net.output(pooled)
     legal, _ = relayout.legalize(net.model(), "convert-layout", desired_layouts={"MaxPool": ["NCHW2c"]})
     assert_same_numbers(net.model(), legal)
+
+
+def test_a_packed_convolution_reads_shuffled_channels_in_pairs_of_any_kind() -> None:
+    """Which part of the channels is the outer one, the annotation says; its kernel follows."""
+    net = Net()
+    left, right = net.node("Split", net.input("x", (1, 8, 6, 6)), axis=1, results=2)
+    value = net.node("Concat", left, net.node("Relu", net.conv(right, 4, 4)), axis=1)
+    value = net.node("Reshape", value, axes(net, 1, 2, 4, 6, 6))
+    value = net.node("Reshape", net.transpose(value, 0, 2, 1, 3, 4), axes(net, 1, 8, 6, 6))
+    net.output(net.node("Relu", net.conv(value, 8, 4)))
+    converted(net, {"Conv": ["NCHW2c", "OIHW2o"]})

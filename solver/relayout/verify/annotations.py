@@ -120,6 +120,7 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         and name not in known
         and not _is_part_and_whole(layout, name, known, candidates)
         and not _is_joined(layout, i, known, candidates, extents)
+        and not _is_scrambled(layout, i, known, arrangement_of(value))
     ]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
@@ -136,6 +137,15 @@ def _has_parts_exchanged(layout: Layout, arrangement: Arrangement | None) -> boo
         if len(group) == len(whole) == 1 and group[0].axis == whole[0].axis and group[0].inner > whole[0].inner:
             return True
     return False
+
+
+def _is_scrambled(layout: Layout, place: int, known: set[str | None], arrangement: Arrangement | None) -> bool:
+    """Whether the graph calls a part of an axis by the name of its other part, where the other annotation says which is
+    which: what reads an axis in pieces, and minds in no way in which order they come, takes the first for the outer."""
+    if arrangement is None or len(arrangement.dims) != layout.rank or _has_parts_exchanged(layout, arrangement):
+        return False
+    other = layout.names[place].swapcase()
+    return other in layout.names and known == {other} and len(arrangement.dims[place]) == 1
 
 
 def _said(value: ir.Value) -> Iterator[AxisNames]:
