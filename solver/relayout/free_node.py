@@ -19,7 +19,7 @@ from relayout.placements import placements
 from relayout.rules import Axes, Free, Traffic
 from relayout.rules.named_axes import native_letters
 
-__all__ = ["FreeNode", "Pricing"]
+__all__ = ["FreeNode", "Pricing", "operand_dims"]
 
 Pricing = Callable[[ir.Shape], int]
 """How many elements a shape has, symbolic dims priced."""
@@ -146,7 +146,7 @@ class FreeNode:
         letters = self._rule.letters
         if not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters))):
             return True
-        laid = [_operand_dims(axes, form.dims) for axes in self._axes]
+        laid = [operand_dims(axes, form.dims) for axes in self._axes]
         return self._contract.asks_nothing(self._choice, laid, wish.implementation.place)
 
     def _written(self, wish: Wish, dims: Dims) -> Way | None:
@@ -179,8 +179,8 @@ class FreeNode:
 
     def _meets(self, wish: Wish, dims: Dims) -> bool:
         """Whether operands and constants meet the wish when the node's axes have these dimensions."""
-        own = [_operand_dims(axes, dims) for axes in self._axes]
-        inputs = [_operand_dims(axes, dims) for axes in self._rule.inputs]
+        own = [operand_dims(axes, dims) for axes in self._axes]
+        inputs = [operand_dims(axes, dims) for axes in self._rule.inputs]
         is_met = self._contract.is_met(self._choice, wish, own, self._letters)
         return is_met and self._contract.constants_meet(self._choice, wish, inputs)
 
@@ -208,7 +208,7 @@ class FreeNode:
         return sum(times * self._elements(ir.Shape([laid[p] for p in places])) * size for places, times in traffic)
 
 
-def _operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:
+def operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:
     """An operand's own dimensions when the space has these; `axes` are the operand's in the space."""
     if axes is None:
         return None

@@ -20,7 +20,7 @@ from relayout.leaving_out import Pieces, pieces_of
 from relayout.memory_format import Order
 from relayout.mixing import Mixing
 from relayout.names import Names
-from relayout.placements import placements
+from relayout.passing import PassingValue, may_pass
 from relayout.rules import Axes, Fixed, Free, Listed, Passage
 from relayout.rules.named_axes import operand_by_operand
 from relayout.unmet import unmet
@@ -43,14 +43,6 @@ class _Open:
     moves: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Passing:
-    """What crosses the border of the graphs inside a node and may lie in any order, and where the node may run."""
-
-    passages: tuple[Passage, ...] = ()
-    places: tuple[str, ...] = ()
-
-
 class NodeChoices:
     """The choices of a graph's nodes. Free nodes enter a space first and list their alternatives last."""
 
@@ -64,14 +56,16 @@ class NodeChoices:
         self._spaces = spaces
         self._elements = elements
         self._open: list[_Open] = []
-        self._passing: dict[ir.Node, _Passing] = {}
+        # What crosses the border of the graphs inside a node and has a choice of its own.
+        self._passing: dict[ir.Node, tuple[Passage, ...]] = {}
 
     def enter(self, node: ir.Node) -> None:
         """Ask the backend for this node, and list what is known of it now. Raises InfeasibleError where that is no
         alternative, and none is to come."""
         stated = self._contract.implementations(node)
         if node in self._tensors.passages:
-            self._passing[node] = self._passages(node, stated)
+            passages = self._tensors.passages[node]
+            self._passing[node] = passages if may_pass(node, stated, self._tensors) else ()
         choice = self._state(node, stated)
         if not choice.alternatives and not isinstance(self._tensors.rules.get(node), Free):
             raise self._refused(choice)
@@ -109,7 +103,7 @@ class NodeChoices:
     def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeChoice:
         """Enter the node with what is known of it now, where the backend states these implementations."""
         rule = self._tensors.rules.get(node)
-        passages = self._passing[node].passages if node in self._passing else ()
+        passages = self._passing.get(node, ())
         choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors, passages))
         self.choices.append(choice)
         wishes: list[Wish] = []
@@ -132,41 +126,26 @@ class NodeChoices:
                     mixing.add_base(wish, form)
         return choice
 
-    def _passages(self, node: ir.Node, stated: Sequence[Implementation]) -> _Passing:
-        """Those of the node; none where the backend asks for a layout of what it reads or gives: then all of it is as
-        in the source, or it has no alternative."""
-        ports = ports_of(node, self._tensors)
-        if not all(each.rewrite is None and Wish(each, ports).is_empty for each in stated):
-            return _Passing()
-        return _Passing(self._tensors.passages[node], tuple(dict.fromkeys(each.place for each in stated)))
-
     def _pass(self, node: ir.Node, *, goes_in: bool) -> None:
         """Enter what goes into the graphs inside the node, or what they only give."""
-        if node in self._passing:
-            for passage in self._passing[node].passages:
-                if passage.goes_in == goes_in:
-                    self._let_pass(node, passage, self._passing[node].places)
-
-    def _let_pass(self, node: ir.Node, passage: Passage, places: Sequence[str]) -> None:
-        rule = passage.rule
-        choice = NodeChoice(f"{label_of(node)} {passage.name}", node, passing_ports(node, passage, self._tensors))
-        choice.passage = passage
-        self.choices.append(choice)
-        nothing = (_ANY,) * len(passage.reads), (_ANY,) * len(passage.gives)
-        free = [Wish(Implementation(*nothing, place=place), choice.ports) for place in places]
-        axes_of = of_ports(choice.ports, rule.inputs, rule.outputs)
-        laid = tuple([(p.operand, axes) for p, axes in zip(choice.ports, axes_of, strict=True) if axes is not None])
-        geometry = self._spaces.geometry(rule, laid)
-
-        def ways(order: Order) -> _Ways | None:
-            dims = geometry.grouped(order)
-            forms = (FreeForm(place) for place in placements(dims, len(rule.extents))) if dims is not None else ()
-            form = next((form for form in forms if rule.allows(form.axes)), None)
-            return tuple((wish, form, 0) for wish in free) if form is not None else None
-
-        space: Space[_Ways] = Space(geometry, laid, ways)
-        self._open.append(_Open(choice, axes_of, space))
-        self._spaces.add_space(space)
+        for passage in self._passing.get(node, ()):
+            if passage.goes_in != goes_in:
+                continue
+            ports = passing_ports(node, passage, self._tensors)
+            choice = NodeChoice(f"{label_of(node)} {passage.name}", node, ports, passage=passage)
+            self.choices.append(choice)
+            axes_of = of_ports(ports, passage.rule.inputs, passage.rule.outputs)
+            laid = tuple([(p.operand, axes) for p, axes in zip(ports, axes_of, strict=True) if axes is not None])
+            geometry = self._spaces.geometry(passage.rule, laid)
+            stated = self._contract.implementations(node)
+            value = PassingValue(
+                choice, passage, stated, geometry=geometry, contract=self._contract, elements=self._elements
+            )
+            space: Space[_Ways] = Space(geometry, laid, value.ways)
+            self._open.append(_Open(choice, axes_of, space))
+            self._spaces.add_space(space)
+            for order in value.witnesses():
+                self._spaces.add_order(space, order)
 
     def _list_open(self) -> None:
         for each in self._open:

@@ -349,27 +349,36 @@ def test_what_one_branch_alone_wants_is_made_there_and_what_a_loop_wants_before_
     assert_legal_and_the_same(net.model(), "onnx", feeds)
 
 
-def test_a_backend_that_asks_for_a_layout_of_what_comes_out_gets_it() -> None:
+@pytest.mark.parametrize(("layout", "transposes"), [("NCHW", 0), ("NHWC", 3)])
+def test_a_backend_that_asks_for_a_layout_of_what_comes_out_gets_it(layout: str, transposes: int) -> None:
     class Asking(Backend):
         name = "asking"
 
         def implementations(self, node: onnx_ir.Node) -> Sequence[Implementation]:
             if node.op_type != "If":
                 return super().implementations(node)
-            return [Implementation((Layout.any(0),), (Layout.parse("NHWC"),))]
+            return [Implementation((Layout.any(0),), (Layout.parse(layout),))]
 
     net, feeds = of_an_if()
-    free, _ = legalize(net.model(), "onnx")
     legal, report = legalize(net.model(), Asking())
     assert verify(legal, backend=Asking()).findings == ()
-    shapes = [
-        [d.dim_value for d in value.type.tensor_type.shape.dim][1:]
-        for model in (free, legal)
-        for node in model.graph.node
-        for value in model.graph.value_info
-        if node.op_type == "If" and value.name == node.output[0]
-    ]
-    assert shapes == [[4, 8, 8], [8, 8, 4]]
+    assert report.after.transposes == transposes
+    np.testing.assert_allclose(run(legal, feeds(0))[0], run(net.model(), feeds(0))[0], rtol=1e-4, atol=1e-5)
+
+
+def test_where_a_backend_states_several_ways_to_run_it_a_node_keeps_its_border() -> None:
+    class Asking(Backend):
+        name = "asking"
+
+        def implementations(self, node: onnx_ir.Node) -> Sequence[Implementation]:
+            if node.op_type != "If":
+                return super().implementations(node)
+            either = [Layout.parse(text) for text in ("NHWC", "NCHW")]
+            return [Implementation((Layout.any(0),), (layout,), cost) for cost, layout in enumerate(either)]
+
+    net, feeds = of_an_if()
+    legal, report = legalize(net.model(), Asking())
+    assert verify(legal, backend=Asking()).findings == ()
     assert report.after.transposes == 3
     np.testing.assert_allclose(run(legal, feeds(0))[0], run(net.model(), feeds(0))[0], rtol=1e-4, atol=1e-5)
 
