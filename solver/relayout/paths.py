@@ -17,7 +17,7 @@ from typing import Any
 from relayout.errors import InternalError
 from relayout.memory_format import Atom, Extent, Order, atom_extent, normal_form, source_order
 
-__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "one_each", "passes", "path", "steps_of", "turns"]
+__all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moves", "one_each", "passes", "path", "steps_of"]
 
 Dims = tuple[Order, ...]
 
@@ -102,10 +102,15 @@ def _way(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
 
 
 @lru_cache(maxsize=4096)
-def turns(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[Order, ...]:
-    """The format that each transpose between two formats leads to: two where tiles do not nest."""
-    stages = path(one_each(source), one_each(target), extents)
-    return tuple([_flat(stage.dims, extents) for stage in stages if stage.kind == "transpose"])
+def moves(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[tuple[str, Order, Order], ...]:
+    """What is read and written on the way: each stage but a regrouping, its kind, and the formats before and after."""
+    found: list[tuple[str, Order, Order]] = []
+    dims = one_each(source)
+    for stage in path(dims, one_each(target), extents):
+        if stage.kind != "regroup":
+            found.append((stage.kind, _flat(dims, extents), _flat(stage.dims, extents)))
+        dims = stage.dims
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096)

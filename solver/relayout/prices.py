@@ -1,8 +1,8 @@
 """What it costs to make one format of a tensor from another, and to bring it from one device to another: in bytes.
 
-A conversion reads the tensor as it is and writes it as it shall be, zeros included where a format pads; where tiles do
-not nest it does so twice. A backend may price its own conversions otherwise. Which device a conversion runs on, if
-there are several, is said by its place.
+A conversion reads the tensor as it is and writes it as it shall be, zeros included where a format pads; where that
+takes several nodes (tiles that do not nest, zeros to be filled up), it is what each of them reads and writes. A backend
+may price its own conversions otherwise. Which device a conversion runs on, if there are several, is said by its place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from relayout.backend import Backend, TensorType, element_size
 from relayout.layout import Layout
 from relayout.memory_format import Order, atom_extent, with_units
-from relayout.paths import passes, turns
+from relayout.paths import moves, passes
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
 from relayout.strangers import conversion_cost_of, conversion_of
@@ -64,7 +64,7 @@ class Prices:
             return 0
         if self.is_written_by_backend(tensor, place, source, target):
             return 1
-        return max(1, len(turns(source, target, tensor.extents)))
+        return max(1, sum(kind == "transpose" for kind, _, _ in moves(source, target, tensor.extents)))
 
     def padding(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
         """What of the traffic of a conversion at a place is not that of its Transposes: zeros, written or left out."""
@@ -134,13 +134,15 @@ class Prices:
         return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
 
     def _traffic(self, tensor: Tensor, source: Order, target: Order) -> int:
-        """The same, or what Transposes read and write where that is more: there may be two of them, and zeros may have
-        to be there before they are moved, or taken off after."""
-        return max(self._ends(tensor, source, target), self._turned(tensor, source, target))
+        """What the nodes between them read and write: two Transposes, it may be, and a Pad or a Slice beside them."""
+        each = moves(source, target, tensor.extents)
+        spent = sum(self._ends(tensor, before, after) for _, before, after in each)
+        return max(self._ends(tensor, source, target), spent)
 
     def _turned(self, tensor: Tensor, source: Order, target: Order) -> int:
-        """What the Transposes of a conversion read and write."""
-        return sum(2 * self.bytes_of(tensor, order) for order in turns(source, target, tensor.extents))
+        """What the Transposes among them read and write."""
+        each = moves(source, target, tensor.extents)
+        return sum(self._ends(tensor, before, after) for kind, before, after in each if kind == "transpose")
 
 
 def _is_nameless(question: tuple[TensorType, Layout, Layout]) -> bool:

@@ -96,9 +96,10 @@ def test_neighbours_whose_tiles_do_not_nest_are_converted_in_two_passes(
 )
 def test_padded_tiles_too(channels: int, one: str, other: str, reaches: tuple[int, int]) -> None:
     _, report = converted(neighbours(channels, one, other))
-    first, second = (2 * length * 6 * 5 * 4 for length in reaches)
+    plain, first, second = (2 * length * 6 * 5 * 4 for length in (channels, *reaches))
     middle = report.conversions[1]
-    assert (middle.passes, middle.bytes, middle.padding) == (2, 2 * first + 2 * second, 0)
+    padding = 0 if first == second else (first + plain) + (plain + second)
+    assert (middle.passes, middle.bytes, middle.padding) == (2, 2 * first + 2 * second + padding, padding)
     assert report.after.transposes == 4
 
 
