@@ -10,7 +10,8 @@ import onnx_ir as ir
 from relayout.backend import Backend
 from relayout.errors import OutOfTimeError
 from relayout.explain import boundary_of, conversions_of, crossings_of
-from relayout.formulation import Formulation, formulate
+from relayout.formulating import formulate
+from relayout.formulation import Formulation
 from relayout.model_io import warnings_of
 from relayout.options import Options, Progress
 from relayout.pricing import tensor_bytes
