@@ -39,6 +39,9 @@ __all__ = ["Source", "collector_paused", "read_model", "to_json", "to_proto", "w
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]
 
+MOST_BYTES = (1 << 31) - 1
+"""What protobuf holds in one message."""
+
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
 
 WARNINGS_KEY = "relayout.warnings"
@@ -175,6 +178,15 @@ def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
 
 def _read_file(path: Path) -> bytes:
     try:
+        size = path.stat().st_size
+        if size > MOST_BYTES and path.suffix != ".json":
+            raise InputError(
+                "the file is larger than protobuf can hold",
+                where=f"file {path}",
+                expected=f"at most {MOST_BYTES} bytes",
+                found=f"{size} bytes",
+                hint="weights beyond that are external data, in files of their own",
+            )
         data = path.read_bytes()
     except OSError as error:
         raise InputError(

@@ -252,6 +252,14 @@ def test_a_file_that_is_no_model_is_an_error_with_its_name(
     assert str(tmp_path / name) in caught.value.where
 
 
+def test_a_file_that_protobuf_cannot_hold_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.onnx"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(InputError, match="larger than protobuf can hold"):
+        read_model(path)
+
+
 def test_a_folder_and_a_missing_file_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read") as caught:
         read_model(tmp_path)
