@@ -143,6 +143,7 @@ def operators() -> None:
         ("NHWC to blocks", "ReorderInput", DOMAIN, {"channels_last": 1}),
         ("blocks to NCHW", "ReorderOutput", DOMAIN, {"channels": 0}),
         ("NCHW to NHWC", "Transpose", "", {"perm": [0, 2, 3, 1]}),
+        ("two groups of NCHW shuffled into blocks", "Transpose", "", {"perm": [0, 2, 4, 3, 1]}),
     ):
         speeds = []
         for shape in ((1, 64, 56, 56), (1, 512, 14, 14)):
@@ -150,6 +151,7 @@ def operators() -> None:
             if "channels" in attributes:
                 attributes = {"channels": shape[1]}
             x = x.reshape(shape[0], *shape[2:], shape[1]) if "channels_last" in attributes else x
+            x = x.reshape(1, 2, shape[1] // block, block // 2, -1) if "groups" in label else x
             (seconds,) = medians([one_operator(operator, x, [], domain, **attributes)])
             speeds.append(f"{2 * x.nbytes / seconds / 1e9:.1f}")
         print(f"| {label} | {' | '.join(speeds)} |")

@@ -316,6 +316,15 @@ def test_what_reorder_does_not_take_is_left_to_transposes() -> None:
     assert backend.conversion(TensorType(4, (1, 2, 8, 8, BLOCK)), BLOCKED, Layout.parse("HWNC")) is None
 
 
+def test_a_transpose_that_makes_blocks_or_takes_them_apart_is_dear() -> None:
+    backend, blocked = X86Nchwc(), TensorType(4, (1, 2, 8, 8, BLOCK))
+    shuffle, moved = Layout.parse("Nc[tile:2]CHW"), 2 * 4 * 2 * 8 * 8 * BLOCK
+    assert backend.conversion_cost(blocked, BLOCKED, shuffle) == 15 * moved
+    assert backend.conversion_cost(TensorType(4, (1, 2, BLOCK, 8, 8)), shuffle, BLOCKED) == 15 * moved
+    assert backend.conversion_cost(blocked, BLOCKED, NCHW) is None
+    assert backend.conversion_cost(TensorType(4, (1, 32, 8, 8)), NCHW, shuffle) is None
+
+
 def test_a_plain_convolution_costs_more_and_a_depthwise_one_much_more() -> None:
     dense = One("Conv", draw(1, 64, 14, 14), draw(64, 64, 3, 3))
     plain, blocked = dense.ways()

@@ -22,7 +22,7 @@ from relayout_backends.x86_nchwc.ordering import order_cost
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
 from relayout_backends.x86_nchwc.products import products
 from relayout_backends.x86_nchwc.quantized import QUANTIZED, quantized
-from relayout_backends.x86_nchwc.reordering import reordering
+from relayout_backends.x86_nchwc.reordering import reordering, scattering
 from relayout_backends.x86_nchwc.shapes import is_dequantized
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ class X86Nchwc(Backend):
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
         return reordering(tensor, source, target, self.blocks)
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        return scattering(tensor, source, target, self.blocks)
 
     def finish(self, model: ir.Model, place: str = "") -> bool:
         """Let the blocked convolutions of a legal model do what follows them, as onnxruntime lets its own."""

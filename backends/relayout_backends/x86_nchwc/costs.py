@@ -6,7 +6,7 @@ and the bytes that a reorder reads and writes in a nanosecond, between those of 
 
 from __future__ import annotations
 
-__all__ = ["POOL", "multiplying", "multiplying_depthwise", "turning"]
+__all__ = ["POOL", "SCATTERED", "multiplying", "multiplying_depthwise", "turning"]
 
 BYTES_PER_NANOSECOND = 30
 
@@ -16,6 +16,10 @@ PLAIN_DEPTHWISE, BLOCKED_DEPTHWISE = 400, 75
 TURNED = 3
 """What a matrix product costs more where its constant operand is the left one, in nanoseconds for a thousand
 multiplications: onnxruntime packs only a right one before it runs."""
+
+SCATTERED = 15
+"""What a Transpose takes that makes blocks, or takes them apart, beside a reorder of as many bytes: it moves elements
+one by one."""
 
 POOL = 2
 """What a plain pool costs more than a blocked one, for each byte of its data."""

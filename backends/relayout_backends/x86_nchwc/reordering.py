@@ -13,9 +13,10 @@ from relayout.backend import Reordering, TensorType
 from relayout.layout import Layout
 from relayout.writing import Extents, Writing
 from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks, zeros_after
+from relayout_backends.x86_nchwc.costs import SCATTERED
 from relayout_backends.x86_nchwc.shapes import UNKNOWN
 
-__all__ = ["reordering"]
+__all__ = ["reordering", "scattering"]
 
 _FLOAT = 4
 """The size of an element of the only type that the operators take."""
@@ -43,12 +44,24 @@ def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Block
     rewrite = partial(_to_blocks, channels_last=last, channels=channels, blocks=blocks, shape=shape)
     if channels % _GRAIN == 0:
         return Reordering(rewrite=rewrite)
-    count = prod(
-        extent if isinstance(extent, int) else UNKNOWN if place else 1 for place, extent in enumerate(tensor.shape)
-    )
+    count = _count(tensor.shape)
     filled, whole = _filled(channels), blocks.padded(channels)
     # Read and written once to fill up the channels, and once to reorder them.
     return Reordering(_FLOAT * (count // channels) * (channels + 2 * filled + whole), rewrite)
+
+
+def scattering(tensor: TensorType, source: Layout, target: Layout, blocks: Blocks) -> int | None:
+    """What a Transpose costs that makes blocks, or takes them apart, where onnxruntime has no operator for that; None
+    for all else."""
+    if tensor.element_size != _FLOAT or not (blocks.is_blocked(source) or blocks.is_blocked(target)):
+        return None
+    if reordering(tensor, source, target, blocks) is not None:
+        return None
+    return SCATTERED * 2 * _FLOAT * _count(tensor.shape)
+
+
+def _count(shape: Extents) -> int:
+    return prod(extent if isinstance(extent, int) else UNKNOWN if place else 1 for place, extent in enumerate(shape))
 
 
 def _extents(layout: Layout, shape: Extents) -> dict[str, int | str | None]:
