@@ -70,8 +70,10 @@ def test_zeros_that_are_moved_with_the_data_are_paid_for_as_they_are_moved(exten
     net = Net()
     image = net.transpose(net.input("x", (1, *extents, 3)), 0, 3, 1, 2)
     net.output(net.node("Conv", image, net.weight(8, 3, 3, 3), strides=[2, 2]))
-    _, report = twice(net.model(), "tpu")
-    assert report.cost == report.after.bytes
+    legal, report = checked(net.model(), "tpu")
+    assert report.cost >= report.after.bytes
+    _, second = legalize(legal, "tpu")
+    assert second.cost == second.after.bytes == report.after.bytes
 
 
 def test_a_copy_is_read_as_it_stands_before_its_first_reader_wants_units_in_it() -> None:
