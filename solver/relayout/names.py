@@ -3,7 +3,8 @@
 Operators with named axes name their operands'; the names travel along every space of axes that operators share, and
 through relabels. They are how a layout string binds to a value that no named operator touches. The nearest name stays,
 of equally near ones that of the first operator. How far it is from a name to an axis is counted in operators: a relabel
-is no step, for where relabels stand is what legalizing changes, and of a legal model the names are the same.
+is no step, for where relabels stand is what legalizing changes, and of a legal model the names are the same. An
+operator to which it is nothing which axis is which names those that nobody else does.
 """
 
 from __future__ import annotations
@@ -15,21 +16,14 @@ import onnx_ir as ir
 from relayout.binding import layout_of
 from relayout.layout import Layout
 from relayout.memory_format import Order
+from relayout.roles import tells_apart
 from relayout.rules import Fixed, Free, Passage, Relabel, given_at, read_at
+from relayout.same_axes import Place, Ties, alike, hand_over, kept_by, kept_whole, tie
 from relayout.views import Operand, Tensors
 
 __all__ = ["Names", "conventional"]
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
-
-_Place = tuple[ir.Value, int]
-"""An axis of a value."""
-
-# The axes of values that are one axis of a space, until one of them has a name and hands it to all.
-_Tied = list[_Place]
-# For each value and each space that it is in: what each of its axes is tied to there.
-_Ties = dict[ir.Value, list[list[_Tied | None]]]
-
 
 def conventional(rank: int) -> str | None:
     """ONNX's names for the axes of a tensor of which nothing is known but its rank."""
@@ -45,9 +39,12 @@ class Names:
         self._given: list[str] = []
         self._same: list[int] = []
         self._contested: set[int] = set()
-        self._shared: _Ties = {}
-        self._views: _Ties = {}
-        self._said: list[tuple[_Place, str]] = []
+        # How many of them somebody said; the others are presumed.
+        self._surely = 0
+        self._shared: Ties = {}
+        self._views: Ties = {}
+        self._said: list[tuple[Place, str]] = []
+        self._presumed: list[tuple[Place, str]] = []
         self._tensors = tensors
         for node, rule in tensors.rules.items():
             if isinstance(rule, Free):
@@ -56,10 +53,14 @@ class Names:
                 self._enter_relabel(node, rule)
             elif isinstance(rule, Fixed):
                 self._enter_fixed(node, rule)
+            elif rule is None and node.op_type in alike():
+                self._enter_pinned(node)
         for node, passages in tensors.passages.items():
             for passage in passages:
                 self._enter_passage(node, passage)
-        self._spread()
+        self._spread(self._said)
+        self._surely = len(self._given)
+        self._spread(self._presumed)
 
     @property
     def has_contested(self) -> bool:
@@ -73,21 +74,33 @@ class Names:
         return letters if len(set(letters)) == len(operand.view.axes) else None
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
-        """The letters by which `wanted` is read: the operand's own, and for axes that have none of the layout's letters
-        those that are left, in the layout's order: of what is not known it is taken to say how it is. Of two axes with
-        one name one of extent 1 has none. None where no axis has one, or two have the same."""
+        """The letters by which `wanted` is read: the operand's own, or, where not all axes have one of the layout's,
+        those of its axes that are longer than 1, and for the others the letters that are left, in the layout's order:
+        of what is not known it is taken to say how it is. None where no axis has one, or two have the same."""
         asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
-        letters, extents = self.of(operand), operand.view.extents
-        if letters is not None and (len(asked) != len(extents) or sorted(letters) == sorted(asked)):
+        letters, rank = self.of(operand), len(operand.view.axes)
+        if letters is not None and (len(asked) != rank or sorted(letters) == sorted(asked)):
             return letters
-        own = self._letters.get(operand.value, {})
-        known = {axis: letter for axis, name in own.items() if (letter := self._given[name]) in asked}
-        wide = {letter for axis, letter in known.items() if extents[axis] != 1}
-        known = {axis: letter for axis, letter in known.items() if extents[axis] != 1 or letter not in wide}
-        if not known or len(asked) != len(extents) or len(set(known.values())) != len(known):
+        known = self._held(operand, asked)
+        if not known or len(asked) != rank:
             return letters
         rest = iter([letter for letter in asked if letter not in known.values()])
-        return "".join(known[axis] if axis in known else next(rest) for axis in range(len(extents)))
+        return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
+
+    def _held(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
+        """Which axis longer than 1 has which of these letters, by those who say it before those who presume it; nothing
+        where two have as good a claim to one."""
+        held: dict[str, list[tuple[bool, int]]] = {}
+        for axis, name in self._letters.get(operand.value, {}).items():
+            if operand.view.extents[axis] != 1:
+                held.setdefault(self._given[name], []).append((name >= self._surely, axis))
+        known: dict[int, str] = {}
+        for letter in [letter for letter in asked if letter in held]:
+            (is_presumed, axis), *others = sorted(held[letter])
+            if others and others[0][0] == is_presumed:
+                return {}
+            known[axis] = letter
+        return known
 
     def in_order(self, operand: Operand, order: Order) -> str | None:
         """The letters of the operand's axes as they lie in memory, outermost first; None where not all are known, or
@@ -120,12 +133,23 @@ class Names:
             for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
             if value is not None and axes is not None and self._follows(value)
         ]
-        kept = [(value, _kept(node, rule, value, axes)) for value, axes in members]
-        _tie(self._shared, kept, len(rule.extents))
+        kept = [(value, kept_by(node, rule, value, axes)) for value, axes in members]
+        tie(self._shared, kept, len(rule.extents))
         if rule.letters:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
-                    self._said.append(((value, axis), rule.letters[space_axis]))
+                    letter = rule.letters[space_axis]
+                    said = self._said if tells_apart(node, letter) else self._presumed
+                    said.append(((value, axis), letter))
+
+    def _enter_pinned(self, node: ir.Node) -> None:
+        """What stays as in the source, for all that is not known of it, still gives the axes that it reads."""
+        source, result = next(iter(node.inputs), None), node.outputs[0]
+        if source is None or not (self._follows(source) and self._follows(result)):
+            return
+        kept = kept_whole(source, result)
+        if kept is not None:
+            tie(self._shared, [(source, range(len(kept))), (result, kept)], len(kept))
 
     def _enter_passage(self, node: ir.Node, passage: Passage) -> None:
         rule = passage.rule
@@ -134,7 +158,7 @@ class Names:
             *zip(given_at(node, passage.gives), rule.outputs, strict=True),
         )
         members = [(v, axes) for v, axes in sides if v is not None and axes is not None and self._follows(v)]
-        _tie(self._shared, members, len(rule.extents))
+        tie(self._shared, members, len(rule.extents))
 
     def _enter_relabel(self, node: ir.Node, rule: Relabel) -> None:
         source, result = node.inputs[0], node.outputs[0]
@@ -143,7 +167,7 @@ class Names:
         # A unit axis has no atom, but a Transpose moves its name all the same: the rule tells which axis it was.
         axes = [group[0].axis if len(group) == 1 and group[0].is_whole else None for group in rule.axes]
         rank = len(source.shape)
-        _tie(self._views, [(source, range(rank)), (result, axes)], rank)
+        tie(self._views, [(source, range(rank)), (result, axes)], rank)
 
     def _follows(self, value: ir.Value) -> bool:
         return self._tensors.operands.get(value) is not None and not self._tensors.is_constant(value)
@@ -153,29 +177,29 @@ class Names:
         self._same.append(len(self._same))
         return len(self._same) - 1
 
-    def _spread(self) -> None:
-        level: list[tuple[_Place, int]] = []
-        for place, letter in self._said:
+    def _spread(self, said: Sequence[tuple[Place, str]]) -> None:
+        level: list[tuple[Place, int]] = []
+        for place, letter in said:
             name = self._give(letter)
             level += [(reached, name) for reached in self._reach(place, name)]
         while level:
-            following: list[tuple[_Place, int]] = []
+            following: list[tuple[Place, int]] = []
             for place, name in level:
-                for other in _hand_over(self._shared, place):
+                for other in hand_over(self._shared, place):
                     following += [(reached, name) for reached in self._reach(other, name)]
             level = following
 
-    def _reach(self, place: _Place, name: int) -> list[_Place]:
+    def _reach(self, place: Place, name: int) -> list[Place]:
         """Name an axis, and it in all views of its tensor; those that had no name."""
-        found: list[_Place] = []
+        found: list[Place] = []
         waiting = [place]
         for each in waiting:
             if self._name(each, name):
                 found.append(each)
-                waiting += _hand_over(self._views, each)
+                waiting += hand_over(self._views, each)
         return found
 
-    def _name(self, place: _Place, name: int) -> bool:
+    def _name(self, place: Place, name: int) -> bool:
         """Name an axis; whether it had no name."""
         value, axis = place
         own = self._letters.setdefault(value, {})
@@ -203,37 +227,3 @@ class Names:
 
     def _is_contested(self, value: ir.Value) -> bool:
         return any(self._first(name) in self._contested for name in self._letters.get(value, {}).values())
-
-
-def _tie(ties: _Ties, members: Sequence[tuple[ir.Value, Sequence[int | None]]], rank: int) -> None:
-    """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is tied to nothing."""
-    tied: list[_Tied] = [[] for _ in range(rank)]
-    for value, axes in members:
-        own: list[_Tied | None] = []
-        for place, axis in enumerate(axes):
-            if axis is None:
-                own.append(None)
-                continue
-            tied[axis].append((value, place))
-            own.append(tied[axis])
-        ties.setdefault(value, []).append(own)
-
-
-def _hand_over(ties: _Ties, place: _Place) -> list[_Place]:
-    """The axes that this one is tied to, each space's for once: all of them have its name then."""
-    value, axis = place
-    found: list[_Place] = []
-    for own in ties.get(value, ()):
-        tied = own[axis]
-        if tied:
-            found += tied
-            tied.clear()
-    return found
-
-
-def _kept(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> list[int | None]:
-    """The axes without those of a result that are reduced to extent 1: what reads these may call them anything."""
-    extents = value.shape if value in node.outputs else None
-    if extents is None:
-        return list(axes)
-    return [None if one == 1 and rule.extents[a] != 1 else a for a, one in zip(axes, extents, strict=True)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from relayout.memory_format import Extent, Order, normal_form
+from relayout.memory_format import Extent, Order, atom_extent, normal_form
 from relayout.paths import Dims, Stage, dims_shape, path
 
 # Before this opset Constant gives floats alone.
@@ -184,9 +185,10 @@ class Emitter:
                     return self.node("ReduceProd", [read], {"keepdims": 1}, whole, [1], f"{stem}_extent")
         for place, whole_group in enumerate(own):
             cut = [atom for atom in whole_group if any(a.axis == atom.axis for a in group)]
-            rest = [a.inner for a in group]
-            if len(group) == 1 and len(cut) == 1 and cut[0].inner == 1:
-                divisor = self.integers(f"{stem}_part", [rest[0]])
+            others = [atom_extent(atom, extents) for atom in whole_group if atom not in cut]
+            sizes = [extent for extent in others if isinstance(extent, int)]
+            if len(group) == 1 and len(cut) == 1 and cut[0].inner == 1 and len(sizes) == len(others):
+                divisor = self.integers(f"{stem}_part", [group[0].inner * prod(sizes)])
                 return self.node("Div", [gather([place]), divisor], {}, whole, [1], f"{stem}_extent")
         raise ValueError(f"no extent of {group} in {own}")
 

@@ -33,6 +33,7 @@ __all__ = [
     "result_role",
     "spatial_letters",
     "spell",
+    "tells_apart",
 ]
 
 DATA, KERNEL, OTHER = "data", "kernel", "other"
@@ -65,6 +66,13 @@ _ROLES = {
 }
 OPERATORS = tuple(_ROLES)
 """The operators whose axes have names."""
+
+# Those that do not tell all their axes apart, with the letters of those that they do: to a normalization only the
+# channels mean anything, and where all places are pooled, or told apart by their sizes, none does.
+_TOLD = {
+    **dict.fromkeys(("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"), "C"),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Resize", "Upsample"), ""),
+}
 
 _OF_LETTER = {"d": DATA, "k": KERNEL, "-": OTHER}
 _DOMAINS = ("", "ai.onnx", "relayout")
@@ -100,6 +108,11 @@ def native_role(op_type: str, side: int, n: int) -> str:
     """What the n-th input (`side` 0) or result (1) is to an operator, in whatever layout: DATA, KERNEL or OTHER."""
     letters = _ROLES[op_type][side] if op_type in _ROLES else ""
     return _OF_LETTER[letters[n]] if n < len(letters) else OTHER
+
+
+def tells_apart(node: ir.Node, letter: str) -> bool:
+    """Whether it matters to `node`, an operator whose axes have names, which of its axes has this one."""
+    return letter in _TOLD.get(node.op_type, letter)
 
 
 def kernel_input(op_type: str) -> int | None:

@@ -260,3 +260,53 @@ def test_what_has_no_type_has_no_rank() -> None:
     legal, _ = legalize(model)
     assert_same_numbers(model, legal)
     assert_stays(legal, "onnx")
+
+
+def test_rows_of_unknown_numbers_are_not_made_one_that_could_not_be_told_apart_again() -> None:
+    net = Net()
+    rows = net.transpose(net.input("x", (5, "a", "b")), 2, 1, 0)
+    net.output(net.node("Flatten", net.node("MatMul", rows, net.weight(5, 3)), axis=1))
+    feeds = {"x": np.random.default_rng(0).standard_normal((5, 2, 4)).astype(np.float32)}
+    legal, _ = legalize(net.model())
+    assert_same_numbers(net.model(), legal, feeds)
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_an_axis_of_unknown_extent_is_squeezed_in_any_order(opset: int) -> None:
+    net = Net(opset)
+    image = net.transpose(net.input("x", ("n", 4, 5, "one")), 0, 2, 3, 1)
+    axes = {"inputs": (image,), "axes": [2]} if opset < 13 else {"inputs": (image, net.constant([2]))}
+    squeezed = net.node("Squeeze", *axes.pop("inputs"), **axes)
+    net.output(net.transpose(squeezed, 0, 2, 1))
+    legal, report = legalize(net.model())
+    assert report.after.transposes == 0
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 4, 5, 1)).astype(np.float32)}
+    assert_same_numbers(net.model(), legal, feeds)
+    assert_stays(legal, "onnx")
+
+
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+def test_of_two_names_of_an_axis_a_backend_may_ask_for_either(backend: str) -> None:
+    """One reader of the picture calls its last axis channels, what follows the other one calls them columns."""
+    net = Net()
+    image = net.input("x", (2, 4, 3, 5))
+    net.output(net.conv(image, 4, 6))
+    soft = net.node("LogSoftmax", net.transpose(image, 0, 2, 3, 1), axis=1)
+    net.output(net.conv(net.node("Relu", soft), 3, 2))
+    legal, report = legalize(net.model(), backend, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+def test_what_is_picked_of_an_axis_is_what_it_was(backend: str) -> None:
+    net = Net()
+    image = net.transpose(net.node("AveragePool", net.input("x", (2, 1, 6, 3)), kernel_shape=[3, 1]), 0, 2, 3, 1)
+    picked = net.node("Compress", image, net.constant(np.array([True, False, True, True])), axis=1)
+    net.output(net.node("LogSoftmax", picked))
+    net.output(net.conv(net.node("Relu", picked), 3, 2))
+    legal, report = legalize(net.model(), backend, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(net.model(), legal)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from graphs import Net
 
 from relayout.layout import Layout
+from relayout.memory_format import source_order
 from relayout.model_io import read_model
 from relayout.names import Names
 from relayout.views import Operand, collect_tensors
@@ -68,3 +70,37 @@ def test_of_two_axes_with_one_name_the_one_of_extent_1_has_none() -> None:
     names, operands = named(net)
     assert names.of(operands["x"]) is None
     assert names.filled(operands["x"], Layout.parse("NHWC")) == "HWNC"
+
+
+def test_an_operator_that_stays_as_it_is_hands_names_on() -> None:
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    places, updates = net.constant([[0]]), net.input("u", (1, 3, 4, 5))
+    pooled(net, net.transpose(net.node("ScatterND", image, places, updates), 0, 3, 1, 2))
+    names, operands = named(net)
+    assert names.of(operands["x"]) == "NHWC"
+
+
+def test_a_name_is_presumed_only_where_nobody_says_one() -> None:
+    """To a pool of the whole picture it is nothing which of its places are rows, to a normalization which is which but
+    of the channels."""
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    net.output(net.node("GlobalMaxPool", image))
+    pooled(net, net.node("Relu", net.node("Relu", net.transpose(image, 0, 1, 3, 2))))
+    vectors = [net.weight(3), net.weight(3), net.weight(3), net.weight(3)]
+    net.output(net.node("BatchNormalization", net.input("y", (2, 3, 4, 5)), *vectors))
+    names, operands = named(net)
+    assert names.of(operands["x"]) == "NCWH"
+    assert names.of(operands["y"]) == "NCHW"
+    assert names.in_order(operands["x"], source_order(4)) is None
+    assert names.in_order(operands["y"], source_order(4)) == "NCHW"
+
+
+@pytest.mark.parametrize("perm", [(0, 1, 2, 3), (0, 3, 1, 2)])
+def test_what_an_axis_of_extent_1_is_called_says_nothing_of_the_others(perm: tuple[int, ...]) -> None:
+    net = Net()
+    reduced = net.node("ReduceMean", net.input("x", (4, 1, 2, 3)), axes=[2, 3])
+    pooled(net, net.transpose(reduced, *perm))
+    names, operands = named(net)
+    assert names.filled(operands["x"], Layout.parse("NHWC")) == "NHWC"

@@ -46,7 +46,7 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     inputs[right] = (*range(rows - len(b) + 1, rows - 1), contracted, column)
     batch = tuple(range(rows - 1))
     batched = len(b) > 2
-    product = _Product(contracted, column, batched)
+    product = _Product(contracted, column, batched, extents)
     turns = node.node.op_type == "MatMul"
     return Free(
         extents,
@@ -72,6 +72,7 @@ class _Product:
     contracted: int
     column: int
     batched: bool
+    extents: tuple[Extent, ...]
 
     def is_plain(self, order: Axes) -> bool:
         """Whether ONNX's operator takes its operands as they lie."""
@@ -80,10 +81,13 @@ class _Product:
         return not self.batched or order[-3] == self.contracted - 1
 
     def is_turned(self, order: Axes) -> bool:
-        """The columns before the contracted axis, and the rows innermost: the product of the transposes."""
+        """The columns before the contracted axis, and the rows innermost: the product of the transposes. Rows become
+        one, and of what becomes one only one extent may be unknown, or it could not be told apart again."""
         at = order.index(self.contracted)
         inner, before = order[at + 1 :], order[:at]
         if not before or before[-1] != self.column or self.column in inner or not inner:
+            return False
+        if sum(not isinstance(self.extents[axis], int) for axis in inner) > 1:
             return False
         return set(inner) == {self.contracted - 1} if self.batched else True
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from relayout.memory_format import Atom, Extent, Order, normal_form
+from relayout.rules.axes import without
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
-from relayout.rules.rule import Relabel
+from relayout.rules.rule import Axes, Edit, Free, Relabel
 
 
 @row("relabel", "Transpose")
@@ -33,7 +36,7 @@ def dropout(node: Reading) -> Relabel:
 
 
 @row("relabel", "Squeeze")
-def squeeze(node: Reading) -> Relabel:
+def squeeze(node: Reading) -> Relabel | Free:
     extents = node.extents(0)
     rank = len(extents)
     axes = node.axes(1, rank)
@@ -41,9 +44,25 @@ def squeeze(node: Reading) -> Relabel:
         if not all(isinstance(e, int) for e in extents):
             raise NoRuleError
         axes = tuple(a for a in range(rank) if extents[a] == 1)
-    if any(extents[a] != 1 for a in axes):
+    if any(isinstance(extents[a], int) and extents[a] != 1 for a in axes):
         raise NoRuleError
-    return Relabel(tuple((Atom(a),) for a in range(rank) if a not in axes))
+    if all(extents[a] == 1 for a in axes):
+        return Relabel(tuple((Atom(a),) for a in range(rank) if a not in axes))
+    return _squeezed(node, axes)
+
+
+def _squeezed(node: Reading, squeezed: Axes) -> Free:
+    """Where an extent becomes known only at run time the operator stays; its axes lie in any order all the same."""
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    result = without(axes, *squeezed)
+    as_input = node.ints("axes") is None
+
+    def edit(order: Axes) -> Edit:
+        places = tuple(place for place, axis in enumerate(order) if axis in squeezed)
+        return Edit(constants={1: np.array(places, np.int64)}) if as_input else Edit({"axes": places})
+
+    return Free(extents, (axes, *(None for _ in node.node.inputs[1:])), (result,), edit=edit, splits=result)
 
 
 @row("relabel", "Unsqueeze")

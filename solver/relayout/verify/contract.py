@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -11,16 +12,24 @@ from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.strangers import is_met_by
 from relayout.verify.arrangement import arrangement_of
+from relayout.verify.common_names import CommonNames
 from relayout.verify.derivation import PLACE, Derivation, declared_layout, walk
-from relayout.verify.operators import OURS, AxisNames, axis_names, axis_sources, named, own_names
+from relayout.verify.operators import AxisNames, named, own_names
 from relayout.verify.placement import ways_of
 from relayout.verify.resizing import may_be_cut
 
 __all__ = ["check_requirements", "known_extents", "node_label"]
 
 MAX_RANK = 8
-_MOST_STEPS = 6
-"""How far up a layout is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of the layouts of a model's values; `boxes` are the black boxes that they carry."""
+
+    derivation: Derivation
+    common: CommonNames
+    boxes: dict[ir.Value, Layout]
 
 
 def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation) -> Iterator[Finding]:
@@ -30,26 +39,25 @@ def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation
     the way that is missed by the fewest operands.
     """
     boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
+    known = _Known(derivation, CommonNames(model), boxes)
     for node in walk(model.graph):
         ways = ways_of(node, backend)
         told = node.metadata_props.get(PLACE, "")
         at = [backend.at(way.place or told) for way in ways]
-        faults = [list(_missed(node, way, own, derivation, boxes)) for way, own in zip(ways, at, strict=True)]
+        faults = [list(_missed(node, way, own, known)) for way, own in zip(ways, at, strict=True)]
         missed = min(faults, key=len, default=[])
         yield from missed
         if ways and not missed:
             _note_boxes(node, ways[0], boxes)
 
 
-def _missed(
-    node: ir.Node, way: Implementation, backend: Backend, derivation: Derivation, boxes: dict[ir.Value, Layout]
-) -> Iterator[Finding]:
+def _missed(node: ir.Node, way: Implementation, backend: Backend, known: _Known) -> Iterator[Finding]:
     sound = True
     for side, values, layouts in (("input", node.inputs, way.inputs), ("result", node.outputs, way.results)):
         for n, (value, required) in enumerate(zip(values, layouts, strict=True)):
             if value is None or value.shape is None or required.is_any:
                 continue
-            found = _unsatisfied(node, side, n, value, required, backend, derivation, boxes)
+            found = _unsatisfied(node, side, n, value, required, backend, known)
             # A result that is off where its operands are off says the same thing again.
             if found is not None and (side == "input" or sound):
                 sound = False
@@ -63,21 +71,20 @@ def _unsatisfied(
     value: ir.Value,
     required: Layout,
     backend: Backend,
-    derivation: Derivation,
-    boxes: dict[ir.Value, Layout],
+    known: _Known,
 ) -> Finding | None:
     if n == 0 and _resizes_only_places(node, required):
         return None
     own = own_names(node, side, n)
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
-    namings: Sequence[AxisNames | None] = [own] if own is not None else _namings(value, derivation) or [None]
+    namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
     tensor = TensorType(element_size(value), known_extents(value))
     if required.is_numbered:
         # Numbers count the source's axes: only a noted order knows which these are.
         arrangement = arrangement_of(value)
         order = arrangement.permutation if arrangement is not None else None
         namings = [tuple(map(str, order)) if order is not None and len(order) == len(tensor.shape) else None]
-    carried = boxes.get(value)
+    carried = known.boxes.get(value)
     if side == "result":
         # What a backend says of its own results' extensions is what it provides; only the names can be off.
         required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
@@ -88,6 +95,8 @@ def _unsatisfied(
     layouts = [_current(naming, carried, rank) for naming in namings]
     if own is None and not required.is_numbered:
         layouts += [_current(_movable(naming, tensor), carried, rank) for naming in namings if naming is not None]
+        any_name = known.common.towards(value, required_here)
+        layouts += [_current(any_name, carried, rank)] if any_name is not None else []
     where = f"node {node.name or '(no name)'}"
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None
@@ -104,28 +113,6 @@ def _unsatisfied(
         found=found,
         message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} asks for",
     )
-
-
-def _namings(value: ir.Value, derivation: Derivation) -> list[AxisNames]:
-    """What is derived of the value's axes, and the layout that a node of ours above it says it gives its result in: a
-    network may read a picture that it turned, and then one axis has two names."""
-    said = _said_above(value, _MOST_STEPS)
-    return [*derivation.candidates(value), *([said] if said is not None else [])]
-
-
-def _said_above(value: ir.Value, steps: int) -> AxisNames | None:
-    maker = value.producer()
-    if maker is None or not steps:
-        return None
-    m = maker.outputs.index(value)
-    if maker.domain == OURS:
-        return axis_names(maker, "result", m)
-    for n, operand in enumerate(maker.inputs):
-        sources = axis_sources(maker, n, m) if operand is not None else None
-        names = _said_above(operand, steps - 1) if operand is not None and sources is not None else None
-        if names is not None and sources is not None:
-            return tuple(names[axis] if axis is not None else None for axis in sources)
-    return None
 
 
 def _among(name: str | None, required: Layout) -> str | None:

@@ -15,7 +15,7 @@ from relayout.layout import Layout
 from relayout.verify.borders import Crossing, crossings
 from relayout.verify.operators import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
 
-__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "SOURCE", "Derivation", "derive", "fed", "walk"]
+__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "SOURCE", "Derivation", "derive", "fed", "passes", "walk"]
 
 LAYOUT = "relayout.layout"
 BOUNDARY = "relayout.boundary_layout"
@@ -111,10 +111,17 @@ def _enter_crossed(value: ir.Value, across: Sequence[Crossing], made: dict[ir.Va
     for source, target, axes in across:
         if target is value and source in made:
             for axis, own in enumerate(axes):
-                name = made[source][own] if own is not None else None
+                name = made[source][own] if own is not None and _has_place(source, own, value, axis) else None
                 known[axis].update([name] if name is not None else [])
     if any(known):
         made[value] = tuple(_agreed(names) for names in known)
+
+
+def _has_place(value: ir.Value, axis: int, other: ir.Value, its_axis: int) -> bool:
+    """Whether the name of the value's axis says where the other's lies: one of extent 1 may stand anywhere, which would
+    not be seen of the other where its extents are not known."""
+    own, its = (v.shape[a] if v.shape is not None else None for v, a in ((value, axis), (other, its_axis)))
+    return own != 1 or its == 1
 
 
 def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]]) -> None:
@@ -126,7 +133,8 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]]) -> 
 
     def cross(across: Sequence[Crossing]) -> None:
         for source, target, axes in across:
-            places = {own: axis for axis, own in enumerate(axes) if own is not None}
+            pairs = [(own, axis) for axis, own in enumerate(axes) if own is not None]
+            places = {own: axis for own, axis in pairs if _has_place(target, axis, source, own)}
             rank = len(source.shape or ())
             known = [[n[places[a]] if a in places else None for a in range(rank)] for n in read.get(target, ())]
             enter(source, frozenset(tuple(names) for names in known if any(names)))
@@ -169,7 +177,7 @@ def _forward(node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], takes_wr
     known: list[set[str]] = [set() for _ in range(rank)]
     for n, operand in enumerate(node.inputs):
         names = made.get(operand) if operand is not None else None
-        sources = _passes(node, n, m) if names else None
+        sources = passes(node, n, m) if names else None
         for axis, source in enumerate(sources or ()):
             if names and source is not None and (name := names[source]) is not None:
                 known[axis].add(name)
@@ -202,7 +210,7 @@ def _backward(node: ir.Node, n: int, rank: int, read: Mapping[ir.Value, frozense
     if own is not None and all(own):
         return frozenset(readings)
     for m, result in enumerate(node.outputs):
-        sources = _passes(node, n, m) if read.get(result) else None
+        sources = passes(node, n, m) if read.get(result) else None
         for names in read.get(result, ()) if sources is not None else ():
             carried: list[str | None] = list(own) if own is not None else [None] * rank
             for axis, source in enumerate(sources or ()):
@@ -216,7 +224,9 @@ def _backward(node: ir.Node, n: int, rank: int, read: Mapping[ir.Value, frozense
 _CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
 
 
-def _passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
+def passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
+    """For each axis of the m-th result, the axis of the n-th input that it is, also where an operator has names of its
+    own for some of them; None altogether where that is not known."""
     if node.op_type not in _CHANNELS_ONLY and _names_axes(node):
         return axis_sources(node, n, m)
     source, result = node.inputs[n], node.outputs[m]

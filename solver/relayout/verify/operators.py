@@ -98,9 +98,10 @@ _ELEMENTWISE_NAMES = """
 """
 # Their first operand passes its axes on; the others are parameters.
 _OF_THE_FIRST_NAMES = """
-    ArgMax ArgMin Bernoulli Cast CastLike Clip CumSum DequantizeLinear Dropout Hardmax LayerNormalization
-    LogSoftmax LpNormalization MeanVarianceNormalization Pad QuantizeLinear RMSNormalization Resize
-    ReverseSequence Scatter ScatterElements ScatterND Slice Softmax Split Tile TopK Trilu Upsample
+    ArgMax ArgMin Bernoulli Cast CastLike Clip CumProd CumSum DequantizeLinear Dropout DynamicQuantizeLinear
+    GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization MeanVarianceNormalization Pad
+    QuantizeLinear RMSNormalization Resize ReverseSequence Scatter ScatterElements ScatterND Slice Softmax Split
+    Tile TopK Trilu Upsample
 """
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
@@ -245,7 +246,8 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
     if kind == "Gather":
         axis = node.attributes.get_int("axis", 0) % max(inner, 1)
         return (*range(axis), *[None] * (outer - inner + 1), *range(axis + 1, inner))
-    return tuple(range(inner)) if kind in _OF_THE_FIRST else None
+    picks = kind == "Compress" and "axis" in node.attributes  # without it, what is picked lies in one row
+    return tuple(range(inner)) if kind in _OF_THE_FIRST or picks else None
 
 
 def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, ...] | None:

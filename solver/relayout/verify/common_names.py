@@ -1,0 +1,96 @@
+"""Every name that some operator gives an axis, for all axes that are one and the same by the operators between.
+
+Where operators call an axis by different names, each of them is right: a network may turn its picture. Which of them
+counts for an operator between that asks for a layout, nobody can say, and so any of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import onnx_ir as ir
+
+from relayout.layout import Layout
+from relayout.verify.borders import crossings
+from relayout.verify.derivation import passes, walk
+from relayout.verify.operators import OURS, AxisNames, axis_names, is_pooled
+
+__all__ = ["CommonNames"]
+
+_Place = tuple[ir.Value, int]
+"""An axis of a value."""
+
+
+class CommonNames:
+    """The names of all axes of a model, found out when the first is asked for."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._same: dict[_Place, _Place] = {}
+
+    def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
+        """For each axis of a value of known rank, what operators call it; empty where none names it."""
+        names = self._names
+        places = [(value, axis) for axis in range(len(value.shape or ()))]
+        return tuple(frozenset(names.get(self._first(place), ())) for place in places)
+
+    def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:
+        """The names by which the value is in this layout, if each of its axes has that name among others, or none at
+        all; None where one has others only. Axes of extent 1 may stand anywhere, and of names that the layout does not
+        have it says nothing."""
+        shape = value.shape
+        if shape is None or len(shape) != required.rank:
+            return None
+        found: list[str | None] = []
+        for name, known, extent in zip(required.names, self.of(value), shape, strict=True):
+            telling = known.intersection(required.names) if extent != 1 and name != "*" else ()
+            if telling and name not in telling:
+                return None
+            found.append(name if telling else None)
+        return tuple(found) if any(found) else None
+
+    def _join_node(self, node: ir.Node) -> None:
+        for m, result in enumerate(node.outputs):
+            for n, operand in enumerate(node.inputs):
+                sources = passes(node, n, m) if operand is not None else None
+                if operand is not None and sources is not None:
+                    self._join(operand, result, sources)
+        for source, target, axes in crossings(node):
+            self._join(source, target, axes)
+
+    def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:
+        for axis, own in enumerate(axes):
+            if own is not None:
+                self._same[self._first((source, own))] = self._first((target, axis))
+
+    @cached_property
+    def _names(self) -> dict[_Place, set[str]]:
+        nodes = list(walk(self._model.graph))
+        for node in nodes:
+            self._join_node(node)
+        found: dict[_Place, set[str]] = {}
+        for node in nodes:
+            for value, names in _named(node):
+                for axis, name in enumerate(names):
+                    if name is not None:
+                        found.setdefault(self._first((value, axis)), set()).add(name)
+        return found
+
+    def _first(self, place: _Place) -> _Place:
+        while (other := self._same.get(place, place)) != place:
+            self._same[place] = self._same.get(other, other)
+            place = other
+        return place
+
+
+def _named(node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
+    """What the node calls the axes of what it reads and gives; to ONNX's pools of the whole picture it is nothing which
+    is which."""
+    if is_pooled(node) and node.domain != OURS:
+        return
+    for side, values in (("input", node.inputs), ("result", node.outputs)):
+        for n, value in enumerate(values):
+            names = axis_names(node, side, n) if value is not None else None
+            if value is not None and names is not None:
+                yield value, names
