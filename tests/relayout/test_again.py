@@ -95,3 +95,11 @@ def test_what_the_shape_of_a_constant_is_reckoned_from_is_no_dead_node() -> None
     net.output(net.node("MatMul", x, column))
     legal, _ = twice(net.model(), "nchw")
     assert operators(legal).count("Constant") == 1
+
+
+def test_a_view_of_a_constant_that_goes_takes_its_shape_along() -> None:
+    net = Net()
+    shape = net.node("Constant", value_ints=[6])
+    net.output(net.node("Add", net.input("x", (1, 1, 1, 6)), net.node("Reshape", net.weight(6), shape)))
+    legal, _ = twice(net.model(), "x86-nchwc")
+    assert operators(legal) == ["Add"]

@@ -110,11 +110,16 @@ class Editing:
 
     def remove(self, nodes: Sequence[ir.Node]) -> None:
         """Remove nodes that are read no more, and the constants that nobody else reads."""
-        constants = [value for node in nodes for value in node.inputs if value is not None and value.is_initializer()]
+        read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
         self.graph.remove(nodes, safe=True)
         self.changed = True
-        for value in constants:
-            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+        for value in read:
+            maker = value.producer()
+            if value.uses() or value.is_graph_output() or value.is_graph_input():
+                continue
+            if maker is not None and maker.op_type == "Constant" and maker.graph is self.graph:
+                self.graph.remove(maker, safe=True)
+            elif value.is_initializer():
                 self.graph.initializers.pop(str(value.name), None)
 
     def drop_idle_views(self) -> None:
