@@ -225,8 +225,6 @@ class BackendTable(_Table):
     @model_validator(mode="after")
     def _names_its_places(self) -> BackendTable:
         names = [each.name for each in self.place]
-        if "place" in self.model_fields_set and not names:
-            raise _fault("a place, or no key 'place'", "none")
         if len(set(names)) < len(names):
             raise _fault("a name of its own for each place", ", ".join(names))
         if self.place and (self.rule or self.options or "extends" in self.model_fields_set):

@@ -268,7 +268,6 @@ def test_the_first_assignment_that_fits_decides() -> None:
         ({"host": "gpu"}, "inline backend", "npu or cpu"),
         ({"assign": [{"places": ["cpu", "dsp"]}]}, "inline backend", "npu or cpu"),
         ({"place": [{"name": "a"}, {"name": "a"}], "assign": [], "host": "a"}, "inline backend", "a name of its own"),
-        ({"place": [], "assign": [], "host": None}, "inline backend", "a place, or no key"),
         ({"extends": "nhwc"}, "inline backend", "places, or a backend"),
         ({"options": {"device": "cpu"}}, "inline backend", "places, or a backend"),
         ({"place": [{"name": "npu", "options": {"device": 1}}, {"name": "cpu"}]}, "place[0].options", "no options"),
