@@ -76,7 +76,7 @@ class Names:
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
         """The letters by which `wanted` is read: the operand's own, or, where not all axes have one of the layout's,
         those of its axes that are longer than 1, and for the others the letters that are left, in the layout's order:
-        of what is not known it is taken to say how it is. None where no axis has one, or two have the same."""
+        of what is not known it is taken to say how it is. None where no axis has one."""
         asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
         letters, rank = self.of(operand), len(operand.view.axes)
         if letters is not None and (len(asked) != rank or sorted(letters) == sorted(asked)):
@@ -88,8 +88,8 @@ class Names:
         return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
 
     def _held(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
-        """Which axis longer than 1 has which of these letters, by those who say it before those who presume it; nothing
-        where two have as good a claim to one."""
+        """Which axis longer than 1 has which of these letters, by those who say it before those who presume it; neither
+        of two that have as good a claim to it."""
         held: dict[str, list[tuple[bool, int]]] = {}
         for axis, name in self._letters.get(operand.value, {}).items():
             if operand.view.extents[axis] != 1:
@@ -97,9 +97,8 @@ class Names:
         known: dict[int, str] = {}
         for letter in [letter for letter in asked if letter in held]:
             (is_presumed, axis), *others = sorted(held[letter])
-            if others and others[0][0] == is_presumed:
-                return {}
-            known[axis] = letter
+            if not others or others[0][0] != is_presumed:
+                known[axis] = letter
         return known
 
     def in_order(self, operand: Operand, order: Order) -> str | None:

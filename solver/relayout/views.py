@@ -241,4 +241,8 @@ def _view(node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]
     # Where axes split or merge, what is read must be reshaped, and a Reshape can leave one extent open only.
     if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in operand.tensor.extents) > 1):
         return None
+    # What the model declares 1 may be an axis of unknown extent: a format would have no place for it.
+    placed = {atom.axis for group in view.axes for atom in group}
+    if any(extent != 1 and axis not in placed for axis, extent in enumerate(operand.tensor.extents)):
+        return None
     return Operand(operand.tensor, view, node.outputs[0])

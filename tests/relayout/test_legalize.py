@@ -370,3 +370,19 @@ def test_an_order_is_put_together_from_what_several_operands_want() -> None:
     legal, report = legalize(net.model())
     assert (report.cost, [node.op_type for node in legal.graph.node]) == (0, ["Einsum"])
     assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("perm", [(0, 1, 3, 2), (0, 2, 1, 3), (0, 3, 2, 1)])
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+def test_of_two_axes_that_go_by_one_name_neither_is_known_and_the_others_are(
+    perm: tuple[int, ...], backend: str
+) -> None:
+    """A picture is averaged with itself turned: which axes are rows nobody can say, but the channels are known."""
+    net = Net()
+    value = net.conv(net.input("x", ("N", 4, 4, 4)), 4, 4)
+    mean = net.node("Mean", net.transpose(value, *perm), value, value)
+    net.output(net.node("Gather", mean, net.constant([0, 1]), axis=1))
+    legal, _ = legalize(net.model(), backend)
+    assert verify(legal, backend=backend).findings == ()
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)}
+    np.testing.assert_allclose(run(legal, feeds)[0], run(net.model(), feeds)[0], rtol=1e-4, atol=1e-5)

@@ -118,6 +118,21 @@ def test_a_value_whose_rank_only_a_run_can_tell(backend: str) -> None:
     assert_legal_and_the_same(net.model(), backend, feeds)
 
 
+def test_an_axis_of_unknown_extent_keeps_its_place_where_the_model_declares_it_as_1() -> None:
+    """What is read has an axis that onnx knows nothing of, and a view of it is declared without."""
+    net = Net()
+    value = net.node("Compress", net.input("x", (1, 4, 6, 6)), net.constant(np.array([True])), axis=0)
+    value = net.node("Relu", value)
+    turned = net.transpose(value, *TO_NHWC)
+    seen = net.node("Reshape", turned, net.constant([6, 1, 6, 4]))
+    net.output(net.transpose(net.node("Neg", net.transpose(seen, 3, 1, 0, 2)), 2, 1, 3, 0))
+    net.output(net.conv(value, 4, 4))
+    model = net.model()
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info(turned, FLOAT, [1, 6, 6, 4]))
+    for backend in BACKENDS:
+        assert_legal_and_the_same(model, backend, [{"x": drawn(1, 4, 6, 6)}])
+
+
 # Quantised
 
 

@@ -10,6 +10,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.verify.arrangement import ATOMS, ORDER, Arrangement, arrangement_of
+from relayout.verify.common_names import CommonNames
 from relayout.verify.contract import known_extents, node_label
 from relayout.verify.derivation import BOUNDARY, LAYOUT, Derivation, walk
 from relayout.verify.operators import OURS, AxisNames, axis_names, is_pooled, with_whole_parts
@@ -20,6 +21,7 @@ __all__ = ["check_annotations"]
 def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Finding]:
     """Yield a finding for each annotation that is no annotation, does not fit its value, or names other axes."""
     seen: set[ir.Value] = set()
+    names = CommonNames(model)
     inward = [value for graph in model.graph.subgraphs() for value in graph.inputs]
     for value in (*model.graph.inputs, *inward, *model.graph.initializers.values(), *_made_values(model)):
         if value in seen:
@@ -29,7 +31,7 @@ def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Findi
             yield from _check_arrangement(value)
         for key in (LAYOUT, BOUNDARY):
             if key in value.metadata_props:
-                yield from _check_layout(value, key, derivation)
+                yield from _check_layout(value, key, derivation, names)
 
 
 def _made_values(model: ir.Model) -> Iterator[ir.Value]:
@@ -86,7 +88,9 @@ def _is_joined(
     )
 
 
-def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator[Finding]:
+def _check_layout(
+    value: ir.Value, key: str, derivation: Derivation, names: CommonNames
+) -> Iterator[Finding]:
     text = value.metadata_props[key]
     try:
         layout = Layout.parse(text)
@@ -122,6 +126,9 @@ def _check_layout(value: ir.Value, key: str, derivation: Derivation) -> Iterator
         and not _is_joined(layout, i, known, candidates, extents)
         and not _is_scrambled(layout, i, known, arrangement_of(value))
     ]
+    # Of an axis with several names the annotation may say any.
+    common = names.of(value) if clash else ()
+    clash = [i for i in clash if layout.names[i] not in common[i]]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
         yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
