@@ -21,7 +21,7 @@ __all__ = ["check_annotations"]
 def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Finding]:
     """Yield a finding for each annotation that is no annotation, does not fit its value, or names other axes."""
     seen: set[ir.Value] = set()
-    names = CommonNames(model)
+    names = CommonNames(model, beside_pieces=True)
     inward = [value for graph in model.graph.subgraphs() for value in graph.inputs]
     for value in (*model.graph.inputs, *inward, *model.graph.initializers.values(), *_made_values(model)):
         if value in seen:
@@ -102,6 +102,11 @@ def _check_layout(
     if value.shape is not None and len(value.shape) not in (rank, layout.rank):
         yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
         return
+    if key == LAYOUT and _has_parts_exchanged(layout, arrangement_of(value)):
+        expected = f"{ATOMS} {value.metadata_props[ATOMS]}"
+        yield _annotation(value, expected, text, "the annotation has other pieces of axes")
+    if key == LAYOUT:
+        yield from _check_whole(value, layout, names)
     # The declared layout of an input is what derivation starts from; readers may still take it for something else.
     namings = derivation.candidates(value) if key == LAYOUT else []
     namings += _said(value) if namings else ()
@@ -112,9 +117,6 @@ def _check_layout(
     tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
     if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
         yield _annotation(value, text, f"shape {list(extents)}", "the annotation has tiles of another size")
-    if key == LAYOUT and _has_parts_exchanged(layout, arrangement_of(value)):
-        expected = f"{ATOMS} {value.metadata_props[ATOMS]}"
-        yield _annotation(value, expected, text, "the annotation takes the outer part of an axis for the inner one")
     # An axis of extent 1 may stand anywhere, under any name.
     clash = [
         i
@@ -127,21 +129,38 @@ def _check_layout(
         and not _is_scrambled(layout, i, known, arrangement_of(value))
     ]
     # Of an axis with several names the annotation may say any.
-    common = names.of(value) if clash else ()
+    common = names.of(value)
     clash = [i for i in clash if layout.names[i] not in common[i]]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
         yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
 
 
+def _check_whole(value: ir.Value, layout: Layout, names: CommonNames) -> Iterator[Finding]:
+    """Where pieces lie beside an axis that is not cut, that axis has the names that it has elsewhere."""
+    pieces = {name.upper() for i, name in enumerate(layout.names) if layout.outer(i) is not None}
+    if not pieces or value.shape is None or len(value.shape) != layout.rank:
+        return
+    known = names.of(value)
+    for i, name in enumerate(layout.names):
+        if name.upper() not in pieces | {"*"} and value.shape[i] != 1 and known[i] and name not in known[i]:
+            shown = "".join(min(each, default="*") for each in known)
+            message = "the annotation disagrees with what the graph says of the axes that are not cut"
+            yield _annotation(value, shown, str(layout), message)
+            return
+
+
 def _has_parts_exchanged(layout: Layout, arrangement: Arrangement | None) -> bool:
-    """Whether the layout's inner part of an axis is what the other annotation has as the outer part of that axis."""
+    """Whether the layout has pieces of an axis where the other annotation has none, or has its outer one as the inner.
+    Pieces that the source has as axes are whole there."""
     if arrangement is None or len(arrangement.dims) != layout.rank:
         return False
     for i, group in enumerate(arrangement.dims):
         outer = layout.outer(i)
-        whole = arrangement.dims[outer] if outer is not None else ()
-        if len(group) == len(whole) == 1 and group[0].axis == whole[0].axis and group[0].inner > whole[0].inner:
+        other = arrangement.dims[outer] if outer is not None else ()
+        if len(group) != 1 or len(other) != 1 or (group[0].is_whole and other[0].is_whole):
+            continue
+        if group[0].axis != other[0].axis or group[0].inner > other[0].inner:
             return True
     return False
 

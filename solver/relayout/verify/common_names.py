@@ -14,7 +14,7 @@ import onnx_ir as ir
 from relayout.layout import Layout
 from relayout.verify.borders import crossings
 from relayout.verify.derivation import passes, walk
-from relayout.verify.operators import OURS, AxisNames, axis_names, is_pooled
+from relayout.verify.operators import OURS, AxisNames, axis_names, beside_reshaped, is_pooled
 
 __all__ = ["CommonNames"]
 
@@ -25,8 +25,10 @@ _Place = tuple[ir.Value, int]
 class CommonNames:
     """The names of all axes of a model, found out when the first is asked for."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, *, beside_pieces: bool = False) -> None:
+        """`beside_pieces`: names go through a Reshape along the axes that it does not split or merge."""
         self._model = model
+        self._beside_pieces = beside_pieces
         self._same: dict[_Place, _Place] = {}
 
     def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
@@ -54,6 +56,8 @@ class CommonNames:
         for m, result in enumerate(node.outputs):
             for n, operand in enumerate(node.inputs):
                 sources = passes(node, n, m) if operand is not None else None
+                if sources is None and self._beside_pieces and node.op_type == "Reshape" and (n, m) == (0, 0):
+                    sources = beside_reshaped(node)
                 if operand is not None and sources is not None:
                     self._join(operand, result, sources)
         for source, target, axes in crossings(node):

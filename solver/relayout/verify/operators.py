@@ -20,6 +20,7 @@ __all__ = [
     "Named",
     "axis_names",
     "axis_sources",
+    "beside_reshaped",
     "constant_ints",
     "is_elementwise",
     "is_pooled",
@@ -268,7 +269,19 @@ def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, 
 
 
 def _after_reshaping(node: ir.Node) -> tuple[int | None, ...] | None:
-    """Axes before and behind those that a reshape splits or merges stay what they are; dims of extent 1 come and go."""
+    """A reshape that only adds and drops dims of extent 1 leaves each other axis what it is."""
+    sources = beside_reshaped(node)
+    source, result = node.inputs[0], node.outputs[0]
+    if sources is None or source is None or source.shape is None or result.shape is None:
+        return None
+    kept = sum(axis is not None for axis in sources)
+    is_same = all(kept == sum(extent != 1 for extent in shape) for shape in (source.shape, result.shape))
+    return sources if is_same else None
+
+
+def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
+    """For each axis of the result that of the input: those before and behind what a reshape splits or merges stay what
+    they are, and dims of extent 1 come and go. None altogether where an extent is not known."""
     source, result = node.inputs[0], node.outputs[0]
     if source is None or source.shape is None or result.shape is None:
         return None
