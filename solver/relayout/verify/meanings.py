@@ -191,7 +191,9 @@ def _numbered_axes(node: ir.Node, derivation: Derivation) -> Counter[str] | None
     parts = {str(name) for axis, name in enumerate(made) if name is not None and _extent(value, axis) != 1}
     if node.op_type in _IN_BLOCKS:
         blocks = {str(made[axis]) for axis in named_axes}
-        return Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
+        found = Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
+        # What is put together of single slices says nothing where the other model knows no extents.
+        return found or None
     names = {str(made[axis]) for axis in named_axes if _extent(value, axis) != 1}
     # Of an axis in parts all parts are meant, or else it is not the axis that is.
     return Counter({_whole_axis(name, names, parts, made) for name in names})
