@@ -1,0 +1,45 @@
+"""Names of axes beside axes that are cut: what the verifier knows of pieces, and what it must not take for known."""
+
+from __future__ import annotations
+
+import numpy as np
+from graphs import Net
+
+from relayout.legalize import legalize
+from relayout.verify import verify
+
+
+def in_blocks(net: Net, value: str, pool: bool) -> None:
+    """Both spatial axes twice as long, and then blocks of 2 x 2 as channels."""
+    value = net.node("Concat", value, value, axis=2)
+    value = net.node("Concat", value, value, axis=3)
+    cut, whole = ([2, 4, 1, 2, 4, 2], [2, 16, 1, 4]) if pool else ([1, 6, 2, 2, 1, 2], [1, 24, 2, 1])
+    value = net.transpose(net.node("Reshape", value, net.constant(cut)), 0, 1, 3, 5, 2, 4)
+    value = net.node("Reshape", value, net.constant(whole))
+    if pool:
+        value = net.transpose(value, 0, 3, 1, 2)
+        value = net.node("LpPool", value, kernel_shape=[3, 1], pads=[0, 0, 2, 0], strides=[1, 2])
+        value = net.transpose(value, 0, 2, 3, 1)
+    net.output(value)
+
+
+def test_a_piece_of_an_axis_may_be_a_whole_axis_to_an_operator() -> None:
+    """The pool takes the outer part of the columns for its channels; the annotation calls it what it is a part of."""
+    net = Net(opset=14)
+    image = net.input("x", (2, 4, 1, 4))
+    kept = net.node("Slice", net.node("Shape", image), net.constant([0]), net.constant([2]))
+    sizes = net.node("Concat", kept, net.constant([2, 8]), axis=0)
+    net.output(net.node("Resize", image, "", "", sizes, mode="nearest"))
+    in_blocks(net, image, pool=True)
+    legal, _ = legalize(net.model(), "auto-nhwc", backend_options={"device": "cuda"}, objective="transposes")
+    assert verify(legal, "auto-nhwc").findings == ()
+
+
+def test_single_slices_that_are_put_together_say_nothing_where_no_extent_is_known() -> None:
+    net = Net(opset=16)
+    pooled = net.node("AveragePool", net.input("x", ("N", 6, 4, "N")), ceil_mode=1, kernel_shape=[2, 3])
+    rois = net.constant(np.array([[0, 0, 0, 2, 2]], np.float32))
+    in_blocks(net, net.node("MaxRoiPool", pooled, rois, pooled_shape=[2, 1]), pool=False)
+    model = net.model()
+    legal, _ = legalize(model, "nhwc")
+    assert verify(legal, "nhwc", against=model, run=False).findings == ()
