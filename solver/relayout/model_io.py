@@ -160,6 +160,9 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
+    for graph in model.graph.subgraphs():
+        # ONNX says them once for the whole model; whoever holds a node asks its graph.
+        graph.opset_imports.update(model.opset_imports)
     attach(model, weights, folder)
     _note_values(model.graph, known)
     check_shapes(model)

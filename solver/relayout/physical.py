@@ -108,9 +108,7 @@ class Emitter:
         *_, reached = (source, *self.on_the_way(source, target, extents, stem))
         return reached
 
-    def on_the_way(
-        self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str
-    ) -> Iterator[Physical]:
+    def on_the_way(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Iterator[Physical]:
         """What stands after each of the nodes that lead to `target`, which comes last; nothing where it is there."""
         if source.shape is not None:
             source = Physical(self._reshaped(source, source.dims, extents, stem), source.dims)
@@ -119,9 +117,7 @@ class Emitter:
             source = self._stage(source, stage, extents, stem)
             yield source
 
-    def shaped(
-        self, source: Physical, shape: tuple[Extent, ...], extents: tuple[Extent, ...], stem: str
-    ) -> Physical:
+    def shaped(self, source: Physical, shape: tuple[Extent, ...], extents: tuple[Extent, ...], stem: str) -> Physical:
         """The same memory as a tensor of that shape."""
         own = tuple(source.value.shape) if source.value.shape is not None else ()
         given = [
@@ -139,9 +135,10 @@ class Emitter:
         if stage.kind == "transpose":
             value = self.node("Transpose", [value], {"perm": list(stage.perm)}, value, shape, stem)
         elif stage.kind == "pad":
-            value = self._pad(value, len(stage.dims), stage, shape, stem)
+            ends = [stage.amount if place == stage.place else 0 for place in range(len(stage.dims))]
+            value = self.padded(value, ends, shape, stem)
         elif stage.kind == "crop":
-            value = self._crop(value, stage, shape, stem)
+            value = self.cropped(value, [stage.place], shape, stem)
         elif [g for g in source.dims if g] == [g for g in stage.dims if g]:
             return self._units(source, stage.dims, extents, stem)
         else:
@@ -167,9 +164,7 @@ class Emitter:
         given_value = self.node("Concat", parts, {"axis": 0}, whole, [len(parts)], f"{stem}_shape")
         return self.node("Reshape", [source.value, given_value], {}, source.value, shape, stem)
 
-    def _extent_of(
-        self, group: Order, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str
-    ) -> ir.Value:
+    def _extent_of(self, group: Order, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str) -> ir.Value:
         """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits."""
 
         def gather(places: Sequence[int]) -> ir.Value:
@@ -195,21 +190,21 @@ class Emitter:
     def _reshape_to(self, value: ir.Value, given: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
         return self.node("Reshape", [value, self.integers(f"{stem}_shape", given)], {}, value, shape, stem)
 
-    def _pad(self, value: ir.Value, rank: int, stage: Stage, shape: Sequence[Extent], stem: str) -> ir.Value:
-        ends = [stage.amount if place == stage.place else 0 for place in range(rank)]
-        pads = [0] * rank + ends
+    def padded(self, value: ir.Value, ends: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
+        """`value` with so many zeros more at the end of each dimension, which makes it `shape`."""
+        pads = [0] * len(ends) + list(ends)
         if self.opset < 11:
             return self.node("Pad", [value], {"pads": pads}, value, shape, stem)
         return self.node("Pad", [value, self.integers(f"{stem}_pads", pads)], {}, value, shape, stem)
 
-    def _crop(self, value: ir.Value, stage: Stage, shape: Sequence[Extent], stem: str) -> ir.Value:
-        end = shape[stage.place]
-        assert isinstance(end, int)
+    def cropped(self, value: ir.Value, places: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
+        """The beginning of `value` in these dimensions, as much as makes it `shape`, where they are known."""
+        starts, ends = [0] * len(places), [extent for p in places if isinstance(extent := shape[p], int)]
         if self.opset < 10:
-            window = {"starts": [0], "ends": [end], "axes": [stage.place]}
+            window = {"starts": starts, "ends": ends, "axes": list(places)}
             return self.node("Slice", [value], window, value, shape, stem)
-        numbers = {"start": 0, "end": end, "axis": stage.place}
-        bounds = [self.integers(f"{stem}_{what}", [number]) for what, number in numbers.items()]
+        numbers = {"start": starts, "end": ends, "axis": places}
+        bounds = [self.integers(f"{stem}_{what}", given) for what, given in numbers.items()]
         return self.node("Slice", [value, *bounds], {}, value, shape, stem)
 
     def _units(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
@@ -269,5 +264,3 @@ def _unit_changes(source: Dims, target: Dims) -> tuple[list[int], list[int]]:
             come.append(j)
             j += 1
     return gone, come
-
-

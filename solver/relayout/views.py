@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.memory_format import Extent, View, normal_form, source_order
@@ -46,7 +47,8 @@ class Tensors:
     is left alone.
 
     `rules` holds each node's rule (None: pinned), `passages` what crosses the border of the graphs inside a node;
-    `constant_nodes` are the nodes that compute from constants alone, `dead` those that no output of the graph hangs on.
+    `constant_nodes` are the nodes that are computed before the model runs, `shapes` those among them that ask for a
+    known shape, with what they give; `dead` are those that no output of the graph hangs on.
     `undone`: the nodes whose result is what stood before operators that might be left out (SpaceToDepth).
     """
 
@@ -54,6 +56,7 @@ class Tensors:
     operands: dict[ir.Value, Operand | None] = field(default_factory=dict)
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
     constant_nodes: set[ir.Node] = field(default_factory=set)
+    shapes: dict[ir.Node, np.ndarray] = field(default_factory=dict)
     dead: set[ir.Node] = field(default_factory=set)
     passages: dict[ir.Node, tuple[Passage, ...]] = field(default_factory=dict)
     undone: set[ir.Node] = field(default_factory=set)
@@ -97,7 +100,7 @@ def _collect_graph(graph: ir.Graph, found: Tensors, opsets: dict[str, int]) -> N
 
 def _find_dead(graph: ir.Graph, found: Tensors, live: set[ir.Value]) -> None:
     """Enter the nodes that no output hangs on. `live` are the values that are read further on. A view is written anew:
-    what the source reckoned its shape from is not read."""
+    what the source reckoned its shape from is not read. Nor is a tensor of which only the shape is asked, and known."""
     for node in reversed(graph):
         if live.isdisjoint(node.outputs):
             found.dead.add(node)
@@ -107,7 +110,7 @@ def _find_dead(graph: ir.Graph, found: Tensors, live: set[ir.Value]) -> None:
             live.add(operand.tensor.root)
             continue
         is_view = isinstance(found.rules.get(node), Relabel) and node not in found.constant_nodes
-        read = node.inputs[:1] if is_view else node.inputs
+        read = () if node in found.shapes else node.inputs[:1] if is_view else node.inputs
         live.update(value for value in read if value is not None)
         for inner in graphs_of(node):
             live.update(inner.outputs)
@@ -221,9 +224,25 @@ def _is_constant(node: ir.Node, found: Tensors) -> bool:
         return False
     if node.op_type == "Constant":
         return True
+    shape = _known_shape(node)
+    if shape is not None:
+        found.shapes[node] = shape
+        return True
     if graphs_of(node):
         return False
     return bool(node.inputs) and all(found.is_constant(value) for value in node.inputs)
+
+
+def _known_shape(node: ir.Node) -> np.ndarray | None:
+    """What a Shape or Size of known extents gives, whatever its input holds: int64, (entries,) or (); else None."""
+    source = node.inputs[0] if node.op_type in ("Shape", "Size") else None
+    extents = extents_of(source) if source is not None else None
+    if extents is None or not all(isinstance(extent, int) for extent in extents):
+        return None
+    shape = np.array(extents, np.int64)
+    if node.op_type == "Size":
+        return np.array(shape.prod(), np.int64)
+    return shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]
 
 
 def _view(node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]) -> Operand | None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
-from graphs import Net, assert_same_numbers
-from onnx import numpy_helper
+from examples import EXAMPLES, Constant, Example, Input
+from graphs import Net, assert_same_numbers, run
+from onnx import TensorProto, helper, numpy_helper
 
 from relayout import legalize
 from relayout.model_io import read_model, to_json
+from relayout.rewrite.folding import FOLDABLE, folded_value
+
+Array = np.ndarray[Any, Any]
 
 
 def uniform(number: float = 0.25) -> Net:
@@ -87,3 +93,156 @@ def test_parameters_whose_data_is_absent_are_not_worked_out_beforehand() -> None
         del constant["data"]
     _, report = legalize(told)
     assert report.after.transposes == 2
+
+
+# What is computed from constants
+
+
+def numbers_of(given: Input | Constant) -> Array:
+    if isinstance(given, Constant):
+        return np.asarray(given.array, given.dtype)
+    rng = np.random.default_rng(7)
+    if np.dtype(given.dtype).kind == "f":
+        return rng.uniform(given.low, given.high, given.shape).astype(given.dtype)
+    return rng.integers(int(given.low), int(given.high), given.shape).astype(given.dtype)
+
+
+def versions_of(operator: str) -> list[int]:
+    """One opset for each time that ONNX wrote the operator's definition anew."""
+    history = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator]
+    return sorted({max(schema.since_version, 7) for schema in history if not schema.domain and not schema.deprecated})
+
+
+def by_onnxruntime(example: Example, opset: int, drawn: list[Array | None]) -> list[Array] | None:
+    """What the operator gives, or None where it is another thing in this opset: other inputs, other attributes."""
+    names = [f"x{i}" if array is not None else "" for i, array in enumerate(drawn)]
+    results = [f"y{i}" for i in range(example.results)]
+    node = helper.make_node(example.operator, names, results, **example.attributes)
+    feeds = {name: array for name, array in zip(names, drawn, strict=True) if array is not None}
+    given = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()
+    ]
+    graph = helper.make_graph([node], "g", given, [helper.make_value_info(r, onnx.TypeProto()) for r in results])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    try:
+        return run(onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True), feeds)
+    except Exception:  # onnx, onnxruntime: each has its own
+        return None
+
+
+def folded(example: Example, opset: int, drawn: list[Array | None]) -> list[Array | None]:
+    inputs = [
+        None if array is None else ir.Value(name=f"x{i}", const_value=ir.tensor(array)) for i, array in enumerate(drawn)
+    ]
+    outputs = [ir.Value(name=f"y{i}") for i in range(example.results)]
+    attributes = [ir.convenience.convert_attribute(name, value) for name, value in example.attributes.items()]
+    node = ir.Node("", example.operator, inputs, attributes, outputs=outputs)
+    ir.Graph([], outputs, nodes=[node], opset_imports={"": opset})
+    found = [folded_value(output, {}) for output in outputs]
+    return [None if tensor is None else tensor.numpy() for tensor in found]
+
+
+MORE = [
+    Example("ConstantOfShape", (Constant([2, 3]),), {"value": numpy_helper.from_array(np.array([7], np.int32))}),
+    Example("Range", (Constant(np.array(1)), Constant(np.array(9)), Constant(np.array(3)))),
+]
+FOLDED = [example for example in [*EXAMPLES, *MORE] if example.operator in FOLDABLE]
+
+
+def test_every_operator_that_is_folded_has_an_example() -> None:
+    assert set(FOLDABLE) - {example.operator for example in FOLDED} == set()
+
+
+@pytest.mark.parametrize("example", FOLDED, ids=lambda e: f"{e.operator}-{FOLDED.index(e)}")
+def test_what_is_computed_from_constants_is_what_the_model_would_compute(example: Example) -> None:
+    drawn = [None if given is None else numbers_of(given) for given in example.inputs]
+    compared = 0
+    for opset in sorted({*versions_of(example.operator), example.opset}):
+        expected = by_onnxruntime(example, opset, drawn)
+        if expected is None:
+            continue
+        for one, other in zip(expected, folded(example, opset, drawn), strict=True):
+            assert other is None or (one.shape, one.dtype) == (other.shape, other.dtype)
+            if other is not None:
+                np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+            compared += 1
+    assert compared > 0
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("opset", [9, 11, 12, 13])
+@pytest.mark.parametrize("words", [["NHWC", "HWIO"], ["NCHW8c", "OIHW8i8o"]])
+def test_a_kernel_that_softmax_computes_is_that_of_the_opset(operator: str, opset: int, words: list[str]) -> None:
+    net = Net(opset)
+    kernel = net.node(operator, net.weight(16, 16, 3, 3), axis=1)
+    net.output(net.node("Conv", net.input("x", (1, 16, 8, 8)), kernel))
+    model = net.model()
+    legal, report = legalize(model, "convert-layout", desired_layouts={"Conv": words}, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert report.cost == report.after.bytes
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("opset", [9, 11])
+@pytest.mark.parametrize("shape", [(39, 1, 1), (1, 39, 32, 32)])
+def test_what_no_one_folds_is_padded_when_the_model_runs(opset: int, shape: tuple[int, ...]) -> None:
+    net = Net(opset)
+    factor = net.node("Softmax", net.weight(*shape), axis=len(shape) - 3)
+    value = net.conv(net.input("x", (1, 64, 32, 32)), 64, 39)
+    value = net.node("Mul", net.node("Relu", value), factor)
+    value = net.conv(net.node("Relu", value), 39, 64)
+    net.output(net.conv(value, 64, 64))
+    model = net.model()
+    legal, _ = legalize(model, "x86-nchwc", check=True)
+    assert "Pad" in [node.op_type for node in legal.graph.node]
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "x86-nchwc"])
+def test_a_branch_computes_a_kernel_from_one_that_is_computed_outside(backend: str) -> None:
+    net = Net(17)
+    outside = net.node("Neg", net.weight(16, 16, 3, 3))
+    x = net.input("x", (1, 16, 8, 8))
+    branches = {}
+    for name, scale in (("then_branch", 2.0), ("else_branch", 3.0)):
+        branch = Net(17, prefix=f"{name}_")
+        kernel = branch.node("Mul", outside, branch.constant(np.array(scale, np.float32)))
+        branch.output(branch.node("Conv", x, kernel))
+        branches[name] = helper.make_graph(branch.nodes, name, [], branch.outputs, branch.constants)
+    net.output(net.node("If", net.input("flag", (), TensorProto.BOOL), **branches))
+    model = net.model()
+    legal, report = legalize(model, backend, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(model, legal)
+
+
+# Shapes that are known
+
+
+@pytest.mark.parametrize("operator", ["Shape", "Size"])
+def test_what_is_only_asked_for_its_known_shape_is_not_computed(operator: str) -> None:
+    net = Net()
+    x = net.input("x", (2, 8, 6, 10))
+    net.output(net.node("Relu", x))
+    image = net.transpose(net.node("Conv", net.transpose(x, 0, 2, 1, 3), net.weight(4, 6, 3, 3)), 0, 2, 3, 1)
+    net.output(net.node(operator, image), TensorProto.INT64)
+    model = net.model()
+    legal, report = legalize(model, "nhwc", check=True)
+    assert [node.op_type for node in legal.graph.node] == ["Relu", "Identity"]
+    assert report.cost == report.after.transposes == 0
+    assert [value.name for value in legal.graph.output] == [value.name for value in model.graph.output]
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"start": 1}, {"start": -3, "end": -1}, {"start": -9, "end": 9}])
+def test_a_known_shape_is_that_of_the_source_wherever_the_tensor_lies(bounds: dict[str, int]) -> None:
+    net = Net()
+    value = net.conv(net.input("x", (2, 8, 6, 10)), 8, 8)
+    net.output(net.conv(net.node("Relu", value), 8, 8))
+    net.output(net.node("Shape", value, **bounds), TensorProto.INT64)
+    model = net.model()
+    for backend in ("nhwc", "x86-nchwc"):
+        legal, _ = legalize(model, backend)
+        assert_same_numbers(model, legal)

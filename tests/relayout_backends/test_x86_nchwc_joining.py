@@ -130,18 +130,6 @@ def test_rows_are_sliced(letters: str) -> None:
     np.testing.assert_array_equal(run(node, letters, [x])[0], expected)
 
 
-def test_the_shape_of_a_blocked_value_is_a_constant() -> None:
-    x = draw(2, 20, 3, 5)
-    for attributes, expected in (({}, [2, 20, 3, 5]), ({"start": 1}, [20, 3, 5]), ({"start": -3, "end": -1}, [20, 3])):
-        node = made("Shape", [x], [[len(expected)]], **attributes)
-        (way,) = [way for way in ask(X86Nchwc(), node) if way.rewrite is not None]
-        writing = OneNode(node, way)
-        way.rewrite(writing)  # type: ignore[misc]
-        tensor = writing.given[0].const_value
-        assert tensor is not None
-        assert tensor.numpy().tolist() == expected
-
-
 @pytest.mark.parametrize(("start", "end", "step"), [(3, BLOCK, 1), (0, 5, 1), (0, 2 * BLOCK, 2), (0, 2 * BLOCK, 1)])
 def test_a_block_is_not_sliced(start: int, end: int, step: int) -> None:
     node, _ = sliced(draw(1, 2 * BLOCK, 3, 3), 1, start, end, step)

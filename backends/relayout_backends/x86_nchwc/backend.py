@@ -16,7 +16,7 @@ from relayout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe
 from relayout_backends.x86_nchwc.convolution import convolutions
 from relayout_backends.x86_nchwc.fusion import fuse
-from relayout_backends.x86_nchwc.joining import concatenation, shape_of, slicing, splitting
+from relayout_backends.x86_nchwc.joining import concatenation, slicing, splitting
 from relayout_backends.x86_nchwc.normalization import normalization
 from relayout_backends.x86_nchwc.ordering import order_cost
 from relayout_backends.x86_nchwc.pooling import global_pool, plain_penalty, pool, upsampling
@@ -38,7 +38,6 @@ _BLOCKED: dict[str, Callable[[ir.Node, Blocks], Implementation | None]] = {
     "GlobalMaxPool": global_pool,
     "MaxPool": pool,
     "Resize": upsampling,
-    "Shape": shape_of,
     "Slice": slicing,
     "Split": splitting,
     "Upsample": upsampling,

@@ -1,4 +1,4 @@
-"""Concat, Split and Slice of blocked values, along the channels in whole blocks; and Shape, which reads none of them.
+"""Concat, Split and Slice of blocked values, along the channels in whole blocks.
 
 Which of a value's axes are its channels is for the letters of the graph to say, and known when the node is written: the
 dimension that has another extent in the result is the one along which the node works.
@@ -20,7 +20,7 @@ from relayout_backends.x86_nchwc.shapes import is_float, numbers
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["concatenation", "shape_of", "slicing", "splitting"]
+__all__ = ["concatenation", "slicing", "splitting"]
 
 _CHANNELS = 1
 
@@ -92,22 +92,6 @@ def slicing(node: ir.Node, blocks: Blocks) -> Implementation | None:
         writing.give(0, _sliced(writing, data, place, start, start + length, shape))
 
     return _way(node, blocks, (0,), rewrite)
-
-
-def shape_of(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """Shape of what has a known one: a constant, however the data lies."""
-    source, result = node.inputs[0], node.outputs[0]
-    if not is_float(source) or source is None or source.shape is None or len(source.shape) != 4:
-        return None
-    extents = [extent for extent in source.shape if isinstance(extent, int)]
-    if len(extents) != 4 or result.is_graph_output():
-        return None
-    first, last = node.attributes.get_int("start", 0), node.attributes.get_int("end", 4)
-
-    def rewrite(writing: Writing) -> None:
-        writing.give(0, writing.constant(str(result.name), np.array(extents[first:last], np.int64)))
-
-    return Implementation((blocks.layout,), (Layout.any(rank_of(result)),), rewrite=rewrite, pads=True)
 
 
 def _way(node: ir.Node, blocks: Blocks, blocked: Sequence[int], rewrite: Any) -> Implementation:

@@ -13,6 +13,7 @@ __all__ = ["clean_up"]
 
 def clean_up(shop: Workshop) -> None:
     """Enter the new constants, and drop what nothing reads any more."""
+    _write_shapes(shop)
     for value in shop.emitter.constants:
         shop.constants.home.get(value, shop.graph).register_initializer(value)
     _sweep(shop.graph)
@@ -25,6 +26,24 @@ def clean_up(shop: Workshop) -> None:
             copies[0].metadata_props.pop(SOURCE_KEY, None)
             if copies[0].const_value is not None:
                 copies[0].const_value.name = source.name
+
+
+def _write_shapes(shop: Workshop) -> None:
+    """What is known of a shape is a constant: the tensor that was asked may be gone, or lie otherwise."""
+    for node, array in shop.tensors.shapes.items():
+        result = node.outputs[0]
+        if not result.uses() and not result.is_graph_output():
+            continue
+        constant = shop.emitter.constant(f"{result.name}_known", array)
+        if node.graph is not None:
+            shop.constants.home[constant] = node.graph
+        if result.is_graph_output():
+            # The output keeps its name.
+            node.op_type = "Identity"
+            node.attributes.clear()
+            node.replace_input_with(0, constant)
+        else:
+            ir.convenience.replace_all_uses_with(result, constant)
 
 
 def _sweep(graph: ir.Graph) -> None:

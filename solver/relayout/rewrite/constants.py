@@ -13,7 +13,6 @@ from typing import Any
 import onnx_ir as ir
 
 from relayout.choices import in_source
-from relayout.errors import InternalError
 from relayout.graph_codec import SOURCE_KEY
 from relayout.memory_format import Atom, Order, normal_form, order_of
 from relayout.paths import Dims, one_each, steps_of
@@ -102,7 +101,7 @@ class Constants:
             order = _space_order(rule, own, perm) if own is not None else None
             if order is not None and rule.allows(order):
                 return self._recomputed(producer, rule, order)
-        folded = folded_value(value)
+        folded = folded_value(value, self._tensors.shapes)
         if folded is not None:
             return self._stored(value, relaid(folded, steps))
         seen = _seen_by(producer) if isinstance(rule, Relabel) else None
@@ -195,8 +194,13 @@ class Constants:
                 shape = step["shape"]
                 given = self._emitter.integers(f"{stem}_shape", shape)
                 made = self._emitter.node("Reshape", [made, given], {}, value, shape, stem)
+            elif step["op"] == "pad":
+                ends = step["pads"][len(shape) :]
+                shape = [extent + zeros for extent, zeros in zip(shape, ends, strict=True)]
+                made = self._emitter.padded(made, ends, shape, stem)
             else:
-                raise InternalError(f"constant '{value.name}' cannot be padded or cropped when the model runs")
+                shape = step["shape"]
+                made = self._emitter.cropped(made, range(len(shape)), shape, stem)
         return made
 
 

@@ -1,50 +1,101 @@
-"""Computing what hangs on stored constants alone."""
+"""Computing what hangs on stored constants alone, where ONNX's reference implementation is sure to compute it right.
+
+It knows no older meaning of Softmax, and fills in other defaults of RoiAlign: only operators whose numbers are those of
+onnxruntime in every version are computed here. The rest runs with the model.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from relayout.tensors import AbsentTensor
 
-__all__ = ["folded_value"]
+__all__ = ["FOLDABLE", "folded_value"]
 
 FOLD_LIMIT = 1 << 28
 """Bytes of a constant that is not computed with."""
 
 
-def folded_value(value: ir.Value) -> ir.TensorProtocol | None:
-    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or large."""
-    nodes: list[ir.Node] = []
+FOLDABLE: dict[str, int] = {
+    **dict.fromkeys(
+        "Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr "
+        "BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat ConstantOfShape Cos Cosh CumSum DepthToSpace "
+        "DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements Gelu Gemm Greater "
+        "GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log LpNormalization "
+        "MatMul MatMulInteger Max Mean Min Mish Mod Mul Neg Not OneHot Or PRelu Pad Pow QuantizeLinear Range "
+        "Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+        "ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements Selu Shape Shrink Sigmoid Sign Sin Sinh Size "
+        "Slice Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK "
+        "Transpose Trilu Unsqueeze Where Xor".split(),
+        1,
+    ),
+    # Before opset 13 these flatten their input to a matrix.
+    **dict.fromkeys(["Hardmax", "LogSoftmax", "Softmax"], 13),
+}
+"""Operator -> the first opset in which its numbers are the reference's."""
+
+
+def folded_value(value: ir.Value, shapes: Mapping[ir.Node, np.ndarray]) -> ir.TensorProtocol | None:
+    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or large.
+
+    `value` hangs on constants alone; `shapes`: what nodes that ask for a known shape give.
+    """
+    nodes: dict[ir.Node, None] = {}
     leaves: dict[str, np.ndarray] = {}
-    pending, seen = [value], set()
+    if not _collect(value, shapes, nodes, leaves):
+        return None
+    return _evaluate(value, list(nodes), leaves)
+
+
+def _collect(
+    value: ir.Value,
+    shapes: Mapping[ir.Node, np.ndarray],
+    nodes: dict[ir.Node, None],
+    leaves: dict[str, np.ndarray],
+) -> bool:
+    """Enter the nodes that `value` hangs on, each after those that it reads: they may stand in several graphs."""
+    pending: list[tuple[ir.Value, bool]] = [(value, False)]
     while pending:
-        current = pending.pop()
-        if current in seen:
+        current, is_read = pending.pop()
+        producer = current.producer()
+        if is_read and producer is not None:
+            nodes[producer] = None
             continue
-        seen.add(current)
+        if (current.name or "") in leaves or producer in nodes:
+            continue
         tensor = ir.convenience.get_const_tensor(current)
         if tensor is not None:
             if isinstance(tensor, AbsentTensor) or tensor.nbytes > FOLD_LIMIT:
-                return None
+                return False
             leaves[current.name or ""] = tensor.numpy()
-            continue
-        producer = current.producer()
-        if producer is None:
-            return None
-        nodes.append(producer)
-        pending += [v for v in producer.inputs if v is not None]
-    return _evaluate(value, nodes, leaves)
+        elif producer is not None and producer in shapes:
+            leaves[current.name or ""] = shapes[producer]
+        elif producer is None or not _is_foldable(producer):
+            return False
+        else:
+            pending.append((current, True))
+            pending += [(read, False) for read in producer.inputs if read is not None]
+    return True
+
+
+def _is_foldable(node: ir.Node) -> bool:
+    opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
+    return node.domain in ("", "ai.onnx") and opset >= FOLDABLE.get(node.op_type, opset + 1)
 
 
 def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarray]) -> ir.TensorProtocol | None:
+    """`nodes` in topological order."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
-    graph = nodes[0].graph
+    if not nodes:
+        return ir.tensor(leaves[value.name or ""])
+    graph = nodes[-1].graph
     assert graph is not None
-    order = {node: place for place, node in enumerate(graph)}
-    protos = [ir.to_proto(node) for node in sorted(set(nodes), key=order.__getitem__)]
+    protos = [ir.to_proto(node) for node in nodes]
     inputs = [
         onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for n, a in leaves.items()

@@ -59,6 +59,8 @@ def is_placed(requirements: Requirements, assignment: Sequence[int], made: Itera
         if told_place(choice) != choice.alternatives[picked].place:
             return False
     tensors, turned = requirements.tensors, set()
+    if any(PLACE_KEY not in node.metadata_props for node in tensors.shapes):
+        return False
     for node, rule in tensors.rules.items():
         if not isinstance(rule, Relabel) or node in tensors.constant_nodes or node in tensors.dead:
             continue
@@ -115,9 +117,7 @@ def _note(node: ir.Node, place: str, readers: Readers) -> None:
             readers.setdefault(value, {}).setdefault(place, []).append(node)
 
 
-def _spread(
-    shop: Workshop, node: ir.Node, places: Sequence[str], given: Sequence[str], readers: Readers
-) -> None:
+def _spread(shop: Workshop, node: ir.Node, places: Sequence[str], given: Sequence[str], readers: Readers) -> None:
     """Let an added node run at these places, each reader reading what is at its own, or else at the first. What the
     graph gives is the node itself."""
     home = next((place for place in given if place in places), places[0])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from relayout.memory_format import Extent
 from relayout.rules.reading import NoRuleError, Reading
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, position
+from relayout.rules.rule import Axes, Edit, Free, position
 
 UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
@@ -92,9 +90,7 @@ def quantize(node: Reading) -> Free:
     else:
         parameter = None
     inputs = (axes, *(parameter if node.has(i) else None for i in range(1, len(node.node.inputs))))
-    return Free(
-        extents, inputs, (axes,), edit=lambda order: Edit({"axis": position(order, axes, axis)})
-    )
+    return Free(extents, inputs, (axes,), edit=lambda order: Edit({"axis": position(order, axes, axis)}))
 
 
 @row("free", "DynamicQuantizeLinear", since=11)
@@ -106,33 +102,17 @@ def dynamic_quantize(node: Reading) -> Free:
 
 @row("free", "Shape")
 def shape(node: Reading) -> Free:
-    """The result has an entry per axis of the input: read back in the source's order. Where an axis is cut and all
-    extents are known it is a constant."""
+    """The result has an entry per axis of the input: read back in the source's order. Where all extents are known the
+    node is a constant (see `relayout.views`)."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    is_part = node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None)
-    known = all(isinstance(extent, int) for extent in extents)
-    if is_part and not known:
+    if node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None):
         raise NoRuleError
-    wanted = extents[slice(node.integer("start", 0), node.integer("end", len(extents)))] if is_part else extents
 
     def edit(order: Axes) -> Edit:
         return Edit(gather=tuple(order.index(axis) for axis in axes))
 
-    def write(writing: SpaceWriting) -> None:
-        writing.give(0, writing.constant(f"{node.node.outputs[0].name}_known", np.array(wanted, np.int64)), ())
-
-    return Free(
-        extents,
-        (axes,),
-        (None,),
-        allows=lambda order: order == axes if is_part else len(set(order)) == len(order),
-        edit=edit,
-        splits=axes if known else (),
-        zeros=axes if known else (),
-        writes=lambda _order: known,
-        write=write,
-    )
+    return Free(extents, (axes,), (None,), edit=edit)
 
 
 @row("free", "Size")
