@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 import onnx_ir as ir
 
+from relayout.known_shapes import known_shape
 from relayout.pricing import price_dims, tensor_bytes
 from relayout.report import Totals
 
@@ -51,7 +52,8 @@ def data_transposes(model: ir.Model) -> list[ir.Node]:
 
 
 def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Value]:
-    """Return the values of `graph` and its subgraphs that are known before any input is: weights, and what follows.
+    """Return the values of `graph` and its subgraphs that are known before any input is: weights, known shapes, and
+    what follows.
 
     `outer` holds the constants of the graphs around it. An initializer that is a graph input too (as up to IR version
     3 all are) counts as the weight that it is.
@@ -66,6 +68,8 @@ def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[
 
 
 def _gives_constants(node: ir.Node, constants: Set[ir.Value]) -> bool:
+    if known_shape(node) is not None:
+        return True
     if node.op_type in _RANDOM or any(value is not None and value not in constants for value in node.inputs):
         return False
     # What a branch or a loop's body reads from outside is an input as well; a body's own state makes it data.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from relayout.known_shapes import known_shape
 from relayout.memory_format import Extent, View, normal_form, source_order
 from relayout.roles import OTHER, input_role, result_role
 from relayout.rules import Fixed, Free, Listed, Passage, Relabel, Rule, extents_of, graphs_of, passages_of, rule_of
@@ -224,25 +225,13 @@ def _is_constant(node: ir.Node, found: Tensors) -> bool:
         return False
     if node.op_type == "Constant":
         return True
-    shape = _known_shape(node)
+    shape = known_shape(node)
     if shape is not None:
         found.shapes[node] = shape
         return True
     if graphs_of(node):
         return False
     return bool(node.inputs) and all(found.is_constant(value) for value in node.inputs)
-
-
-def _known_shape(node: ir.Node) -> np.ndarray | None:
-    """What a Shape or Size of known extents gives, whatever its input holds: int64, (entries,) or (); else None."""
-    source = node.inputs[0] if node.op_type in ("Shape", "Size") else None
-    extents = extents_of(source) if source is not None else None
-    if extents is None or not all(isinstance(extent, int) for extent in extents):
-        return None
-    shape = np.array(extents, np.int64)
-    if node.op_type == "Size":
-        return np.array(shape.prod(), np.int64)
-    return shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]
 
 
 def _view(node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]) -> Operand | None:

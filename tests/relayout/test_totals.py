@@ -3,7 +3,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import Net
 
+from relayout.model_io import read_model
 from relayout.pricing import price_dims, tensor_bytes
 from relayout.report import Totals
 from relayout.totals import totals
@@ -110,3 +112,11 @@ def test_packed_elements_count_by_their_bits() -> None:
     assert tensor_bytes(3, ir.DataType.INT4) == 2
     assert tensor_bytes(3, ir.DataType.FLOAT16) == 6
     assert tensor_bytes(3, None) == 12
+
+
+def test_what_is_made_in_a_known_shape_is_a_constant() -> None:
+    for extent, transposes in ((5, 0), ("n", 1)):
+        net = Net()
+        made = net.node("ConstantOfShape", net.node("Shape", net.input("x", (2, 3, 4, extent))))
+        net.output(net.transpose(made, 0, 2, 3, 1))
+        assert totals(read_model(net.model()), {}).transposes == transposes
