@@ -4,7 +4,8 @@ Operators with named axes name their operands'; the names travel along every spa
 through relabels. They are how a layout string binds to a value that no named operator touches. The nearest name stays,
 of equally near ones that of the first operator. How far it is from a name to an axis is counted in operators: a relabel
 is no step, for where relabels stand is what legalizing changes, and of a legal model the names are the same. An
-operator to which it is nothing which axis is which names those that nobody else does.
+operator to which it is nothing which axis is which names those that nobody else does, and one that may be left out,
+after which the model has no word of it, those that still have none.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Names:
         self._views: Ties = {}
         self._said: list[tuple[Place, str]] = []
         self._presumed: list[tuple[Place, str]] = []
+        self._left: list[tuple[Place, str]] = []
         self._tensors = tensors
         for node, rule in tensors.rules.items():
             if isinstance(rule, Free):
@@ -61,6 +63,7 @@ class Names:
         self._spread(self._said)
         self._surely = len(self._given)
         self._spread(self._presumed)
+        self._spread(self._left)
 
     @property
     def has_contested(self) -> bool:
@@ -138,7 +141,8 @@ class Names:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
                     letter = rule.letters[space_axis]
-                    said = self._said if tells_apart(node, letter) else self._presumed
+                    told = self._said if tells_apart(node, letter) else self._presumed
+                    said = told if rule.left_out is None else self._left
                     said.append(((value, axis), letter))
 
     def _enter_pinned(self, node: ir.Node) -> None:

@@ -103,3 +103,47 @@ def test_a_view_of_a_constant_that_goes_takes_its_shape_along() -> None:
     net.output(net.node("Add", net.input("x", (1, 1, 1, 6)), net.node("Reshape", net.weight(6), shape)))
     legal, _ = twice(net.model(), "x86-nchwc")
     assert operators(legal) == ["Add"]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [("Identity", {}), ("Transpose", {"perm": [0, 1, 3, 2]}), ("Dropout", {}), ("SpaceToDepth", {"blocksize": 2})],
+    ids=lambda each: each[0],
+)
+def test_what_follows_a_convolution_is_priced_as_if_what_only_moves_it_were_gone(
+    between: tuple[str, dict[str, Any]],
+) -> None:
+    net = Net()
+    back = {"SpaceToDepth": ("DepthToSpace", {"blocksize": 2})}.get(between[0], between)
+    image = net.transpose(net.transpose(net.input("x", (4, 4, 6, 4)), 0, 2, 3, 1), 0, 3, 1, 2)
+    value = net.node("Conv", image, net.weight(4, 4, 3, 3), pads=[1] * 4)
+    for operator, attributes in (between, back):
+        value = net.node(operator, value, **attributes)
+    net.output(net.node("Relu", value))
+    twice(net.model(), "x86-nchwc")
+
+
+def test_a_bias_is_found_behind_what_only_moves_the_product() -> None:
+    net = Net()
+    x = net.transpose(net.input("x", (1, 64, 50)), 0, 2, 1)
+    value = net.node("Identity", net.node("MatMul", x, net.weight(64, 96)))
+    net.output(net.transpose(net.node("Add", value, net.weight(96)), 0, 2, 1))
+    _, report = twice(net.model(), "x86-nchwc")
+    assert report.after.transposes == 2
+
+
+def test_a_product_that_is_wanted_transposed_reads_its_operands_where_they_lie() -> None:
+    net = Net()
+    x = net.node("Tanh", net.input("x", (4, 1, 4, 6)))
+    net.output(net.transpose(net.node("MatMul", x, net.transpose(net.node("Elu", x), 0, 1, 3, 2)), 0, 1, 3, 2))
+    legal, _ = twice(net.model(), "x86-nchwc")
+    assert "Transpose" not in operators(legal)
+
+
+def test_names_that_only_an_operator_gives_that_is_left_out_do_not_count_against_others() -> None:
+    net = Net()
+    x = net.input("x", (3, 1, 5, 6))
+    image = net.node("Resize", x, "", "", net.constant([3, 1, 6, 12]), mode="nearest")
+    net.output(net.node("ReduceProd", x, axes=[1, 0, 3], keepdims=0))
+    net.output(net.node("DepthToSpace", net.transpose(image, 0, 3, 1, 2), blocksize=2, mode="CRD"))
+    twice(net.model(), "opencl", objective="transposes")

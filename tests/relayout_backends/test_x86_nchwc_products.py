@@ -20,14 +20,21 @@ BACKEND = X86Nchwc(block=16)
 ORDERS = {"as it is": (0, 1, 2, 3), "swapped": (0, 1, 3, 2), "behind": (2, 0, 1, 3), "both": (3, 0, 1, 2)}
 
 
-def multiplied(left: tuple[int, ...], right: tuple[int, ...], batch: tuple[int, ...] = (2, 3)) -> onnx.ModelProto:
-    """[batch, 5, 4] times [batch, 4, 7], given with their axes in these orders and turned by Transposes."""
+def multiplied(
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    batch: tuple[int, ...] = (2, 3),
+    result: tuple[int, ...] | None = None,
+) -> onnx.ModelProto:
+    """[batch, 5, 4] times [batch, 4, 7], given with their axes in these orders and turned by Transposes, as is the
+    product, to be given in the order `result`."""
     net = Net()
     operands = []
     for name, order, shape in (("a", left, (*batch, 5, 4)), ("b", right, (*batch, 4, 7))):
         given = net.node("Relu", net.input(name, [shape[axis] for axis in order]))
         operands.append(net.transpose(given, *np.argsort(order)))
-    net.output(net.node("MatMul", *operands))
+    product = net.node("MatMul", *operands)
+    net.output(net.transpose(product, *result) if result is not None else product)
     return net.model()
 
 
@@ -60,8 +67,22 @@ def test_a_product_reads_either_operand_in_four_orders(left: str, right: str) ->
     assert report.verification.findings == ()
 
 
+@pytest.mark.parametrize(("left", "right"), list(product(ORDERS, ORDERS)))
+def test_a_product_gives_its_result_swapped(left: str, right: str) -> None:
+    source = multiplied(ORDERS[left], ORDERS[right], result=ORDERS["swapped"])
+    legal, report = relayout.legalize(source, BACKEND, check=True)
+    assert report.after.transposes == 0
+    assert_same_numbers(source, legal)
+    fused = [node for node in legal.graph.node if node.op_type == "FusedMatMul"]
+    assert len(fused) == ((left, right) != ("swapped", "swapped"))
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    again, _ = relayout.legalize(legal, BACKEND)
+    assert list(again.graph.node) == list(legal.graph.node)
+
+
 def test_three_axes_are_enough_and_two_are_not() -> None:
-    for batch, ways in (((3,), 16), ((), 1)):
+    for batch, ways in (((3,), 31), ((), 1)):
         axes = tuple(range(len(batch) + 2))
         (node,) = [n for n in read_model(multiplied(axes, axes, batch)).graph if n.op_type == "MatMul"]
         assert len(ask(BACKEND, node)) == ways

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from relayout_backends.x86_nchwc.absorbing import ACTIVATIONS
 from relayout_backends.x86_nchwc.costs import turning
+from relayout_backends.x86_nchwc.neighbours import maker, readers
 from relayout_backends.x86_nchwc.shapes import constant, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
@@ -34,20 +36,12 @@ def order_cost(node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritt
 def _follows_blocks(node: ir.Node) -> bool:
     """Whether an activation comes after what may be a blocked convolution, which does it then: where all else costs the
     same, it is blocked too."""
-    data = node.inputs[0]
-    producer = _maker(data)
+    producer = maker(node.inputs[0])
     if producer is not None and producer.op_type == "BatchNormalization":
-        producer = _maker(producer.inputs[0])
-    return producer is not None and producer.op_type == "Conv" and is_float_image(data) and is_known(producer.inputs[1])
-
-
-def _maker(value: ir.Value | None) -> ir.Node | None:
-    """What makes a value, or what is only transposed to it: that is gone when the model is written."""
-    maker = value.producer() if value is not None else None
-    while maker is not None and maker.op_type == "Transpose":
-        source = maker.inputs[0]
-        maker = source.producer() if source is not None else None
-    return maker
+        producer = maker(producer.inputs[0])
+    if producer is None or producer.op_type != "Conv":
+        return False
+    return is_float_image(producer.outputs[0]) and is_known(producer.inputs[1])
 
 
 def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:
@@ -73,8 +67,11 @@ def _turned_product(node: ir.Node) -> int:
 
 def _has_bias(result: ir.Value) -> bool:
     """Whether what reads a product is one Add of a constant vector: onnxruntime makes a Gemm of the two."""
-    readers = [use.node for use in result.uses()]
-    if len(readers) != 1 or readers[0].op_type != "Add" or result.is_graph_output():
+    (reader, *others) = readers(result) or [None]
+    if reader is None or others or reader.op_type != "Add":
         return False
-    (other,) = [constant(value) for value in readers[0].inputs if value is not result] or [None]
-    return other is not None and result.shape is not None and [*other.shape.numpy()] == [result.shape[-1]]
+    known = [value for value in reader.inputs if is_known(value)]
+    shape = known[0].shape if len(known) == 1 and known[0] is not None else None
+    if shape is None or result.shape is None or not shape.is_static():
+        return False
+    return len(shape) > 0 and shape[-1] == result.shape[-1] == prod(shape.numpy())

@@ -3,12 +3,15 @@
 Attention splits rows of features into heads and turns them about before it multiplies: [N, rows, heads, K] is read as
 [N, heads, rows, K]. The operator's `transA` and `transB` swap the last two axes; its `transBatchA` and `transBatchB`
 take what is the last but one from in front of the batch: [rows, N, heads, K], which for one image is what there is.
+What it gives lies as MatMul gives it, or with its own last two axes swapped: the product of the transposes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 from relayout.backend import Implementation
@@ -28,7 +31,7 @@ _FORMS = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
 def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
-    """Yield `plain`, and the ways with either operand in another order, at what they cost more."""
+    """Yield `plain`, and the ways with operands or result in another order, at what they cost more."""
     yield plain
     left, right, result = node.inputs[0], node.inputs[1], node.outputs[0]
     if left is None or right is None or not is_float(left) or not is_float(right) or not _same_batch(left, right):
@@ -36,14 +39,34 @@ def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
     if is_known(left) or is_known(right) or result.shape is None or left.shape is None:
         return
     rank = len(left.shape)
+    results = {False: Layout.any(rank), True: _layout(rank, 1, 0)}
     turned = turning(volume(result, range(rank)) * volume(left, [rank - 1]))
-    for a in _FORMS:
-        for b in _FORMS:
-            if (a, b) != ((0, 0), (0, 0)):
-                # The kernel is made for rows that lie one after the other; columns of the right one are packed anyway.
-                cost = plain.cost + (turned if a[0] else 0)
-                layouts = (_layout(rank, *a), _layout(rank, *b))
-                yield Implementation(layouts, (Layout.any(rank),), cost, partial(_fused, a=a, b=b))
+    for a, b, is_turned in product(_FORMS, _FORMS, (False, True)):
+        way = _turned(a, b) if is_turned else _Way(a, b)
+        if way.is_plain:
+            continue  # the library itself writes a product, and one of the transposes, that MatMul has words for
+        # The kernel is made for rows that lie one after the other; columns of the right one are packed anyway.
+        cost = plain.cost + (turned if way.left[0] else 0)
+        layouts = (_layout(rank, *a), _layout(rank, *b))
+        yield Implementation(layouts, (results[is_turned],), cost, partial(_fused, way=way))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How FusedMatMul reads its left and its right operand, which are the node's own by these places."""
+
+    left: tuple[int, int]
+    right: tuple[int, int]
+    places: tuple[int, int] = (0, 1)
+
+    @property
+    def is_plain(self) -> bool:
+        return self.left == self.right == (0, 0)
+
+
+def _turned(a: tuple[int, int], b: tuple[int, int]) -> _Way:
+    """The product of the transposes, in the other order, of operands in these forms: it gives the result transposed."""
+    return _Way((1 - b[0], b[1]), (1 - a[0], a[1]), (1, 0))
 
 
 def _same_batch(left: ir.Value, right: ir.Value) -> bool:
@@ -64,8 +87,9 @@ def _layout(rank: int, is_swapped: int, is_behind: int) -> Layout:
     return Layout.from_names("".join(map(str, order)))
 
 
-def _fused(writing: Writing, *, a: tuple[int, int], b: tuple[int, int]) -> None:
-    chosen = {"transA": a[0], "transBatchA": a[1], "transB": b[0], "transBatchB": b[1], "alpha": 1.0}
+def _fused(writing: Writing, *, way: _Way) -> None:
+    (a, batch_a), (b, batch_b) = way.left, way.right
+    chosen = {"transA": a, "transBatchA": batch_a, "transB": b, "transBatchB": batch_b, "alpha": 1.0}
     shape = writing.shape_of(0, is_result=True)
-    operands = [writing.read(0), writing.read(1)]
+    operands = [writing.read(place) for place in way.places]
     writing.give(0, writing.emit("FusedMatMul", operands, chosen, shape=shape, domain=_DOMAIN))

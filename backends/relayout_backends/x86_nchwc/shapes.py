@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.tensors import AbsentTensor
+from relayout_backends.x86_nchwc.neighbours import maker
 
 __all__ = [
     "attributes",
@@ -39,8 +40,6 @@ _NEVER_KNOWN = frozenset(
     }
 )
 
-_MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-
 # Elements of a tensor that may be written out, where the model has but its shape: vectors of parameters, no kernels.
 _SMALL = 1 << 16
 
@@ -55,9 +54,7 @@ def is_float(value: ir.Value | None) -> bool:
 
 def is_dequantized(value: ir.Value | None) -> bool:
     """Whether `value` is what was quantized: onnxruntime fuses its readers into quantized operators."""
-    producer = value.producer() if value is not None else None
-    while producer is not None and producer.op_type in _MOVES and producer.inputs[0] is not None:
-        producer = producer.inputs[0].producer()
+    producer = maker(value)
     return producer is not None and producer.op_type == "DequantizeLinear"
 
 
