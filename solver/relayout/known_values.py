@@ -82,7 +82,7 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     shapes = _shapes(model.graph) if asks else {}
     found: set[str] = set()
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC or node.output[0] in known:
+        if node.output[0] in known or not _is_arithmetic(node):
             continue
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
             # The operator looks at nothing but the shape: a view without memory stands in for the tensor.
@@ -98,6 +98,14 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
             known.update(zip(node.output, results, strict=False))
             found.update(name for name in node.output if name)
     return found
+
+
+def _is_arithmetic(node: onnx.NodeProto) -> bool:
+    """Whether onnx's reference implementation is sure to compute this as any runtime does."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC:
+        return False
+    # Several axes of an attribute it enters one after the other.
+    return node.op_type != "Unsqueeze" or all(len(attribute.ints) < 2 for attribute in node.attribute)
 
 
 def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
@@ -118,7 +126,8 @@ def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProt
         results = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
     except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
         return None
-    return [np.asarray(result) for result in results]
+    arrays = [np.asarray(result) for result in results]
+    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:

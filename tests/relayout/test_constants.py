@@ -107,6 +107,10 @@ def numbers_of(given: Input | Constant) -> Array:
     return rng.integers(int(given.low), int(given.high), given.shape).astype(given.dtype)
 
 
+def cast(array: Array, dtype: Any) -> Array:
+    return array.astype(dtype) if np.dtype(dtype).kind == "f" else np.nan_to_num(array, posinf=7, neginf=-7).astype(dtype)
+
+
 def versions_of(operator: str) -> list[int]:
     """One opset for each time that ONNX wrote the operator's definition anew."""
     history = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator]
@@ -131,8 +135,10 @@ def by_onnxruntime(example: Example, opset: int, drawn: list[Array | None]) -> l
 
 
 def folded(example: Example, opset: int, drawn: list[Array | None]) -> list[Array | None]:
+    tensors = [None if array is None else ir.tensor(array) for array in drawn]
     inputs = [
-        None if array is None else ir.Value(name=f"x{i}", const_value=ir.tensor(array)) for i, array in enumerate(drawn)
+        None if t is None else ir.Value(name=f"x{i}", type=ir.TensorType(t.dtype), const_value=t)
+        for i, t in enumerate(tensors)
     ]
     outputs = [ir.Value(name=f"y{i}") for i in range(example.results)]
     attributes = [ir.convenience.convert_attribute(name, value) for name, value in example.attributes.items()]
@@ -142,7 +148,15 @@ def folded(example: Example, opset: int, drawn: list[Array | None]) -> list[Arra
     return [None if tensor is None else tensor.numpy() for tensor in found]
 
 
+HALVES = Constant(np.linspace(-3, 3, 301).astype(np.float16), np.float16)
+INFINITE = Constant(np.array([np.inf, -np.inf, np.nan, 1], np.float32), np.float32)
 MORE = [
+    Example("Clip", (INFINITE,)),
+    Example("Sign", (INFINITE,)),
+    Example("QuantizeLinear", (HALVES, Constant(np.array(0.05), np.float16), Constant(np.array(3), np.uint8))),
+    Example("ReduceMean", (Input((3, 0)), Constant([1])), opset=18),
+    Example("Unsqueeze", (Input((2, 6)),), {"axes": [2, 0]}, opset=11),
+    Example("Unsqueeze", (Input((2, 6)),), {"axes": [-2, -1]}, opset=11),
     Example("ConstantOfShape", (Constant([2, 3]),), {"value": numpy_helper.from_array(np.array([7], np.int32))}),
     Example("Range", (Constant(np.array(1)), Constant(np.array(9)), Constant(np.array(3)))),
 ]
@@ -158,14 +172,17 @@ def test_what_is_computed_from_constants_is_what_the_model_would_compute(example
     drawn = [None if given is None else numbers_of(given) for given in example.inputs]
     compared = 0
     for opset in sorted({*versions_of(example.operator), example.opset}):
-        expected = by_onnxruntime(example, opset, drawn)
-        if expected is None:
-            continue
-        for one, other in zip(expected, folded(example, opset, drawn), strict=True):
-            assert other is None or (one.shape, one.dtype) == (other.shape, other.dtype)
-            if other is not None:
-                np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
-            compared += 1
+        for dtype in (np.float32, np.float64, np.float16, np.int32, np.int64, np.int8, np.uint8):
+            typed = [a if a is None or a.dtype != np.float32 else cast(a, dtype) for a in drawn]
+            expected = by_onnxruntime(example, opset, typed)
+            if expected is None:
+                continue
+            for one, other in zip(expected, folded(example, opset, typed), strict=True):
+                assert other is None or (one.shape, one.dtype) == (other.shape, other.dtype)
+                if other is not None:
+                    level = 1e-2 if one.dtype == np.float16 else 1e-4
+                    np.testing.assert_allclose(other, one, rtol=level, atol=level / 10, err_msg=str((opset, dtype)))
+                compared += 1
     assert compared > 0
 
 
@@ -182,6 +199,28 @@ def test_a_kernel_that_softmax_computes_is_that_of_the_opset(operator: str, opse
     assert report.verification.findings == ()
     assert report.cost == report.after.bytes
     assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("words", [["NHWC", "HWIO"], ["NCHW8c", "OIHW8i8o"]])
+def test_a_kernel_is_normalised_by_the_sum_of_its_absolute_values(power: int, words: list[str]) -> None:
+    net = Net()
+    kernel = net.node("LpNormalization", net.weight(16, 16, 3, 3), axis=1, p=power)
+    net.output(net.node("Conv", net.input("x", (1, 16, 8, 8)), kernel))
+    model = net.model()
+    legal, _ = legalize(model, "convert-layout", desired_layouts={"Conv": words})
+    assert_same_numbers(model, legal)
+
+
+def test_strings_that_are_computed_are_turned_when_the_model_runs() -> None:
+    net = Net(19)
+    words = net.transpose(net.node("Cast", net.constant(np.arange(6).reshape(2, 3)), to=TensorProto.STRING), 1, 0)
+    given = net.transpose(net.input("x", (2, 3), TensorProto.STRING), 1, 0)
+    net.output(net.transpose(net.node("Equal", words, given), 1, 0), TensorProto.BOOL)
+    model = net.model()
+    legal, _ = legalize(model)
+    feeds = {"x": np.array([["0", "1", "2"], ["3", "x", "5"]], object)}
+    assert_same_numbers(model, legal, feeds)
 
 
 @pytest.mark.parametrize("opset", [9, 11])

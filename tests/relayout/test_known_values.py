@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import Net
+import pytest
+from graphs import Net, assert_same_numbers
 from onnx import TensorProto, helper
 
+from relayout import legalize
 from relayout.model_io import read_model
 
 
@@ -25,3 +27,16 @@ def test_what_a_computed_value_tells_of_shapes_replaces_a_dim_that_was_made_up()
     model.graph.output[0].type.tensor_type.ClearField("shape")
     shapes = {v.name: list(v.shape or ()) for node in read_model(model).graph for v in node.outputs}
     assert shapes[joined] == [1, 10, 4]
+
+
+@pytest.mark.parametrize("axes", [[-2, -1], [3, 2], [2, 3]])
+def test_a_small_constant_gets_unit_axes_where_they_belong(axes: list[int]) -> None:
+    """In whatever order an attribute names them."""
+    net = Net(11)
+    image = net.transpose(net.input("x", (2, 3, 4, 6)), 0, 3, 1, 2)
+    factor = net.node("Unsqueeze", net.weight(2, 6), axes=axes)
+    net.output(net.transpose(net.node("Mul", image, factor), 0, 2, 3, 1))
+    model = net.model()
+    legal, report = legalize(model)
+    assert report.after.transposes == 0
+    assert_same_numbers(model, legal)
