@@ -108,7 +108,8 @@ def numbers_of(given: Input | Constant) -> Array:
 
 
 def cast(array: Array, dtype: Any) -> Array:
-    return array.astype(dtype) if np.dtype(dtype).kind == "f" else np.nan_to_num(array, posinf=7, neginf=-7).astype(dtype)
+    finite = array if np.dtype(dtype).kind == "f" else np.nan_to_num(array, posinf=7, neginf=-7)
+    return finite.astype(dtype)
 
 
 def versions_of(operator: str) -> list[int]:

@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from random_graphs import Builder, Rejected, Val
+from random_operands import element_type
 from random_operators import floats
 
 __all__ = ["branches", "loop", "scan"]
 
 Shape = tuple[int, ...]
-B, F, I64 = np.bool_, np.float32, np.int64
+B, I64 = np.bool_, np.int64
 KIND = helper.make_tensor_value_info
 
 
@@ -38,16 +39,47 @@ class Body:
         return result
 
     def weight(self, *shape: int) -> str:
-        name, array = self.name(), self.b.array(shape, F, -0.5, 0.5)
-        if self.b.chance(0.3):
-            given = self.b.constant(array)
+        """A constant: one from outside, stored or computed there, one of the body's own, or one computed from such."""
+        if self.b.chance(0.25):
+            return self._computed(shape)
+        if self.b.chance(0.4):
+            given = self.b.parameter(shape, None, -0.5, 0.5)
             self.read.append(given)
             return given.name
+        return self._stored(self.b.array(shape, None, -0.5, 0.5))
+
+    def _stored(self, array: np.ndarray) -> str:
+        name = self.name()
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
+    def _computed(self, shape: Shape) -> str:
+        """By operators of the body, whose numbers stay in [-1, 1]."""
+        draw, rank = self.b.draw, len(shape)
+        kind = draw.choice(["one", "soft", "turned", "product", "large"])
+        if kind == "soft" and rank:
+            operator = draw.choice(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"])
+            extra = {"p": draw.choice([1, 2])} if operator == "LpNormalization" else {}
+            made = self.node(operator, self.weight(*shape), axis=draw.randrange(rank), **extra)
+            return self.node("Tanh", made)
+        if kind == "turned" and rank > 1:
+            perm = self.b.perm(rank)
+            stored = self.weight(*(shape[p] for p in np.argsort(perm)))
+            return self.node("Transpose", stored, perm=perm)
+        if kind == "product":
+            narrow = tuple(e if self.b.chance(0.6) else 1 for e in shape)
+            return self.node("Mul", self.weight(*shape), self.weight(*narrow))
+        if kind == "large":
+            # More than anyone computes while shapes are inferred.
+            many = 2 + 1100 // max(1, int(np.prod(shape)))
+            stored = self._stored(self.b.array((many, *shape), None, -0.5, 0.5))
+            if self.b.opset < 18:
+                return self.node("ReduceMax", stored, axes=[0], keepdims=0)
+            return self.node("ReduceMax", stored, self._stored(np.array([0], I64)), keepdims=0)
+        return self.node(draw.choice(["Neg", "Tanh", "Abs", "Identity"]), self.weight(*shape))
+
     def captured(self, shape: Shape) -> str | None:
-        found = self.b.pick(lambda v: v.dtype == F and v.shape == shape)
+        found = self.b.pick(lambda v: v.dtype == self.b.real and v.shape == shape)
         if found is None:
             return None
         self.read.append(found)
@@ -85,11 +117,11 @@ class Body:
             return self.node("Add", value, self.weight(shape[-1]))
         return self.node(draw.choice(["Relu", "Neg", "Tanh", "Identity"]), value)
 
-    def info(self, name: str, shape: Sequence[int] | None, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    def info(self, name: str, shape: Sequence[int] | None, dtype: int = 0) -> onnx.ValueInfoProto:
         """The value's declaration, often without some of its extents."""
         if shape is not None and self.b.chance(0.3):
             shape = [None if self.b.chance(0.5) else e for e in shape]  # type: ignore[misc]
-        return KIND(name, dtype, shape)
+        return KIND(name, dtype or element_type(self.b.real), shape)
 
     def graph(
         self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
@@ -104,7 +136,7 @@ def _scalar(name: str, dtype: int) -> onnx.ValueInfoProto:
 def branches(b: Builder) -> Any:
     """An If with one or two results, whose branches read values of the graph around it, or constants."""
     x = floats(b, 1, 4)
-    condition = b.input((), B) if b.chance(0.7) else b.node("Greater", [floats(b, 0, 0), b.constant(0.0, F)])
+    condition = b.input((), B) if b.chance(0.7) else b.node("Greater", [floats(b, 0, 0), b.constant(0.0, b.real)])
     if condition.rank:
         raise Rejected("no scalar")
     number, count = b._count, b.draw.choice([1, 1, 2])
@@ -138,7 +170,7 @@ def loop(b: Builder) -> Any:
     ends = [f"{body.tag}_{each}" for each in ("round", "going", "state", "other")]
     states = [(ends[2], x)]
     if b.chance(0.3):
-        second = b.pick(lambda v: v.dtype == F and v.rank >= 1) or b.constant(b.array(x.shape))
+        second = b.pick(lambda v: v.dtype == b.real and v.rank >= 1) or b.parameter(x.shape)
         states.append((ends[3], second))
     going = body.node("Identity", ends[1])
     last = [body.kept(name, value.shape) for name, value in states]
@@ -150,7 +182,7 @@ def loop(b: Builder) -> Any:
         seen = body.node("Identity", seen) if seen == last[0] else seen
         outputs.append(body.info(seen, shape))
     inputs = [_scalar(ends[0], TensorProto.INT64), _scalar(ends[1], TensorProto.BOOL)]
-    inputs += [KIND(name, TensorProto.FLOAT, list(value.shape)) for name, value in states]
+    inputs += [KIND(name, element_type(b.real), list(value.shape)) for name, value in states]
     rounds = b.ints(b.draw.choice([1, 2, 2]))
     names = [f"v{number}" + (f"_{i}" if i else "") for i in range(len(outputs) - 1)]
     given = [rounds.name, "", *(value.name for _, value in states)]
@@ -167,7 +199,7 @@ def scan(b: Builder) -> Any:
     number, body, axis = b._count, Body(b, "s"), b.draw.randrange(x.rank)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     names = [f"{body.tag}_{each}" for each in ("state", "piece")]
-    state = b.pick(lambda v: v.dtype == F and v.shape == shape) or b.constant(b.array(shape)) if b.chance(0.5) else None
+    state = b.pick(lambda v: v.dtype == b.real and v.shape == shape) or b.parameter(shape) if b.chance(0.5) else None
     made = body.kept(names[1], shape)
     outputs = []
     if state is not None:
@@ -176,7 +208,7 @@ def scan(b: Builder) -> Any:
     result, turned = body.turned(made, shape)
     result = body.node("Tanh", result) if result in (made, *names) else result
     outputs.append(body.info(result, turned))
-    inputs = [KIND(name, TensorProto.FLOAT, list(shape)) for name in (names if state is not None else names[1:])]
+    inputs = [KIND(name, element_type(b.real), list(shape)) for name in (names if state is not None else names[1:])]
     axes = {"scan_input_axes": [axis - (x.rank if b.chance(0.2) else 0)]} if axis or b.chance(0.5) else {}
     if b.chance(0.6):
         axes["scan_output_axes"] = [b.draw.randrange(len(turned) + 1)]

@@ -87,11 +87,18 @@ def tolerance(value: Val) -> float:
 
 @dataclass
 class Builder:
-    """A graph under construction. `node` runs what it adds; all else draws. `kept` are values needed in the end."""
+    """A graph under construction. `node` runs what it adds; all else draws. `kept` are values needed in the end.
+
+    `real` is the type of its numbers; `computes` draws a constant that is computed from others, of this shape, type and
+    range; `is_constant` says that what is drawn now is one: every value that is picked or new is then a constant.
+    """
 
     seed: int
     opset: int
     symbolic: bool = False
+    real: Any = F
+    computes: Callable[[Builder, tuple[int, ...], Any, float, float], Val] | None = None
+    is_constant: bool = False
     draw: random.Random = field(init=False)
     numbers: np.random.Generator = field(init=False)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -123,7 +130,8 @@ class Builder:
             if np.prod(shape, dtype=int) <= LARGEST // 4:
                 return shape
 
-    def array(self, shape: Sequence[int], dtype: Any = F, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    def array(self, shape: Sequence[int], dtype: Any = None, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+        dtype = self.real if dtype is None else dtype
         kind = np.dtype(dtype).kind
         if kind == "f":
             return self.numbers.uniform(low, high, shape).astype(dtype)
@@ -146,9 +154,11 @@ class Builder:
     # -- values --------------------------------------------------------------------------------------------------------
 
     def input(
-        self, shape: Sequence[int], dtype: Any = F, low: float = -2.0, high: float = 2.0, *, fixed: bool = False
+        self, shape: Sequence[int], dtype: Any = None, low: float = -2.0, high: float = 2.0, *, fixed: bool = False
     ) -> Val:
         """A new graph input. Some of its dims may be symbols, unless `fixed`."""
+        if self.is_constant:
+            return self.stored(shape, dtype, low, high)
         name = f"x{len(self.inputs)}"
         array = self.array(shape, dtype, low, high)
         dims: list[Any] = list(shape)
@@ -180,9 +190,27 @@ class Builder:
     def ints(self, values: Iterable[int] | int) -> Val:
         return self.constant(np.array(values, I64))
 
+    def stored(self, shape: Sequence[int], dtype: Any = None, low: float = -2.0, high: float = 2.0) -> Val:
+        """A constant of drawn numbers that others may read too."""
+        value = self.constant(self.array(shape, dtype, low, high))
+        self.unlisted.discard(value.name)
+        return value
+
+    def parameter(self, shape: Sequence[int], dtype: Any = None, low: float = -2.0, high: float = 2.0) -> Val:
+        """A constant of numbers in this range, stored or computed."""
+        dtype = np.dtype(self.real if dtype is None else dtype).type
+        if self.computes is not None and not self.is_constant and self.chance(0.45):
+            self.is_constant = True
+            try:
+                return self.computes(self, tuple(shape), dtype, low, high)
+            except Rejected:
+                pass
+            finally:
+                self.is_constant = False
+        return self.constant(self.array(shape, dtype, low, high))
+
     def weight(self, *shape: int) -> Val:
-        """A constant; sometimes one that is computed from constants, sometimes from the inputs."""
-        return self.constant(self.array(shape, F, -1, 1))
+        return self.parameter(shape, None, -1, 1)
 
     def _keep(self, value: Val) -> Val:
         self.values[value.name] = value
@@ -190,12 +218,20 @@ class Builder:
 
     def pick(self, fits: Callable[[Val], bool]) -> Val | None:
         """A value that fits, the later ones likelier."""
-        found = [v for v in self.values.values() if v.name not in self.unlisted and fits(v)]
+        found = [v for v in self.values.values() if v.name not in self.unlisted and self._is_drawn(v) and fits(v)]
         if not found:
             return None
         if self.chance(0.6):
             return found[-1 - min(int(self.draw.expovariate(0.8)), len(found) - 1)]
         return self.draw.choice(found)
+
+    def _is_drawn(self, value: Val) -> bool:
+        return value.constant or not self.is_constant
+
+    @property
+    def moving(self) -> int:
+        """How many nodes hang on the inputs."""
+        return sum(not self.values[node.output[0]].constant for node in self.nodes if node.output[0] in self.values)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -267,7 +303,7 @@ class Builder:
         wide = noisy.astype(D) + sign * level * (np.abs(noisy.astype(D)) + 0.2 * max(scale, summed))
         if scale and float(np.abs(wide - clean.astype(D)).max(initial=0.0)) > 200 * level * scale:
             raise Rejected("blows rounding up")
-        return Val(name, clean, wide.astype(clean.dtype), False, constant)
+        return Val(name, clean, np.asarray(wide).astype(clean.dtype), False, constant)
 
     def _run(self, proto: onnx.NodeProto, feeds: Mapping[str, np.ndarray]) -> list[Any]:
         import onnxruntime
@@ -352,7 +388,7 @@ class Builder:
         if self.inputs and self.chance(0.06):
             outputs.append(self.draw.choice([value for value, _ in self.inputs.values()]))
         constants = [v for v in made if v.constant]
-        if constants and self.chance(0.05):
+        if constants and self.chance(0.1):
             outputs.append(self.draw.choice(constants))
         self.draw.shuffle(outputs)
         return list({v.name: v for v in outputs}.values())

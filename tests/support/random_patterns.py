@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 from random_bodies import branches, loop, scan
+from random_constants import computed
 from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
 from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
 
@@ -17,7 +18,7 @@ from relayout.rules import Row, rows
 
 __all__ = ["PATTERNS", "draw_graph", "forced_row"]
 
-F, I64, B = np.float32, np.int64, np.bool_
+I64, B = np.int64, np.bool_
 PATTERNS: list[Callable[[Builder], Any]] = []
 
 
@@ -117,7 +118,7 @@ def attention(b: Builder) -> Any:
     q, k, v = (b.node("Reshape", [b.node("MatMul", [x, kernel(b, (c, c))]), split]) for _ in range(3))
     q, v = (b.node("Transpose", [t], perm=(0, 2, 1, 3)) for t in (q, v))
     k = b.node("Transpose", [k], perm=(0, 2, 3, 1))
-    scores = b.node("Mul", [b.node("MatMul", [q, k]), b.constant(0.5, F)])
+    scores = b.node("Mul", [b.node("MatMul", [q, k]), b.constant(0.5, b.real)])
     if b.chance(0.4):
         scores = b.node("Add", [scores, partner(b, scores, within=True)])
     mixed = b.node("MatMul", [b.node("Softmax", [scores], axis=3), v])
@@ -154,9 +155,32 @@ def computed_bias(b: Builder) -> Any:
 
 
 @pattern
+def shared_parameter(b: Builder) -> Any:
+    """One constant that is computed, read by several operators in several layouts."""
+    x = floats(b, 2)
+    b.is_constant = True
+    try:
+        weight = computed(b, x.shape if b.chance(0.5) else tuple(x.shape[-2:]), b.real, -1, 1)
+    finally:
+        b.is_constant = False
+    perm = b.perm(x.rank)
+    made = [b.node(b.draw.choice(["Add", "Mul", "Sub"]), [x, weight])]
+    if weight.rank == x.rank:
+        turned = b.node("Transpose", [weight], perm=perm)
+        made.append(b.node("Add", [b.node("Transpose", [x], perm=perm), turned]))
+    if weight.shape[-1] == x.shape[-1] and weight.rank == 2:
+        made.append(b.node("MatMul", [x, b.node("Transpose", [weight], perm=(1, 0))]))
+    if x.rank == 4 and weight.rank == 4 and x.shape[0] * x.shape[1] <= 12:
+        image = b.node("Transpose", [x], perm=(0, 3, 1, 2)) if b.chance(0.5) else x
+        if image.shape[1] == weight.shape[1]:
+            made.append(b.node("Conv", [image, weight], auto_pad="SAME_UPPER"))
+    return made
+
+
+@pattern
 def quantised_island(b: Builder) -> Any:
     x = floats(b, 2)
-    scale, zero = b.constant(0.04, F), b.constant(20, np.uint8)
+    scale, zero = b.constant(0.04, b.real), b.constant(20, np.uint8)
     y = b.node("QuantizeLinear", [x, scale, zero])
     if b.chance(0.5):
         y = b.node("Transpose", [y], perm=b.perm(x.rank))
@@ -320,6 +344,8 @@ def draw_graph(seed: int) -> RandomGraph:
     b = Builder(seed, NEWEST_OPSET)
     b.opset = _opset_for(b, row)
     b.symbolic = b.chance(0.3)
+    b.real = b.draw.choices([np.float32, np.float64, np.float16], [88, 8, 4])[0]
+    b.computes = computed
     for _ in range(b.draw.randint(1, 2)):
         rank = b.draw.choice([1, 2, 3, 3, 4, 4, 4, 4, 5])
         b.input(b.shape(rank))
@@ -327,10 +353,10 @@ def draw_graph(seed: int) -> RandomGraph:
     force_at = b.draw.randint(0, target - 1)
     attempts = 0
     forced = False
-    while (len(b.nodes) < target or not forced) and attempts < 80:
+    while (b.moving < target or not forced) and attempts < 80:
         attempts += 1
         try:
-            if not forced and len(b.nodes) >= force_at:
+            if not forced and b.moving >= force_at:
                 propose(b, row.operator)
                 made = [node.output[0] for node in b.nodes if node.op_type == row.operator]
                 b.kept += made[-1:]

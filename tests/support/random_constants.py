@@ -1,0 +1,204 @@
+"""Constants that a graph computes from stored ones, by moves, by any operators of the op table, or from known shapes.
+
+Some come of more than 1,024 numbers, which nobody computes while shapes are inferred.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+from random_graphs import Builder, Rejected, Val
+from random_operands import element_type
+from random_operators import PROPOSALS, adapted, propose
+
+__all__ = ["computed"]
+
+Shape = tuple[int, ...]
+I64, I8 = np.int64, np.int8
+LARGE = 1024
+
+
+def computed(b: Builder, shape: Shape, dtype: Any, low: float, high: float) -> Val:
+    """A constant of this shape, type and range that nodes compute. Raises Rejected."""
+    if np.prod(shape, dtype=int) == 0:
+        raise Rejected("nothing to compute")
+    known = b.pick(lambda v: v.shape == shape and v.dtype == dtype and low <= v.array.min() and v.array.max() <= high)
+    if known is not None and b.chance(0.2):
+        return known
+    if np.dtype(dtype).kind != "f":
+        return _moved(b, b.stored(_mixed(b, shape), dtype, low, high), shape)
+    kind = b.draw.choice(["moved", "made", "made", "made", "made", "filled", "dequantised"])
+    if kind == "moved":
+        value = _moved(b, b.stored(_mixed(b, shape), dtype, low, high), shape)
+    elif kind == "made":
+        value = _within(b, _fitting(b, _made(b), shape), low, high)
+    elif kind == "filled":
+        value = _filled(b, shape, dtype, low, high)
+    else:
+        value = _dequantised(b, shape, low, high)
+    if value.dtype != dtype:
+        raise Rejected("of another type")
+    return value
+
+
+# -- any operators -----------------------------------------------------------------------------------------------------
+
+
+def _made(b: Builder) -> Val:
+    """What one to three operators of the op table make of stored numbers."""
+    first = len(b.nodes)
+    if b.chance(0.5):
+        value = b.stored(b.shape(b.draw.choice([1, 2, 3, 4])))
+    else:
+        value = b.stored((*b.shape(b.draw.choice([1, 2])), 9, LARGE // 8))
+    wanted, operators = b.draw.randint(1, 3), list(PROPOSALS)
+    for _ in range(8):
+        if len(b.nodes) - first >= wanted:
+            break
+        try:
+            propose(b, b.draw.choice(operators))
+        except Rejected:
+            continue
+    made = [b.values[name] for node in b.nodes[first:] for name in node.output if name]
+    fit = [v for v in made if v.constant and v.dtype == b.real and v.array.size]
+    return b.draw.choice(fit) if fit else b.node("Identity", [value])
+
+
+def _within(b: Builder, value: Val, low: float, high: float) -> Val:
+    """The value brought into the range, where it is not."""
+    if low <= value.array.min() and value.array.max() <= high:
+        return value
+    half, middle = (high - low) / 2.1, (high + low) / 2
+    bounded = b.node(b.draw.choice(["Tanh", "Tanh", "Sin"]), [value])
+    scaled = b.node("Mul", [bounded, b.constant(half, b.real)])
+    return b.node("Add", [scaled, b.constant(middle, b.real)]) if middle else scaled
+
+
+# -- moves -------------------------------------------------------------------------------------------------------------
+
+
+def _mixed(b: Builder, shape: Shape) -> Shape:
+    """The same numbers in another shape, or a few more, or very many."""
+    kind = b.draw.random()
+    if kind < 0.4:
+        return tuple(b.draw.sample(shape, len(shape)))
+    if kind < 0.7:
+        return (*(extent + b.draw.choice([0, 0, 1]) for extent in shape), 1)
+    return (max(2, 1 + (LARGE + 80) // max(1, int(np.prod(shape)))), *shape)
+
+
+def _moved(b: Builder, value: Val, shape: Shape) -> Val:
+    """The value in this shape: turned, and then made to fit."""
+    return _fitting(b, _turned(b, value) if b.chance(0.7) else value, shape)
+
+
+def _fitting(b: Builder, value: Val, shape: Shape) -> Val:
+    """The value repeated, cut or seen otherwise until it has this shape."""
+    count = int(np.prod(shape))
+    if value.array.size == count:
+        return _reshaped(b, value, shape)
+    flat = b.node("Reshape", [value, b.ints([-1])])
+    if value.array.size < count:
+        flat = b.node("Tile", [flat, b.ints([-(-count // value.array.size)])])
+    if flat.shape != (count,):
+        first = b.draw.randint(0, flat.shape[0] - count)
+        flat = _cut(b, flat, first, first + count)
+    return _reshaped(b, flat, shape)
+
+
+def _turned(b: Builder, value: Val) -> Val:
+    kind = b.draw.choice(["transpose", "concat", "gather", "cast", "pad", "expand", "where", "split"])
+    rank = value.rank
+    if kind == "transpose" and rank > 1:
+        return b.node("Transpose", [value], perm=b.perm(rank))
+    if kind == "concat" and rank and value.array.size < LARGE:
+        return b.node("Concat", [value, value], axis=b.draw.randrange(rank))
+    if kind == "gather" and rank:
+        axis = b.draw.randrange(rank)
+        extent = value.shape[axis]
+        return b.node("Gather", [value, b.constant(b.array((extent,), I64, 0, extent - 1))], axis=axis)
+    if kind == "cast" and value.dtype == np.float32:
+        return b.node("Cast", [b.node("Cast", [value], to=element_type(np.float64))], to=element_type(np.float32))
+    if kind == "pad" and rank and b.opset >= 11:
+        pads = [b.draw.choice([0, 1]) for _ in range(rank)]
+        return b.node("Pad", [value, b.ints([*([0] * rank), *pads])], mode="edge")
+    if kind == "expand" and value.array.size < LARGE:
+        return b.node("Expand", [value, _extents(b, (2, *value.shape))])
+    if kind == "where" and b.opset >= 9:
+        return b.node("Where", [b.constant(b.array(value.shape, np.bool_)), value, value])
+    return b.node("Identity", [value])
+
+
+def _cut(b: Builder, value: Val, first: int, end: int) -> Val:
+    if b.opset < 10:
+        return b.node("Slice", [value], starts=[first], ends=[end], axes=[0])
+    return b.node("Slice", [value, b.ints([first]), b.ints([end]), b.ints([0])])
+
+
+def _reshaped(b: Builder, value: Val, shape: Shape) -> Val:
+    if value.shape == shape:
+        return value
+    if shape and b.chance(0.2):
+        value = adapted(b, value, b.draw.randint(1, 4))
+    return b.node("Reshape", [value, _extents(b, shape)])
+
+
+# -- from shapes -------------------------------------------------------------------------------------------------------
+
+
+def _extents(b: Builder, shape: Shape) -> Val:
+    """These extents, at times read from a tensor that has them, or put together."""
+    kind = b.draw.random()
+    if kind < 0.2:
+        stored = b.pick(lambda v: v.shape == shape) or b.stored(shape)
+        return b.node("Shape", [stored])
+    if kind < 0.35 and len(shape) > 1:
+        return b.node("Concat", [b.ints(shape[:1]), b.ints(shape[1:])], axis=0)
+    if kind < 0.45 and shape:
+        return b.node("Mul", [b.ints(shape), b.ints([1])])
+    return b.ints(shape)
+
+
+def _filled(b: Builder, shape: Shape, dtype: Any, low: float, high: float) -> Val:
+    """One number throughout, or as many as a Range counts."""
+    count = int(np.prod(shape))
+    kind = b.draw.choice(["ConstantOfShape", "ConstantOfShape", "Expand", "Tile", "Range", "Size"])
+    number = b.array((1,), dtype, low, high)
+    if kind == "ConstantOfShape" and b.opset >= 9:
+        value = b.node("ConstantOfShape", [_extents(b, shape)], value=numpy_helper.from_array(number))
+        if b.chance(0.5):
+            return value
+        other = b.stored(tuple(e if b.chance(0.6) else 1 for e in shape), dtype, low, high)
+        return _within(b, b.node("Mul", [value, other]), low, high)
+    if kind == "Expand":
+        return b.node("Expand", [b.stored(tuple(e if b.chance(0.5) else 1 for e in shape), dtype, low, high),
+                                 _extents(b, shape)])  # fmt: skip
+    if kind == "Tile" and shape:
+        kept = tuple(e if b.chance(0.5) else 1 for e in shape)
+        repeats = [e // k for e, k in zip(shape, kept, strict=True)]
+        return b.node("Tile", [b.stored(kept, dtype, low, high), b.ints(repeats)])
+    if kind == "Range" and b.opset >= 11:
+        rising = b.node("Range", [b.constant(0.0, dtype), b.constant(float(count), dtype), b.constant(1.0, dtype)])
+        return _within(b, _reshaped(b, b.node("Sin", [rising]), shape), low, high)
+    stored = b.stored(shape, dtype, low, high)
+    amount = b.node("Cast", [b.node("Size", [stored])], to=element_type(dtype))
+    return _within(b, b.node("Div", [stored, amount]), low, high)
+
+
+def _dequantised(b: Builder, shape: Shape, low: float, high: float) -> Val:
+    """Of bytes, with a scale and a zero point per channel or for all."""
+    if b.opset < 10 or b.real != np.float32:
+        raise Rejected("none yet")
+    most = max(abs(low), abs(high))
+    first, last = (int(128 * low / most) + 8, int(127 * high / most) - 8)
+    if first > last:
+        raise Rejected("too narrow a range")
+    axis = b.draw.randrange(len(shape)) if shape and b.opset >= 13 and b.chance(0.6) else None
+    many: Shape = () if axis is None else (shape[axis],)
+    scale = b.constant(b.array(many, np.float32, 0.9, 1) * np.float32(most / 128))
+    zero = [b.constant(b.array(many, I8, 0, 3))] if b.chance(0.6) else []
+    value = b.node("DequantizeLinear", [_moved(b, b.stored(_mixed(b, shape), I8, first, last), shape), scale, *zero],
+                   axis=axis)  # fmt: skip
+    return _within(b, value, low, high)
