@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.errors import BackendError, InputError, LayoutSyntaxError
 from relayout.layout import Layout
+from relayout.layout_faults import MAX_RANK
 from relayout.roles import input_role, onnx_letters, result_role
 
 if TYPE_CHECKING:
@@ -31,10 +32,11 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The ways in which `backend` runs `node`, checked: a layout for each operand, of its rank, and a cost.
 
     A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the layout that was answered. A backend that is not enabled is not asked. Raises BackendError.
+    unknown rank keeps the layout that was answered. A backend that is not enabled is not asked, nor is any about a node
+    of whose operands one has more dimensions than layouts have. Raises BackendError.
     """
-    if not backend.is_enabled:
-        return (_unasked(node),)
+    if not backend.is_enabled or any(rank_of(value) > MAX_RANK for value in (*node.inputs, *node.outputs)):
+        return tuple([_unasked(node, place) for place in backend.places() or ("",)])
     question = _Question(backend, node)
     try:
         answer: object = backend.implementations(node)
@@ -51,11 +53,16 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     return tuple([question.implementation(each) for each in given])
 
 
-def _unasked(node: ir.Node) -> Implementation:
+def _unasked(node: ir.Node, place: str) -> Implementation:
     return Implementation(
-        tuple([Layout.any(rank_of(value)) for value in node.inputs]),
-        tuple([Layout.any(rank_of(value)) for value in node.outputs]),
+        tuple([_any(value) for value in node.inputs]), tuple([_any(value) for value in node.outputs]), place=place
     )
+
+
+def _any(value: ir.Value | None) -> Layout:
+    """No wish; of what has more dimensions than layouts have there can be none."""
+    rank = rank_of(value)
+    return Layout.any(rank) if rank <= MAX_RANK else _NO_TENSOR
 
 
 def ask_order_cost(

@@ -22,8 +22,6 @@ from relayout.strangers import is_met_by
 
 __all__ = ["Contract", "Wish", "says_something"]
 
-MAX_RANK = 8
-
 
 class Wish:
     """One implementation as the backend states it, with the ports that it says something of."""
@@ -61,12 +59,7 @@ class Contract:
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
 
     def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
-        """What the backend says; nobody can wish anything of a tensor with more dimensions than layouts have."""
-        shapes = [v.shape for v in (*node.inputs, *node.outputs) if v is not None and v.shape is not None]
-        if any(len(shape) > MAX_RANK for shape in shapes):
-            nothing = Layout.any(0)
-            layouts = (nothing,) * len(node.inputs), (nothing,) * len(node.outputs)
-            return tuple([Implementation(*layouts, place=place) for place in self._backend.places() or ("",)])
+        """What the backend says."""
         return ask(self._backend, node)
 
     def order_cost(

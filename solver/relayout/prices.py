@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from relayout.backend import Backend, TensorType, element_size
 from relayout.layout import Layout
+from relayout.layout_faults import MAX_RANK
 from relayout.memory_format import Order, atom_extent, with_units
 from relayout.paths import moves, passes
 from relayout.pricing import padded_elements, tensor_bytes
@@ -120,11 +121,13 @@ class Prices:
         return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
 
     def _question(self, tensor: Tensor, source: Order, target: Order) -> tuple[TensorType, Layout, Layout] | None:
-        """A conversion as backends are asked for it."""
+        """A conversion as backends are asked for it; None where a layout has too few dimensions for it."""
         operand = self._operands[tensor.root]
         if operand is None or not tensor.extents:
             return None
         whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
+        if max(map(len, whole)) > MAX_RANK:
+            return None
         lies = TensorType(element_size(tensor.root), tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
         given, wanted = [self._names.layout(operand, o, padded=True) or Layout.any(len(o)) for o in whole]
         return lies, given, wanted

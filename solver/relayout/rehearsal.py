@@ -17,6 +17,7 @@ from relayout.answers import ask
 from relayout.backend import Backend, TensorType, element_size
 from relayout.choices import FreeForm
 from relayout.layout import Layout
+from relayout.layout_faults import MAX_RANK
 from relayout.memory_format import Atom
 from relayout.paths import dims_shape
 from relayout.rules import Axes, Free
@@ -105,6 +106,8 @@ class Rehearsal:
         groups = [tuple(atom for atom in group if axes is None or atom.axis in axes) for group in atoms]
         value = ir.Value(name=name, shape=ir.Shape(dims_shape(tuple(groups), self._rule.extents)), type=kind)
         names = [self._name(group) for group in groups]
+        if len(names) > MAX_RANK:
+            return value  # nobody is asked about it
         known = [name for name in names if name != "*"]
         self._layouts[value] = Layout.parse("".join(names)) if len(set(known)) == len(known) else Layout.any(len(names))
         return value
