@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from math import gcd
 
 from relayout.layout import Layout
-from relayout.memory_format import Atom, Extent, Order, atom_extent, padded_extent
+from relayout.memory_format import Atom, Extent, Order, atom_extent, boxes_of, padded_extent
 
-__all__ = ["bind", "fill", "is_tiled", "layout_of", "names_for"]
+__all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for"]
 
 
 def names_for(layout: Layout, letters: str | None, rank: int) -> str | None:
@@ -148,6 +148,15 @@ def layout_of(order: Order, letters: str, extents: Sequence[Extent] | None = Non
     if len(set(plain)) != len(plain) or len(plain) > 8:
         return None
     return Layout.parse("".join(names))
+
+
+def carrying(layout: Layout, order: Order) -> Layout:
+    """The layout of an order with the black boxes that the order's dimensions carry."""
+    for axis, inner, namespace, data in boxes_of(order):
+        place = next((i for i, atom in enumerate(order) if (atom.axis, atom.inner) == (axis, inner)), None)
+        if place is not None:
+            layout = layout.with_boxes(place, [(namespace, data)])
+    return layout
 
 
 def _pad_box(order: Order, axis: int, extents: Sequence[Extent] | None) -> str:

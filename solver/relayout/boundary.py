@@ -13,11 +13,14 @@ import onnx_ir as ir
 
 from relayout.boundary_orders import format_in, orders_of, shown
 from relayout.boundary_words import ANY, is_wildcard, misfit, order_named, tied_names
+from relayout.boxes import boxed
 from relayout.candidates import Spaces
 from relayout.choices import NodeChoice, Port, boundary_choice
 from relayout.errors import UsageError
-from relayout.memory_format import Order, source_order
+from relayout.layout import Layout
+from relayout.memory_format import Boxed, Order, source_order
 from relayout.names import Names, conventional
+from relayout.paths import one_each
 from relayout.views import Operand, Tensors
 
 __all__ = ["Boundary", "set_boundary"]
@@ -186,9 +189,12 @@ class _Ends:
         for end, operand, order in zip(ends, operands, orders, strict=True):
             choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
             format_ = format_in(choice.ports[0], order)
+            if format_ is not None:
+                format_ = boxed(format_, choice.ports[0], Layout.parse(wanted), one_each(order))
             if format_ is None:
                 raise misfit(None, wanted, where)
-            choice.add([format_], order, 0, [wanted])
+            boxes = operand.boxes(format_)
+            choice.add([format_], Boxed(order, boxes) if boxes else order, 0, [wanted])
             yield choice
 
     def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:

@@ -47,9 +47,9 @@ def order_named(operand: Operand, letters: str | None, wanted: str, where: str, 
     axes = tuple(names.index(name) for name in filled)
     tensor = TensorType(element_size(operand.tensor.root), tuple(operand.view.extents[axis] for axis in axes))
     factors = tensor.stride_factors()
-    if any(factors[i] % layout.alignment(i) or layout.boxes(i) for i in range(rank)):
+    if any(factors[i] % layout.alignment(i) for i in range(rank)):
         raise contradiction(
-            "no conversion provides alignment or black boxes",
+            "no conversion provides alignment",
             [f"{where}: requires {layout}"],
             [f"it were {layout.names} ({where}={layout.names})"],
         )

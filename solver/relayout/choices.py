@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.memory_format import Extent, Order, normal_form, order_of, source_order
+from relayout.memory_format import Extent, Order, boxes_of, normal_form, order_of, source_order
+from relayout.noted_boxes import noted_boxes
 from relayout.paths import Dims, one_each
 from relayout.rules import Axes, Passage, Rule, Spot, given_at, graphs_of, read_at
 from relayout.views import Operand, Tensors
@@ -92,6 +93,12 @@ class Port:
         assert format_ is not None  # whole axes of a view always nest
         return format_
 
+    def lies_in(self, format_: Order) -> bool:
+        """Whether the source has the tensor in this format; in black boxes, where the source says so."""
+        if not boxes_of(format_):
+            return format_ == self.format_of(None)
+        return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.root) == boxes_of(format_)
+
     def format_in(self, dims: Dims | None) -> Order | None:
         """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes."""
         if dims is None:
@@ -159,9 +166,8 @@ class NodeChoice:
     ) -> None:
         """Enter an alternative; of two with the same formats on one device the cheaper stays, then the one that moves
         less, then the one that changes nothing."""
-        natural = _changes_nothing(form) and all(
-            f == port.format_of(None) for port, f in zip(self.ports, formats, strict=True)
-        )
+        lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
+        natural = lies and _changes_nothing(form)
         alternative = Alternative(tuple(formats), form, cost, natural, device, moves)
         for place, known in enumerate(self.alternatives):
             if known.formats == alternative.formats and known.place == device:
@@ -234,4 +240,4 @@ def _changes_nothing(form: Form) -> bool:
         laid = (*form.inputs, *form.outputs)
         as_is = not form.pick and form.rewrite is None and not form.left_out
         return as_is and all(d is None or d == in_source(len(d)) for d in laid)
-    return form == source_order(len(form))
+    return (*form,) == source_order(len(form))

@@ -13,12 +13,14 @@ from relayout.backend import Backend, Implementation, TensorType, element_size
 from relayout.binding import layout_of, names_for
 from relayout.choices import FreeForm, NodeChoice, Port, in_source
 from relayout.layout import Layout
-from relayout.memory_format import Atom, Extent
+from relayout.memory_format import Atom, Extent, Order
 from relayout.names import Names
+from relayout.own_conversions import question_of, written_by
 from relayout.paths import Dims, dims_shape
 from relayout.rehearsal import Rehearsal
 from relayout.rules import Axes, Free, extents_of
 from relayout.strangers import is_met_by
+from relayout.views import Operand
 
 __all__ = ["Contract", "Wish", "says_something"]
 
@@ -26,7 +28,7 @@ __all__ = ["Contract", "Wish", "says_something"]
 class Wish:
     """One implementation as the backend states it, with the ports that it says something of."""
 
-    __slots__ = ("implementation", "is_empty", "layouts", "shown")
+    __slots__ = ("boxes", "implementation", "is_empty", "layouts", "shown")
 
     def __init__(self, implementation: Implementation, ports: tuple[Port, ...]) -> None:
         """Of what goes into and comes out of the graphs inside a node nobody says anything."""
@@ -39,6 +41,7 @@ class Wish:
         self.layouts = tuple(layouts)
         asks = [layout for layout in implementation.inputs if _asks_more_than_names(layout)]
         self.is_empty = not asks and all(layout is None for layout in layouts)
+        self.boxes = tuple([_boxes(layout) if layout is not None else () for layout in layouts])
         self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
 
 
@@ -128,6 +131,12 @@ class Contract:
                 return False
         return True
 
+    def converts(self, root: Operand, source: Order, target: Order) -> bool:
+        """Whether the backend, anywhere, has an operator of its own that makes one format of a tensor from another."""
+        question = question_of(self._names, root, source, target)
+        devices = [self._backend.at(place) for place in self._backend.places() or ("",)]
+        return any(written_by(each, question) is not None for each in devices)
+
     def letters(self, port: Port, wanted: Layout) -> str | None:
         """The names of the operand's axes by which `wanted` is read, as far as the graph says them."""
         return self._names.filled(port.operand, wanted)
@@ -147,6 +156,8 @@ class Contract:
         if own is None:
             # The operator does not read its axes by name: one of extent 1 may stand anywhere.
             current = _without_units(current, laid, extents)
+        # Whether somebody gives the tensor so is told by its formats.
+        current = _carrying(current, required)
         tensor = TensorType(element_size(port.operand.tensor.root), tuple(dims_shape(laid, extents)))
         question = (required, current, tensor, place)
         met = self._met.get(question)
@@ -175,6 +186,22 @@ def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> L
     if str(layout) != layout.names or not any(units):
         return layout
     return Layout.parse("".join("*" if unit else name for unit, name in zip(units, layout.names, strict=True)))
+
+
+@lru_cache(maxsize=1024)
+def _boxes(layout: Layout) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The black boxes of each dimension; nothing where none has any."""
+    boxes = tuple([layout.boxes(i) for i in range(layout.rank)])
+    return boxes if any(boxes) else ()
+
+
+@lru_cache(maxsize=4096)
+def _carrying(layout: Layout, required: Layout) -> Layout:
+    """The layout with the black boxes that are required of it."""
+    for i in range(required.rank):
+        if boxes := required.boxes(i):
+            layout = layout.with_boxes(i, boxes)
+    return layout
 
 
 @lru_cache(maxsize=1024)

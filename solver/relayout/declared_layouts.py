@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from relayout.boundary_words import is_wildcard, tied_names
 from relayout.graph_codec import BOUNDARY_LAYOUT_KEY
+from relayout.layout import Layout
 from relayout.report import BoundaryValue
 
 __all__ = ["boundary_layouts", "settle"]
@@ -29,10 +30,16 @@ def boundary_layouts(
 
 
 def settle(graph: ir.Graph, boundary: Sequence[BoundaryValue]) -> None:
-    """What was left to the solver, or said by the numbers of the source's axes, is said in names, or no longer."""
+    """What was left to the solver, or said by the numbers of the source's axes, is said in names, or no longer. What
+    was set to a layout with black boxes is said: nothing else of the model tells."""
     lies: dict[tuple[str, str], str | None] = {(value.side, value.name): value.layout for value in boundary}
+    boxed: dict[tuple[str, str], str]
+    boxed = {(value.side, value.name): value.wanted for value in boundary if value.wanted and _has_boxes(value.wanted)}
     for side, values in (("input", graph.inputs), ("output", graph.outputs)):
         for value in values:
+            if (side, value.name or "") in boxed:
+                value.metadata_props[BOUNDARY_LAYOUT_KEY] = boxed[side, value.name or ""]
+                continue
             told = value.metadata_props.get(BOUNDARY_LAYOUT_KEY, "")
             if not (is_wildcard(told) or told.lstrip().startswith("{")):
                 continue
@@ -41,3 +48,10 @@ def settle(graph: ir.Graph, boundary: Sequence[BoundaryValue]) -> None:
                 value.metadata_props[BOUNDARY_LAYOUT_KEY] = chosen
             else:
                 del value.metadata_props[BOUNDARY_LAYOUT_KEY]
+
+
+def _has_boxes(wanted: str) -> bool:
+    if is_wildcard(wanted):
+        return False
+    layout = Layout.parse(wanted)
+    return any(layout.boxes(i) for i in range(layout.rank))

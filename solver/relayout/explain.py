@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from relayout.choices import NodeChoice
 from relayout.formulation import Formulation, Made, Touch
-from relayout.memory_format import Extent, Order, source_order
+from relayout.memory_format import Extent, Order, boxes_of, source_order
 from relayout.names import Names
 from relayout.paths import Dims, dims_shape, one_each, path, steps_of
 from relayout.report import BoundaryValue, Conversion, ConversionKind, Crossing, RequiredBy
@@ -120,7 +120,8 @@ def _laid(
         }
     axes = tuple(atom.axis for atom in order)
     shape = tuple(extents[axis] for axis in axes) if extents is not None else None
-    return {"shape": shape, "order": axes, "layout": names.in_order(operand, order)}
+    layout = str(names.layout(operand, order) or "") or None if boxes_of(order) else names.in_order(operand, order)
+    return {"shape": shape, "order": axes if axes != tuple(range(len(axes))) else None, "layout": layout}
 
 
 def _steps(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[dict[str, Any], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 
 import onnx_ir as ir
@@ -51,9 +51,10 @@ class FreeNode:
         self._elements = elements
         self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
         self._letters = port_letters(rule, choice.ports)
-        self._places: dict[str, list[Wish]] = {}
+        # Of what is asked of one order the cheapest counts, at each place and with each set of black boxes.
+        self._places: dict[tuple[str, Hashable], list[Wish]] = {}
         for wish in wishes:
-            self._places.setdefault(wish.implementation.place, []).append(wish)
+            self._places.setdefault((wish.implementation.place, wish.boxes), []).append(wish)
 
     def ways(self, order: Order) -> tuple[Way, ...] | None:
         """How the node runs in this order on each device that takes it; None where there is none."""

@@ -9,6 +9,7 @@ in the tensor as the source graph has it. Such a one needs no operator that name
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -207,6 +208,17 @@ class Layout:
         if fault is not None:
             raise fault.error(namespace, fault.place)
         return self._replacing(index, f"{namespace}:", data)
+
+    def with_boxes(self, index: int, boxes: Iterable[tuple[str, str]]) -> Layout:
+        """This layout with these black boxes, (namespace, data), behind the extensions of dimension `index`.
+
+        >>> str(Layout.parse("NCHW").with_boxes(1, [("acme", "x"), ("acme", "y")]))
+        'NC[acme:x][acme:y]HW'
+        """
+        dims = list(self.dims)
+        own = dims[index]
+        dims[index] = Dim(own.name, (*own.extensions, *(f"{namespace}:{data}" for namespace, data in boxes)))
+        return Layout(tuple(dims))
 
     def _replacing(self, index: int, prefix: str, value: str) -> Layout:
         dims = list(self.dims)

@@ -22,10 +22,13 @@ from typing import NamedTuple
 
 __all__ = [
     "Atom",
+    "Box",
+    "Boxed",
     "Extent",
     "Order",
     "View",
     "atom_extent",
+    "boxes_of",
     "is_padded",
     "normal_form",
     "order_of",
@@ -58,6 +61,35 @@ class Atom(NamedTuple):
 
 
 Order = tuple[Atom, ...]
+
+Box = tuple[int, int, str, str]
+"""A black box: the axis and the inner stride of the atom that carries it, its namespace, its data."""
+
+
+class Boxed(tuple[Atom, ...]):
+    """An order in which dimensions carry black boxes, sorted: other memory than the same order without them, of which
+    nobody knows the way to it but the backend. Functions of orders see the atoms alone and give plain orders."""
+
+    boxes: tuple[Box, ...]
+
+    def __new__(cls, order: Order, boxes: Iterable[Box]) -> Boxed:
+        made = super().__new__(cls, order)
+        made.boxes = tuple(sorted(boxes))
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Boxed) and self.boxes == other.boxes and super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((tuple(self), self.boxes))
+
+
+def boxes_of(order: Order) -> tuple[Box, ...]:
+    """The black boxes that an order carries."""
+    return order.boxes if isinstance(order, Boxed) else ()
 
 
 @cache
@@ -105,14 +137,14 @@ def is_padded(order: Iterable[Atom], extents: Sequence[Extent]) -> bool:
 
 @cache
 def with_units(order: Order, extents: tuple[Extent, ...]) -> Order:
-    """The order with the axes that have no place in it, each after its neighbour in the source."""
+    """The order with the axes that have no place in it, each after its neighbour in the source, and with its boxes."""
     placed = {atom.axis for atom in order}
     found = list(order)
     for axis in range(len(extents)):
         if axis not in placed:
             before = [place for place, atom in enumerate(found) if atom.axis < axis]
             found.insert(max(before, key=lambda place: (found[place].axis, place)) + 1 if before else 0, Atom(axis))
-    return tuple(found)
+    return Boxed(tuple(found), order.boxes) if isinstance(order, Boxed) else tuple(found)
 
 
 @cache

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from relayout.binding import layout_of
+from relayout.binding import carrying, layout_of
 from relayout.layout import Layout
 from relayout.memory_format import Order
 from relayout.roles import tells_apart
@@ -115,11 +115,13 @@ class Names:
         return "".join(letters[a.axis] for a in order)
 
     def layout(self, operand: Operand, order: Order, *, padded: bool = False) -> Layout | None:
-        """The same as a layout, which has words for inner factors too, and for padding where that is asked for."""
+        """The same as a layout, which has words for inner factors and black boxes too, and for padding where that is
+        asked for."""
         letters = self.of(operand)
         if letters is None or self._is_contested(operand.value):
             return None
-        return layout_of(order, letters, operand.view.extents if padded else None)
+        layout = layout_of(order, letters, operand.view.extents if padded else None)
+        return layout if layout is None else carrying(layout, order)
 
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
         for value, letters in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):

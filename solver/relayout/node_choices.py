@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from relayout.backend import Implementation, element_size
 from relayout.binding import is_tiled
+from relayout.boxes import Givers, in_boxes
 from relayout.candidates import Space, Spaces
 from relayout.choices import FreeForm, LaidForm, NodeChoice, label_of, passing_ports, ports_of
 from relayout.contract import Contract, Wish
 from relayout.errors import InfeasibleError
-from relayout.free_node import FreeNode, Pricing
+from relayout.free_node import FreeNode, Pricing, operand_dims
 from relayout.laid_forms import fixed_forms, laid_forms, of_ports, port_letters, written_form
 from relayout.layout import Layout
 from relayout.leaving_out import Pieces, pieces_of
@@ -21,6 +22,7 @@ from relayout.memory_format import Order
 from relayout.mixing import Mixing
 from relayout.names import Names
 from relayout.passing import PassingValue, may_pass
+from relayout.paths import Dims
 from relayout.rules import Axes, Fixed, Free, Listed, Passage
 from relayout.rules.named_axes import operand_by_operand
 from relayout.unmet import unmet
@@ -58,29 +60,36 @@ class NodeChoices:
         self._open: list[_Open] = []
         # What crosses the border of the graphs inside a node and has a choice of its own.
         self._passing: dict[ir.Node, tuple[Passage, ...]] = {}
+        # The choices of nodes of which somebody speaks in black boxes, and what gives these, once that is known.
+        self._boxed: list[NodeChoice] = []
+        self._givers: Givers | None = None
 
     def enter(self, node: ir.Node) -> None:
-        """Ask the backend for this node, and list what is known of it now. Raises InfeasibleError where that is no
-        alternative, and none is to come."""
+        """Ask the backend for this node, and list what is known of it now."""
         stated = self._contract.implementations(node)
         if node in self._tensors.passages:
             passages = self._tensors.passages[node]
             self._passing[node] = passages if may_pass(node, stated, self._tensors) else ()
-        choice = self._state(node, stated)
-        if not choice.alternatives and not isinstance(self._tensors.rules.get(node), Free):
-            raise self._refused(choice)
+        self._state(node, stated)
         self._pass(node, goes_in=True)
 
     def leave(self, node: ir.Node) -> None:
         """Enter what the graphs inside the node only give; they themselves have been entered."""
         self._pass(node, goes_in=False)
 
-    def list_free(self) -> None:
-        """Give every free node the alternatives that its space holds now. Raises InfeasibleError where it has none."""
+    def list_free(self, inputs: Iterable[NodeChoice] = ()) -> None:
+        """Give every free node the alternatives that its space holds now, and take away those that need a black box
+        which neither a node, nor one of the graph's `inputs`, nor a conversion gives. Raises InfeasibleError for a node
+        that has none left."""
         self._list_open()
-        for each in self._open:
-            if not each.choice.alternatives:
-                raise self._refused(each.choice)
+        are_fewer = bool(self._boxed)
+        while are_fewer:
+            # What is not run gives no box either.
+            self._givers = Givers(self._contract, self._tensors, [*inputs, *self.choices])
+            are_fewer = sum(self._givers.drop_what_nobody_gives(choice) for choice in self._boxed) > 0
+        for choice in self.choices:
+            if not choice.alternatives:
+                raise self._refused(choice)
 
     def _refused(self, choice: NodeChoice) -> InfeasibleError:
         """The error for a node without alternatives. The formats that its operands may have are those known now."""
@@ -96,6 +105,8 @@ class NodeChoices:
                     spaces.add_format(tensor, format_)
             spaces.spread()
             nodes._list_open()
+            if self._givers is not None:
+                self._givers.drop_what_nobody_gives(tried)
             return tried
 
         return unmet(choice, self._contract.implementations(node), trial, self._names)
@@ -109,6 +120,8 @@ class NodeChoices:
         wishes: list[Wish] = []
         for implementation in stated:
             wish = Wish(implementation, choice.ports)
+            if any(wish.boxes) and choice not in self._boxed[-1:]:
+                self._boxed.append(choice)
             if implementation.rewrite is None:
                 wishes.append(wish)
                 continue
@@ -157,9 +170,10 @@ class NodeChoices:
                     for port, axes in zip(choice.ports, each.axes, strict=True)
                 ]
                 for wish, form, extra in ways:
-                    implementation = wish.implementation
-                    cost = implementation.cost + extra
-                    choice.add(every, form, cost, wish.shown, implementation.place, each.moves)
+                    boxed = in_boxes(choice, wish, every, _own_dims(each, form))
+                    if boxed is not None:
+                        cost, place = wish.implementation.cost + extra, wish.implementation.place
+                        choice.add(boxed, form, cost, wish.shown, place, each.moves)
 
     def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> bool:
         """Enter one alternative, if it meets what is asked for."""
@@ -177,7 +191,10 @@ class NodeChoices:
             formats.append(format_)
         for port, format_ in zip(choice.ports, formats, strict=True):
             self._spaces.add_format(port.operand.tensor, format_)
-        choice.add(formats, form, wish.implementation.cost, wish.shown, wish.implementation.place)
+        boxed = in_boxes(choice, wish, formats, laid)
+        if boxed is None:
+            return False
+        choice.add(boxed, form, wish.implementation.cost, wish.shown, wish.implementation.place)
         return True
 
     def _free(self, choice: NodeChoice, rule: Free, wishes: list[Wish]) -> None:
@@ -232,3 +249,10 @@ class NodeChoices:
         assert choice.node is not None
         result = choice.node.outputs[0]
         return 2 * self._elements(result.shape) * element_size(result) if result.shape is not None else 0
+
+
+def _own_dims(open_: _Open, form: FreeForm | LaidForm) -> Sequence[Dims | None]:
+    """The dimensions of each port's operand."""
+    if isinstance(form, LaidForm):
+        return of_ports(open_.choice.ports, form.inputs, form.outputs)
+    return [operand_dims(axes, form.dims) for axes in open_.axes]

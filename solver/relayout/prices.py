@@ -12,10 +12,9 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from relayout.backend import Backend, TensorType, element_size
-from relayout.layout import Layout
-from relayout.layout_faults import MAX_RANK
-from relayout.memory_format import Order, atom_extent, with_units
+from relayout.backend import Backend
+from relayout.memory_format import Order, atom_extent, boxes_of
+from relayout.own_conversions import question_of, written_by
 from relayout.paths import moves, passes
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
@@ -43,6 +42,8 @@ class Prices:
     def uniform(self, tensor: Tensor, formats: tuple[Order, ...], places: tuple[str, ...]) -> int | None:
         """The one price at which each of these formats is made from each other at these places; None: it depends."""
         if any(place in self._own for place in places) or not all(a.is_whole for f in formats for a in f):
+            return None
+        if any(map(boxes_of, formats)):
             return None
         return 2 * self.bytes_of(tensor, ())
 
@@ -98,10 +99,8 @@ class Prices:
     def _ask(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> tuple[int | None, bool]:
         """What the backend says that it costs, or else the traffic, None where neither it nor a Reshape writes it; and
         whether the backend writes it."""
-        question = self._question(tensor, source, target)
-        # Without a layout's name there is no telling the backend's operator what to make.
-        own = conversion_of(backend, *question) if question is not None and not _is_nameless(question) else None
-        if own is not None and own.rewrite is not None:
+        question = question_of(self._names, self._operands[tensor.root], source, target)
+        if written_by(backend, question) is not None:
             cost = self._stated(backend, tensor, source, target)
             return self._ends(tensor, source, target) if cost is None else cost, True
         if not _can_be_written(tensor, source, target):
@@ -114,23 +113,11 @@ class Prices:
 
     def _stated(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> int | None:
         """What the backend says that one pass costs; None: its traffic."""
-        question = self._question(tensor, source, target)
+        question = question_of(self._names, self._operands[tensor.root], source, target)
         if question is None:
             return None
-        own = conversion_of(backend, *question) if not _is_nameless(question) else None
+        own = conversion_of(backend, *question) if not question.is_nameless else None
         return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
-
-    def _question(self, tensor: Tensor, source: Order, target: Order) -> tuple[TensorType, Layout, Layout] | None:
-        """A conversion as backends are asked for it; None where a layout has too few dimensions for it."""
-        operand = self._operands[tensor.root]
-        if operand is None or not tensor.extents:
-            return None
-        whole = with_units(source, tensor.extents), with_units(target, tensor.extents)
-        if max(map(len, whole)) > MAX_RANK:
-            return None
-        lies = TensorType(element_size(tensor.root), tuple(atom_extent(atom, tensor.extents) for atom in whole[0]))
-        given, wanted = [self._names.layout(operand, o, padded=True) or Layout.any(len(o)) for o in whole]
-        return lies, given, wanted
 
     def _ends(self, tensor: Tensor, source: Order, target: Order) -> int:
         """The tensor as it is and as it shall be."""
@@ -148,10 +135,6 @@ class Prices:
         return sum(self._ends(tensor, before, after) for kind, before, after in each if kind == "transpose")
 
 
-def _is_nameless(question: tuple[TensorType, Layout, Layout]) -> bool:
-    return any(layout.is_any for layout in question[1:])
-
-
 def _prices_itself(backend: Backend) -> bool:
     kind = type(backend)
     return kind.conversion_cost is not Backend.conversion_cost or kind.conversion is not Backend.conversion
@@ -161,6 +144,8 @@ def _can_be_written(tensor: Tensor, source: Order, target: Order) -> bool:
     """Whether there is a Reshape to the pieces: what is cut has a known extent, and the rest can be read off the tensor
     at run time; an axis of which nothing is left cannot. One extent that is not known may be left open, but how many
     zeros an axis of unknown extent ends with is never known."""
+    if boxes_of(source) or boxes_of(target):
+        return False  # nobody but the backend knows how
     pieces = [a for a in (*source, *target) if not a.is_whole]
     if not pieces:
         return True

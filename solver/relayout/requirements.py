@@ -60,7 +60,7 @@ def collect_requirements(
     nodes = NodeChoices(Contract(backend, names), names, tensors, spaces, elements or _known_elements)
     _enter(graph, nodes, tensors)
     boundary.spread(spaces)
-    nodes.list_free()
+    nodes.list_free(boundary.inputs)
     boundary.free(spaces, names)
     choices = [*boundary.inputs, *nodes.choices, *boundary.outputs]
     warnings = []

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.known_shapes import known_shape
-from relayout.memory_format import Extent, View, normal_form, source_order
+from relayout.memory_format import Box, Extent, Order, View, boxes_of, normal_form, source_order
 from relayout.roles import OTHER, input_role, result_role
 from relayout.rules import Fixed, Free, Listed, Passage, Relabel, Rule, extents_of, graphs_of, passages_of, rule_of
 
@@ -40,6 +40,15 @@ class Operand:
     tensor: Tensor
     view: View
     value: ir.Value
+
+    def boxes(self, format_: Order) -> tuple[Box, ...]:
+        """The black boxes of a format of the tensor, on the operand's own axes."""
+        boxes = boxes_of(format_)
+        if not boxes:
+            return ()
+        whole = [(axis, atoms[0]) for axis, atoms in enumerate(self.view.axes) if len(atoms) == 1 and atoms[0].is_whole]
+        own = {atom.axis: axis for axis, atom in whole}
+        return tuple([(own[box[0]], *box[1:]) for box in boxes if box[0] in own])
 
 
 @dataclass(slots=True)

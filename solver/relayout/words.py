@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relayout.errors import InfeasibleError
-from relayout.memory_format import Atom, Order, with_units
+from relayout.memory_format import Atom, Boxed, Order, with_units
 from relayout.names import Names
 from relayout.views import Operand
 
@@ -48,8 +48,9 @@ def shown(names: Names, operand: Operand, format_: Order) -> str:
     """
     letters = names.of(operand)
     own = operand.view.from_root(format_)
+    boxes = operand.boxes(format_)
     if own is None or not all(a.is_whole for a in own):
-        full = with_units(own, operand.view.extents) if own is not None else None
+        full = Boxed(with_units(own, operand.view.extents), boxes) if own is not None else None
         layout = names.layout(operand, full) if full is not None else None
         return str(layout) if layout is not None else ",".join(_atom_text(a) for a in format_)
     axes = [a.axis for a in own]
@@ -57,7 +58,10 @@ def shown(names: Names, operand: Operand, format_: Order) -> str:
         if axis not in axes:
             before = [p for p, other in enumerate(axes) if other < axis]
             axes.insert(max(before, key=lambda p: axes[p]) + 1 if before else 0, axis)
-    return "".join(letters[a] for a in axes) if letters else ",".join(map(str, axes))
+    words = [letters[a] if letters else str(a) for a in axes]
+    for axis, _, namespace, data in boxes:
+        words[axes.index(axis)] += f"[{namespace}:{data}]"
+    return ("" if letters else ",").join(words)
 
 
 def _atom_text(atom: Atom) -> str:

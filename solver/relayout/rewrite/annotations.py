@@ -11,6 +11,7 @@ import onnx_ir as ir
 from relayout.choices import in_source
 from relayout.layout import Layout
 from relayout.memory_format import Atom, Extent, Order, View
+from relayout.noted_boxes import LAYOUT_KEY
 from relayout.paths import Dims
 
 __all__ = ["annotate", "noted_view"]
@@ -19,7 +20,6 @@ ORDER_KEY = "relayout.order"
 ATOMS_KEY = "relayout.atoms"
 """The same where axes are cut: dimensions with commas between, each the atoms that make it up with `+` between, an atom
 as axis:inner:outer."""
-LAYOUT_KEY = "relayout.layout"
 
 _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 
@@ -31,9 +31,12 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
         value.metadata_props.pop(key, None)
     laid = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
     groups = [group for group in laid if group is not None]
-    if len(groups) < len(laid) or laid == in_source(rank if earlier is None else len(earlier.root_extents)):
+    if len(groups) < len(laid):
         return
-    if all(len(group) == 1 and group[0].is_whole for group in groups):
+    if laid == in_source(rank if earlier is None else len(earlier.root_extents)):
+        if layout is None or not any(layout.boxes(i) for i in range(layout.rank)):
+            return
+    elif all(len(group) == 1 and group[0].is_whole for group in groups):
         value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
         # A tile for all of an axis has an outer piece of extent 1 beside it, which has no place.

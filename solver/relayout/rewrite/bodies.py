@@ -62,7 +62,8 @@ def _write_graph(shop: Workshop, choices: tuple[NodeChoice, ...], write: Write) 
             shop.place(None)
             if read is not None:
                 own = own_dims(each, read, shop.chosen[id(each)].form, each.rule(shop.tensors))
-                shop.annotate(graph.outputs[place], read.operand, present(own))
+                # Nothing that crosses the border of a graph is in a black box.
+                shop.annotate(graph.outputs[place], read.operand, present(own), ())
 
 
 def _given(shop: Workshop, choice: NodeChoice) -> Iterator[tuple[Spot, Port, Order, Dims]]:

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from relayout.backend import Backend, TensorType, element_size
 from relayout.choices import NodeChoice
 from relayout.formulation import Made
 from relayout.leaving_out import pieces_of
 from relayout.memory_format import Atom, Order, normal_form, with_units
-from relayout.paths import Dims, dims_shape, one_each
+from relayout.own_conversions import question_of, written_by
+from relayout.paths import Dims, one_each
 from relayout.rewrite.dims import flat, port_dims
 from relayout.rewrite.ways import ConversionWay
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import Free
-from relayout.strangers import conversion_of
 from relayout.views import Tensor
 
 __all__ = ["copies_after", "copies_inside", "make_copies"]
@@ -45,7 +44,7 @@ def make_copies(shop: Workshop, tensor: Tensor, stem: str) -> None:
         if axes is not None:
             root = shop.tensors.operands[tensor.root]
             assert root is not None
-            shop.annotate(copy.value, root, tuple((Atom(axis),) for axis in axes))
+            shop.annotate(copy.value, root, tuple((Atom(axis),) for axis in axes), made.target)
 
 
 def copies_inside(shop: Workshop) -> None:
@@ -59,23 +58,13 @@ def copies_inside(shop: Workshop) -> None:
 
 def _made_by_backend(shop: Workshop, made: Made, stem: str) -> bool:
     """Write the conversion with the backend's own operator, where it has one."""
-    backend = shop.backend.at(made.place)
-    if type(backend).conversion is Backend.conversion:
-        return False
-    root = shop.tensors.operands[made.tensor.root]
-    assert root is not None
-    layouts = [shop.requirements.names.layout(root, order, padded=True) for order in _in_full(made)]
-    source, target = layouts
-    if source is None or target is None:
-        return False
-    tensor = TensorType(
-        element_size(made.tensor.root), tuple(dims_shape(one_each(_in_full(made)[0]), made.tensor.extents))
-    )
-    reordering = conversion_of(backend, tensor, source, target)
-    if reordering is None or reordering.rewrite is None:
+    backend, root = shop.backend.at(made.place), shop.tensors.operands[made.tensor.root]
+    question = question_of(shop.requirements.names, root, made.source, made.target)
+    reordering = written_by(backend, question)
+    if question is None or reordering is None or reordering.rewrite is None:
         return False
     way = ConversionWay(shop, made, *(one_each(order) for order in _in_full(made)), stem=stem)
-    way.write(backend, reordering.rewrite, f"{source} to {target}")
+    way.write(backend, reordering.rewrite, f"{question.source} to {question.target}")
     shop.copies.enter(made.tensor, made.target, way.given[0])
     return True
 

@@ -36,7 +36,7 @@ def leave_outputs(shop: Workshop) -> None:
             found = shop.copies.read(port.operand.tensor, format_, dims, stem=shop.stem(port.operand))
             give_output(shop, port.index, found.value, given)
             shop.place(None)
-            shop.annotate(shop.graph.outputs[port.index], port.operand, present(own))
+            shop.annotate(shop.graph.outputs[port.index], port.operand, present(own), format_)
 
 
 def _boundary(shop: Workshop) -> Iterator[tuple[Port, Order, Laid]]:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from relayout.choices import FreeForm, LaidForm, NodeChoice, in_source
 from relayout.errors import InternalError
+from relayout.memory_format import boxes_of
 from relayout.physical import Physical
 from relayout.rewrite.bodies import write_holder
 from relayout.rewrite.conversions import copies_after
@@ -94,8 +95,9 @@ def _replace_node(shop: Workshop, choice: NodeChoice, node: ir.Node, given: dict
             continue
         shop.copies.enter(port.operand.tensor, format_, physical)
         own = present(own_dims(choice, port, alternative.form, rule))
-        if physical.shape is None and own != in_source(len(port.operand.view.axes)):
-            shop.annotate(physical.value, port.operand, own)
+        is_turned = own != in_source(len(port.operand.view.axes))
+        if physical.shape is None and (is_turned or boxes_of(format_)):
+            shop.annotate(physical.value, port.operand, own, format_)
     shop.place(node)
     copies_after(shop, node, choice)
 

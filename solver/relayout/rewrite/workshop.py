@@ -8,9 +8,11 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from relayout.backend import Backend
+from relayout.binding import carrying
 from relayout.choices import NodeChoice, in_source
 from relayout.formulation import Formulation, Made
-from relayout.memory_format import Order
+from relayout.layout import Layout
+from relayout.memory_format import Boxed, Order, boxes_of
 from relayout.paths import Dims, dims_shape
 from relayout.physical import Emitter, Physical
 from relayout.rewrite.annotations import annotate, noted_view
@@ -78,14 +80,20 @@ class Workshop:
         """`value` now holds the operand's tensor with these dimensions of its own axes."""
         dims = root_dims(operand, own)
         self.copies.enter(operand.tensor, format_, Physical(value, dims))
-        if own != in_source(len(operand.view.axes)):
+        is_turned = own != in_source(len(operand.view.axes))
+        if is_turned:
             value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
-            self.annotate(value, operand, own)
+        if is_turned or boxes_of(format_):
+            self.annotate(value, operand, own, format_)
 
-    def annotate(self, value: ir.Value, operand: Operand, own: Dims) -> None:
+    def annotate(self, value: ir.Value, operand: Operand, own: Dims, format_: Order) -> None:
         """Say how the value lies."""
-        rank, earlier = len(operand.view.axes), self.earlier.get(operand.value)
-        annotate(value, own, rank, earlier, self.requirements.names.layout(operand, flat(own)))
+        rank, earlier, boxes = len(operand.view.axes), self.earlier.get(operand.value), operand.boxes(format_)
+        order = Boxed(flat(own), boxes) if boxes else flat(own)
+        layout = self.requirements.names.layout(operand, order)
+        if layout is None and boxes and len(order) == len(own):
+            layout = carrying(Layout.any(len(own)), order)
+        annotate(value, own, rank, earlier, layout)
 
     def stem(self, operand: Operand) -> str:
         return operand.tensor.root.name or "value"

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from relayout.backend import Backend, Implementation, TensorType, element_size
+from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.strangers import is_met_by
 from relayout.totals import constant_values
 from relayout.verify.arrangement import arrangement_of
 from relayout.verify.common_names import CommonNames
-from relayout.verify.derivation import PLACE, Derivation, declared_layout, walk
+from relayout.verify.derivation import LAYOUT, PLACE, Derivation, declared_layout, walk
 from relayout.verify.operators import AxisNames, named, own_names
 from relayout.verify.placement import ways_of
 from relayout.verify.resizing import may_be_cut
@@ -52,8 +53,24 @@ def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation
         faults = [list(_missed(node, way, own, known)) for way, own in zip(ways, at, strict=True)]
         missed = min(faults, key=len, default=[])
         yield from missed
-        if ways and not missed:
-            _note_boxes(node, ways[0], boxes)
+        met = [way for way, fault in zip(ways, faults, strict=True) if not fault]
+        if met:
+            _note_boxes(node, met, boxes)
+    yield from _check_outputs(model.graph, boxes)
+
+
+def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[Finding]:
+    """The caller gets each output in the black boxes that it declares."""
+    for value in graph.outputs:
+        declared, given = _boxes(declared_layout(value)), _boxes(boxes.get(value))
+        if declared != given:
+            yield Finding(
+                rule="layout-requirement",
+                node=value.name,
+                expected=str(declared_layout(value) or "no black box"),
+                found=str(boxes.get(value) or "no black box"),
+                message=f"output {value.name} is not in the black boxes that it declares",
+            )
 
 
 def _missed(node: ir.Node, way: Implementation, backend: Backend, known: _Known) -> Iterator[Finding]:
@@ -181,10 +198,25 @@ def _current(naming: AxisNames | None, carried: Layout | None, rank: int) -> Lay
     return Layout.parse("".join(names)) if len(set(names) - {"*"}) == len([n for n in names if n != "*"]) else None
 
 
-def _note_boxes(node: ir.Node, way: Implementation, boxes: dict[ir.Value, Layout]) -> None:
-    """Results of a node that is run as asked carry the boxes that the backend says it gives them."""
+def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Value, Layout]) -> None:
+    """Results of a node that is run as asked carry the boxes that the backend says it gives them. Of several ways that
+    are met it is the one whose boxes the results are noted with, or noted without."""
+    noted = [_boxes(_noted_layout(value)) for value in node.outputs]
+    way = next((way for way in met if [_boxes(layout) for layout in way.results] == noted), met[0])
     results = zip(node.outputs, way.results, strict=True)
     boxes.update({value: given for value, given in results if any(given.boxes(i) for i in range(given.rank))})
+
+
+def _boxes(layout: Layout | None) -> dict[int, tuple[tuple[str, str], ...]]:
+    """The black boxes of the dimensions that have any."""
+    return {i: boxes for i in range(layout.rank) if (boxes := layout.boxes(i))} if layout is not None else {}
+
+
+def _noted_layout(value: ir.Value) -> Layout | None:
+    try:
+        return Layout.parse(value.metadata_props.get(LAYOUT, ""))
+    except LayoutSyntaxError:
+        return None
 
 
 def known_extents(value: ir.Value) -> tuple[int | str | None, ...]:

@@ -1,0 +1,191 @@
+"""Black boxes: formats of which only the backend knows what they are, given by a node, the caller or a conversion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net, assert_same_numbers
+from outcomes import checked, operators
+
+from relayout import Backend, InfeasibleError, legalize
+from relayout.backend import Reordering, TensorType
+from relayout.layout import Layout
+from relayout.memory_format import Boxed, order_of
+from relayout.model_io import read_model
+from relayout.verify import verify
+
+BOXED = "NC[acme:x]HW"
+SWIZZLED = {"inputs": [BOXED, "OIHW", "*"], "results": [BOXED]}
+
+
+def table(*rules: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "acme", "rule": list(rules)}
+
+
+def chain(*, turned: bool = False) -> onnx.ModelProto:
+    """Conv, Relu and MaxPool; the Relu reads what it reads turned there and back."""
+    net = Net()
+    value = net.conv(net.input("x", (1, 8, 6, 5)), 8, 8)
+    if turned:
+        value = net.transpose(net.transpose(value, 0, 2, 3, 1), 0, 3, 1, 2)
+    net.output(net.node("MaxPool", net.node("Relu", value), kernel_shape=[2, 2]))
+    return net.model()
+
+
+GIVES = {"op": "Conv", "inputs": ["NCHW", "OIHW", "*"], "results": [BOXED]}
+TAKES = {"op": "Relu", "inputs": [BOXED], "results": ["NCHW"]}
+ALL = ({"op": "Conv", **SWIZZLED}, {"op": "Relu", "inputs": [BOXED], "results": [BOXED]},
+       {"op": "MaxPool", "inputs": [BOXED], "results": [BOXED]})  # fmt: skip
+
+
+def test_an_order_in_boxes_is_other_memory_than_the_order() -> None:
+    plain = order_of((0, 1, 2))
+    boxed = Boxed(plain, [(1, 1, "acme", "x")])
+    assert plain != boxed
+    assert boxed != plain
+    assert boxed == Boxed(plain, [(1, 1, "acme", "x")])
+    assert boxed != Boxed(plain, [(1, 1, "acme", "y")])
+    assert len({plain, boxed, Boxed(plain, [(1, 1, "acme", "x")])}) == 2
+    assert [*boxed] == [*plain]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_one_node_gives_in_a_box_another_takes(turned: bool) -> None:
+    model, backend = chain(turned=turned), table(GIVES, TAKES)
+    legal, report = checked(model, backend)
+    assert operators(legal) == ["Conv", "Relu", "MaxPool"]
+    assert report.cost == 0
+    notes = {v.name: {p.key: p.value for p in v.metadata_props} for v in legal.graph.value_info}
+    assert notes["conv_0"] == {"relayout.layout": BOXED}
+    assert_same_numbers(model, legal)
+    again, _ = checked(legal, backend)
+    assert again == legal
+
+
+def test_a_box_on_a_turned_tensor_is_on_the_axis_that_lies_there() -> None:
+    model = chain()
+    rules = (
+        {"op": "Conv", "inputs": ["NHWC", "OIHW", "*"], "results": ["NH[acme:x]WC"]},
+        {"op": "Relu", "inputs": ["NH[acme:x]WC"], "results": ["NHWC"]},
+    )
+    legal, report = checked(model, table(*rules))
+    assert report.after.transposes == 2
+    assert_same_numbers(model, legal)
+
+
+def test_where_nobody_gives_the_box_the_node_is_named() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(chain(), table(TAKES))
+    assert caught.value.conflict == (f"Relu 'n1' input 0 requires {BOXED}",)
+    assert caught.value.relaxation == ("Relu 'n1' took input 0 in NCHW",)
+
+
+def test_another_box_is_not_the_box() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(chain(), table(GIVES, {**TAKES, "inputs": ["NC[acme:y]HW"]}))
+    assert caught.value.conflict == ("Relu 'n1' input 0 requires NC[acme:y]HW",)
+
+
+def test_who_gives_and_who_takes_otherwise_contradict_each_other() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(chain(), table(GIVES))
+    assert caught.value.conflict == (
+        f"Conv 'n0' result 0 requires {BOXED}",
+        "Relu 'n1' input 0 requires NCHW",
+    )
+
+
+@pytest.mark.parametrize(("cost", "is_boxed"), [(100, True), (0, False)])
+def test_a_way_in_boxes_is_weighed_with_the_others(cost: int, is_boxed: bool) -> None:
+    plain = {"inputs": ["NCHW"], "results": ["NCHW"]}
+    ways = [{**plain, "cost": cost}, {**plain, "results": [BOXED], "cost": 50}]
+    reader = [plain, {**plain, "inputs": [BOXED]}]
+    backend = table({"op": "Conv", "implementation": ways}, {"op": "Relu", "implementation": reader})
+    legal, report = checked(chain(), backend)
+    assert report.cost == min(cost, 50)
+    notes = {v.name: {p.key: p.value for p in v.metadata_props} for v in legal.graph.value_info}
+    assert notes["conv_0"] == ({"relayout.layout": BOXED} if is_boxed else {})
+
+
+def test_the_verifier_misses_a_box_that_is_noted_no_more() -> None:
+    ways = [{"inputs": ["NCHW"], "results": ["NCHW"], "cost": 100}, {"inputs": ["NCHW"], "results": [BOXED]}]
+    rules = {"op": "Conv", "implementation": ways}, TAKES
+    legal, _ = checked(chain(), table(*rules))
+    spoilt = read_model(legal)
+    for node in spoilt.graph:
+        node.outputs[0].metadata_props.pop("relayout.layout", None)
+    findings = verify(spoilt, table(*rules)).findings
+    assert [(f.node, f.expected) for f in findings] == [("n1", BOXED)]
+
+
+# The caller's own boxes
+
+
+def test_inputs_and_outputs_may_be_in_boxes() -> None:
+    model = chain()
+    backend = table(*ALL)
+    out = model.graph.output[0].name
+    ends = {"input_layouts": {"x": BOXED}, "output_layouts": {out: BOXED}}
+    legal, report = checked(model, backend, **ends)
+    assert [value.layout for value in report.boundary] == [BOXED, BOXED]
+    assert operators(legal) == ["Conv", "Relu", "MaxPool"]
+    again, _ = checked(legal, backend)
+    assert again == legal
+
+
+def test_an_output_that_is_not_said_to_be_in_a_box_is_not() -> None:
+    model = chain()
+    backend = table(*ALL)
+    out = model.graph.output[0].name
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(model, backend, input_layouts={"x": BOXED})
+    assert caught.value.relaxation == (f"output {out} were {BOXED}",)
+    legal, _ = legalize(model, backend, input_layouts={"x": BOXED}, output_layouts={out: BOXED})
+    del legal.graph.output[0].metadata_props[:]
+    assert [finding.node for finding in verify(legal, backend).findings] == [out]
+
+
+# Conversions
+
+
+class Swizzling(Backend):
+    """Has an operator that brings channels into the box, and none that takes them out."""
+
+    name = "swizzling"
+    writes = True
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return BOXED if node.op_type == "Relu" else super().nth_input_layout_requirements(node, n)
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        if node.op_type == "Relu":
+            return "NCHW"
+        return BOXED if node.op_type == "Identity" else super().nth_result_layout_requirements(node, n)
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        if str(target) != BOXED or str(source) != "NCHW":
+            return None
+        return Reordering(7, self._write if self.writes else None)
+
+    def _write(self, writing: Any) -> None:
+        writing.give(0, writing.emit("Identity", [writing.read(0)], shape=writing.shape_of(0, is_result=True)))
+
+
+def test_a_box_is_made_by_the_backends_own_conversion() -> None:
+    legal, report = checked(chain(), Swizzling())
+    assert operators(legal) == ["Conv", "Identity", "Relu", "MaxPool"]
+    (conversion,) = report.conversions
+    assert (conversion.from_, conversion.to, report.cost) == ("NCHW", BOXED, 7)
+    assert_same_numbers(chain(), legal)
+
+
+def test_a_price_alone_makes_no_box() -> None:
+    class Priced(Swizzling):
+        writes = False
+
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(chain(), Priced())
+    assert caught.value.conflict == (f"Relu 'n1' input 0 requires {BOXED}",)
