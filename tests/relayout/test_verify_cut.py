@@ -9,6 +9,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from relayout.backend import load_backend
+from relayout.legalize import legalize
 from relayout.model_io import read_model
 from relayout.report import Verification
 from relayout.verify import verify
@@ -390,3 +392,16 @@ def test_a_resize_in_a_layout_passes_on_what_its_axes_are() -> None:
 def test_a_resize_whose_sizes_meet_other_axes_is_found_without_running() -> None:
     model = model_of(SIZED_LAST.replace("[0,2,3,1]", "[0,3,2,1]").replace("float[2,4,2,2] y", "y"))
     assert "axis-mismatch" in rules(verify(model, against=model_of(SIZED), run=False))
+
+
+def test_a_tile_of_unknown_extent_holds_what_its_layout_says() -> None:
+    """A row of unknown length that a Reshape makes two channels of is one tile of them, and no channel."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        net (float[N] x) => (float[1,2,1,1] y) <int64[4] shape = {1,2,1,1}, float[2,2,1,1] w = {1., 2., 3., 4.}> {
+            picture = Reshape (x, shape)
+            y = Conv (picture, w) }"""
+    )
+    wished = load_backend("convert-layout", options={"desired_layouts": {"Conv": ["NCHW2c", "OIHW2o"]}})
+    packed, _ = legalize(model, wished)
+    assert verify(packed, wished, against=model).findings == ()

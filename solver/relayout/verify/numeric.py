@@ -18,7 +18,8 @@ from relayout.verify.derivation import SOURCE, fed
 from relayout.verify.distance import Arrays, arrays, difference
 from relayout.verify.rounding import Samples, Side, in_float64
 from relayout.verify.running import LARGEST_MODEL, RUNTIMES, Session, weights_size
-from relayout.verify.sampling import Array, draw_inputs, plans, with_noise, with_weights
+from relayout.verify.sampling import Array, draw_inputs, with_noise, with_weights
+from relayout.verify.sizes import contradiction, plans
 
 __all__ = ["compare"]
 
@@ -98,15 +99,30 @@ def _baseline(
     """Run the original in the first runtime, and with the first sizes, that it accepts; else return the first fault."""
     fault = ""
     for runtime in (name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None):
-        for plan in plans(fed(original), dims):
+        for plan in plans(original, fed(original), dims):
             try:
                 feeds = [draw_inputs(fed(original), plan, seed + 7919 * sample) for sample in range(samples)]
                 results = _run(original, runtime, inner, feeds)
             except Exception as error:  # a runtime raises what it likes
                 fault = fault or f"{runtime}: {_first_line(error)}"
                 continue
+            strange = _contradiction(original, results)
+            if strange is not None:
+                fault = fault or f"{runtime}: {strange}"
+                continue
             return _Baseline(runtime, feeds, results)
     return fault or "no runtime is installed"
+
+
+def _contradiction(original: ir.Model, results: Results) -> str | None:
+    """In words, where the original's results are not of the shapes that it declares."""
+    values = [value for node in original.graph for value in node.outputs]
+    declared = {str(value.name): value for value in (*values, *original.graph.outputs)}
+    for name, parts in (each for sample in results for each in sample.items()):
+        strange = contradiction(declared[name], parts[0].shape) if len(parts) == 1 else None
+        if strange is not None:
+            return strange
+    return None
 
 
 def _run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,60 +16,14 @@ import onnx_ir as ir
 
 from relayout.shape_inference import all_graphs
 from relayout.tensors import AbsentTensor, Step, apply_step, shape_before
+from relayout.verify.sizes import Plan, symbol_of
 
-__all__ = ["Array", "Plan", "draw_inputs", "plans", "with_noise", "with_weights"]
+__all__ = ["Array", "draw_inputs", "with_noise", "with_weights"]
 
 MOST_ELEMENTS = 1 << 30
 """A constant of more is not drawn, be little of it in the model."""
 
 Array = np.ndarray[Any, Any]
-
-
-class Plan:
-    """Extents for the dims that are not known before run time, and the largest integer that is drawn."""
-
-    def __init__(self, extents: Mapping[str, int], highest: int) -> None:
-        self.extents, self.highest = extents, highest
-
-    def __repr__(self) -> str:
-        return f"Plan({dict(self.extents)}, highest={self.highest})"
-
-
-def plans(inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
-    """Yield plans to try in turn: unequal sizes first, then what small or unforgiving models accept.
-
-    A dim that stands first in an input is a batch.
-    """
-    batches, others = _unknown(inputs)
-    for batch, sizes, highest in (
-        (2, (32, 64, 96), 4),
-        (1, (32, 64, 96), 2),
-        (1, (64,), 2),
-        (2, (6, 8, 10), 2),
-        (8, (6, 8, 10), 2),
-        (1, (8,), 1),
-        (1, (1,), 1),
-    ):
-        extents = dict.fromkeys(batches, batch)
-        extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
-        extents.update({name: size for name, size in (dims or {}).items() if name in extents})
-        yield Plan(extents, highest)
-
-
-def _unknown(inputs: Sequence[ir.Value]) -> tuple[list[str], list[str]]:
-    batches: dict[str, None] = {}
-    others: dict[str, None] = {}
-    for value in inputs:
-        for axis, extent in enumerate(value.shape or ()):
-            if not isinstance(extent, int):
-                (batches if axis == 0 else others)[_symbol(value, axis)] = None
-    return list(batches), [name for name in others if name not in batches]
-
-
-def _symbol(value: ir.Value, axis: int) -> str:
-    extent = value.shape[axis] if value.shape is not None else None
-    named = isinstance(extent, ir.SymbolicDim) and extent.value is not None
-    return str(extent) if named else f"{value.name}:{axis}"
 
 
 def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int) -> dict[str, Array]:
@@ -81,7 +35,7 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     if value.dtype is None or value.shape is None:
         raise ValueError(f"input {value.name} has no tensor type with a rank")
     shape = [
-        extent if isinstance(extent, int) else plan.extents[_symbol(value, axis)]
+        extent if isinstance(extent, int) else plan.extents[symbol_of(value, axis)]
         for axis, extent in enumerate(value.shape)
     ]
     generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])

@@ -103,8 +103,15 @@ def _channels(
     if outer is None or not text or "[" not in text:
         return outer
     layout = Layout.parse(text)
-    zeros = next((layout.attribute(i, "pad") for i in range(layout.rank) if layout.names[i] == letter), None)
-    return outer * (inner or 1) - int(zeros or 0)
+    zeros, tile = _said(layout, letter, "pad"), _said(layout, letter.lower(), "tile")
+    return outer * (inner or tile or 1) - (zeros or 0)
+
+
+def _said(layout: Layout, letter: str, namespace: str) -> int | None:
+    """The number that the layout has on a dimension, for instance the extent of its tiles."""
+    found = (layout.attribute(i, namespace) for i in range(layout.rank) if layout.names[i] == letter)
+    text = next(found, None)
+    return int(text) if text and text.isdecimal() else None
 
 
 def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter: str) -> int | None:

@@ -1,0 +1,113 @@
+"""Sizes for the dims that are not known before run time: those that suit most models, and those that a model tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+import onnx_ir as ir
+
+__all__ = ["Plan", "contradiction", "plans", "symbol_of"]
+
+MOST_MENTIONED = 12
+"""So many of the extents that a model mentions are tried, the most frequent first."""
+
+_LARGEST_MENTIONED = 4096
+
+
+class Plan:
+    """Extents for the dims that are not known before run time, and the largest integer that is drawn."""
+
+    def __init__(self, extents: Mapping[str, int], highest: int) -> None:
+        self.extents, self.highest = extents, highest
+
+    def __repr__(self) -> str:
+        return f"Plan({dict(self.extents)}, highest={self.highest})"
+
+
+def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
+    """Yield plans to try in turn: unequal sizes first, then what small or unforgiving models accept, then what the
+    model itself mentions: a dim may be left open in a graph that runs with one size alone.
+
+    A dim that stands first in an input is a batch.
+    """
+    batches, others = _unknown(inputs)
+    told = {**_declared_in_bodies(model), **(dims or {})}
+    for batch, sizes, highest in (
+        (2, (32, 64, 96), 4),
+        (1, (32, 64, 96), 2),
+        (1, (64,), 2),
+        (2, (6, 8, 10), 2),
+        (8, (6, 8, 10), 2),
+        (1, (8,), 1),
+        (1, (1,), 1),
+        *((extent, (extent,), 2) for extent in _mentioned(model) if batches or others),
+    ):
+        extents = dict.fromkeys(batches, batch)
+        extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
+        extents.update({name: size for name, size in told.items() if name in extents})
+        yield Plan(extents, highest)
+
+
+def symbol_of(value: ir.Value, axis: int) -> str:
+    """The name of a dim that is not known; one without a name is called after its value."""
+    extent = value.shape[axis] if value.shape is not None else None
+    named = isinstance(extent, ir.SymbolicDim) and extent.value is not None
+    return str(extent) if named else f"{value.name}:{axis}"
+
+
+def contradiction(value: ir.Value, shape: Sequence[int]) -> str | None:
+    """In words, where a value came out in another shape than the model declares; None where that fits.
+
+    A run of which the model declares something else says nothing about what is made of the model.
+    """
+    if value.shape is None:
+        return None
+    fits = len(value.shape) == len(shape) and all(
+        not isinstance(extent, int) or extent == found for extent, found in zip(value.shape, shape, strict=True)
+    )
+    return None if fits else f"{value.name} is declared as {value.shape} and comes out as {list(shape)}"
+
+
+def _unknown(inputs: Sequence[ir.Value]) -> tuple[list[str], list[str]]:
+    batches: dict[str, None] = {}
+    others: dict[str, None] = {}
+    for value in inputs:
+        for axis, extent in enumerate(value.shape or ()):
+            if not isinstance(extent, int):
+                (batches if axis == 0 else others)[symbol_of(value, axis)] = None
+    return list(batches), [name for name in others if name not in batches]
+
+
+def _declared_in_bodies(model: ir.Model) -> dict[str, int]:
+    """The dims that a Loop or a Scan declares a size of, for what goes into its body."""
+    found: dict[str, int] = {}
+    for outer, inner in chain.from_iterable(map(_states, model.graph.all_nodes())):
+        if outer is None or outer.shape is None or inner.shape is None or len(outer.shape) != len(inner.shape):
+            continue
+        for axis, (extent, declared) in enumerate(zip(outer.shape, inner.shape, strict=True)):
+            if isinstance(declared, int) and not isinstance(extent, int):
+                found.setdefault(symbol_of(outer, axis), declared)
+    return found
+
+
+def _states(node: ir.Node) -> Iterator[tuple[ir.Value | None, ir.Value]]:
+    """What goes round in a Loop or a Scan, with what it is called inside."""
+    body = node.attributes.get("body")
+    if node.domain != "" or body is None:
+        return
+    if node.op_type == "Loop":
+        yield from zip(node.inputs[2:], body.as_graph().inputs[2:], strict=False)
+    if node.op_type == "Scan" and "num_scan_inputs" in node.attributes:
+        states = len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
+        yield from zip(node.inputs[:states], body.as_graph().inputs[:states], strict=False)
+
+
+def _mentioned(model: ir.Model) -> list[int]:
+    counted: Counter[int] = Counter()
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            counted.update(extent for extent in value.shape or () if isinstance(extent, int))
+    usual = [extent for extent, _ in counted.most_common() if 1 < extent <= _LARGEST_MENTIONED]
+    return usual[:MOST_MENTIONED]
