@@ -386,3 +386,26 @@ def test_of_two_axes_that_go_by_one_name_neither_is_known_and_the_others_are(
     assert verify(legal, backend=backend).findings == ()
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)}
     np.testing.assert_allclose(run(legal, feeds)[0], run(net.model(), feeds)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["nhwc", "opencl", "convert-layout", "x86-nchwc"])
+def test_a_pool_keeps_the_indices_that_nobody_reads(backend: str) -> None:
+    """onnxruntime's kernel without indices refuses this window, of which every second step pads by less than nothing."""
+    net = Net()
+    data = net.transpose(net.input("x", (2, 6, 4, 8)), *TO_NCHW)
+    pooled, _ = net.node("MaxPool", data, results=2, kernel_shape=[1, 1], strides=[2, 1], auto_pad="SAME_UPPER")
+    net.output(net.transpose(pooled, *TO_NHWC))
+    legal, _ = legalize(net.model(), backend)
+    assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("backend", ["canonical", "convert-layout", "nhwc", "onnx", "tpu", "x86-nchwc", "xla-cpu"])
+def test_tensors_may_have_more_axes_than_a_layout_has_words_for(backend: str) -> None:
+    net = Net()
+    value = net.transpose(net.input("x", (2, 3, 2, 1, 2, 3, 2, 2, 3)), 8, 7, 6, 5, 4, 3, 2, 1, 0)
+    value = net.node("Add", net.node("Relu", value), value)
+    net.output(net.transpose(value, 8, 7, 6, 5, 4, 3, 2, 0, 1))
+    legal, report = legalize(net.model(), backend)
+    assert report.after.transposes == 1
+    assert verify(legal, backend, against=net.model()).findings == ()
+    assert_same_numbers(net.model(), legal)

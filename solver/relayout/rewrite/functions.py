@@ -25,8 +25,9 @@ def relayout(
     inputs: tuple[Turn | None, ...],
     results: tuple[Turn | None, ...],
 ) -> None:
-    used = max((i for i, v in enumerate(node.outputs) if v.uses() or v.is_graph_output()), default=0) + 1
-    turned = [turn.outward() if turn is not None else None for turn in results[: max(used, 1)]]
+    # What nobody reads is given as in the source: a runtime may have another kernel for fewer results.
+    named = max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
+    turned = [turn.outward() if turn is not None else None for turn in results[:named]]
     signature = Signature(node.op_type, layouts, inputs, tuple(turned))
     standard(node)
     node.resize_outputs(len(signature.results))
