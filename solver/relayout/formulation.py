@@ -27,7 +27,8 @@ __all__ = ["Crossed", "Formulation", "Made", "Touch"]
 @dataclass(frozen=True, slots=True)
 class Made:
     """One conversion of a solution: `tensor` from the format that its producer gives, or in which it came to a device,
-    to one that somebody wants there. `bytes` are read and written; `cost` is what it is priced at."""
+    to one that somebody wants there. `bytes` are read and written; `cost` is what it is priced at. It serves those who
+    want it there, and those elsewhere for whom it crosses."""
 
     tensor: Tensor
     source: Order
@@ -35,6 +36,7 @@ class Made:
     bytes: int
     producer: Touch
     wanted_by: tuple[Touch, ...]
+    serves: tuple[Touch, ...]
     cost: int
     place: str = ""
 
@@ -125,7 +127,7 @@ class Formulation:
             wanted.setdefault(self._alternative(reader, assignment).formats[reader.port], []).append(reader)
         for target, readers in wanted.items():
             if target != produced:
-                yield self._conversion(held, giver.place, produced, target, readers)
+                yield self._conversion(held, giver.place, produced, target, readers, readers)
 
     def _made_apart(self, held: Held, arrivals: Arrivals, assignment: Sequence[int]) -> Iterator[Made]:
         place, lies, wanted = self._stand(held, assignment)
@@ -137,18 +139,23 @@ class Formulation:
                 for touch in self._readers(held, assignment, at)
                 if self._alternative(touch, assignment).formats[touch.port] == target
             ]
-            if not readers:  # it is made to cross
-                readers = [t for q, formats in plan.items() if g in formats for t in self._readers(held, assignment, q)]
-            yield self._conversion(held, at, source, target, readers)
+            beyond = [
+                touch
+                for q, formats in plan.items()
+                if at == place and g in formats
+                for touch in self._readers(held, assignment, q)
+            ]
+            yield self._conversion(held, at, source, target, readers or beyond, [*readers, *beyond])
 
     def _conversion(
-        self, held: Held, place: str, source: Order, target: Order, readers: Sequence[Touch]
+        self, held: Held, place: str, source: Order, target: Order, readers: Sequence[Touch], served: Sequence[Touch]
     ) -> Made:
         moved = self.prices.traffic(held.tensor, place, source, target)
         cost = self.prices.conversion(held.tensor, place, source, target)
         if cost is None:
             raise InternalError(f"tensor '{held.tensor.root.name}' is wanted in a format that cannot be made")
-        return Made(held.tensor, source, target, moved, held.producer, tuple(readers), cost, place)
+        touches = tuple(readers), tuple(served)
+        return Made(held.tensor, source, target, moved, held.producer, *touches, cost, place)
 
     def _stand(self, held: Held, assignment: Sequence[int]) -> tuple[str, int, dict[str, frozenset[int]]]:
         """Where the tensor is made, in which format, and in which it is wanted at each place."""

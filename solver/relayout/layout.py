@@ -70,7 +70,7 @@ class Layout:
 
     @classmethod
     def any(cls, rank: int) -> Layout:
-        """The layout that asks nothing of `rank` dimensions: `****` for 4. A tensor may have more than a text can name."""
+        """The layout that asks nothing of `rank` dimensions: `****` for 4. There may be more than a text can name."""
         return cls.parse("*" * rank) if rank <= MAX_RANK else cls((Dim("*"),) * rank)
 
     @classmethod

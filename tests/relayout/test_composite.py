@@ -187,6 +187,46 @@ def test_a_body_runs_where_its_node_runs_or_pays_for_crossing() -> None:
     assert verification.passed, verification.findings
 
 
+def test_what_a_body_reads_from_outside_crosses_once_with_what_is_read_there() -> None:
+    """The If runs where x is, which Exp and Abs read elsewhere: one inside the body, the other outside."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (bool c, float[2, 8] x) => (float[2, 8] y, float[2, 8] z) {
+            [choose] y = If (c) <
+                then_branch = a () => (float[2, 8] p) { [inner] p = Exp (x) },
+                else_branch = b () => (float[2, 8] q) { [other] q = Neg (x) }
+            >
+            [outer] z = Abs (x)
+        }""")
+    places = [{"name": "npu", "op": ["If", "Neg"], "crossing": 1}, {"name": "cpu", "crossing": 1}]
+    spec = {"name": "two", "host": "npu", "place": places}
+    legal, report = legalize(model, spec)
+    crossings = [(c.value, c.from_, c.to) for c in report.crossings]
+    assert sorted(crossings) == [("p", "cpu", "npu"), ("x", "npu", "cpu"), ("z", "cpu", "npu")]
+    verification = verify(legal, spec, model, report=report)
+    assert verification.passed, verification.findings
+
+
+def test_a_format_that_crosses_from_one_branch_to_the_other_is_made_outside_of_both() -> None:
+    """The turned blocks are made where Relu runs, in one branch, and cross to Neg in the other."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[2, 8, 5, 6] x, bool c) => (y) {
+            space = DepthToSpace <blocksize = 2, mode = "CRD"> (x)
+            y = If (c) <
+                then_branch = a () => (p) { r = Relu (space)  p = Transpose <perm = [0, 3, 1, 2]> (r) },
+                else_branch = b () => (q) { n = Neg (space)  q = Transpose <perm = [0, 3, 1, 2]> (n) }
+            >
+        }""")
+    places = [{"name": "npu", "op": ["If", "Neg"], "crossing": 0}, {"name": "gpu", "crossing": 0}]
+    spec = {"name": "two", "host": "npu", "place": places}
+    legal, report = legalize(model, spec)
+    assert report.after.transposes == 1
+    assert "Transpose" in {node.op_type for node in legal.graph.node}
+    verification = verify(legal, spec, model, report=report)
+    assert verification.passed, verification.findings
+
+
 def test_the_verifier_says_where_a_node_must_not_run() -> None:
     legal, report = legalize(network(), table())
     for node in legal.graph.node:

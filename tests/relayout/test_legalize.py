@@ -390,7 +390,7 @@ def test_of_two_axes_that_go_by_one_name_neither_is_known_and_the_others_are(
 
 @pytest.mark.parametrize("backend", ["nhwc", "opencl", "convert-layout", "x86-nchwc"])
 def test_a_pool_keeps_the_indices_that_nobody_reads(backend: str) -> None:
-    """onnxruntime's kernel without indices refuses this window, of which every second step pads by less than nothing."""
+    """onnxruntime's kernel without indices refuses this window, which reaches less far than its steps go."""
     net = Net()
     data = net.transpose(net.input("x", (2, 6, 4, 8)), *TO_NCHW)
     pooled, _ = net.node("MaxPool", data, results=2, kernel_shape=[1, 1], strides=[2, 1], auto_pad="SAME_UPPER")

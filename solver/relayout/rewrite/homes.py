@@ -26,7 +26,7 @@ class Homes:
         if not self._holders:
             return self._main
         given = self._at(made.producer)
-        ways = [list(self._up(self._at(touch), given)) for touch in made.wanted_by]
+        ways = [list(self._up(self._at(touch), given)) for touch in made.serves]
         home = given
         for graphs in zip(*(reversed(way) for way in ways), strict=False):
             if any(graph is not graphs[0] for graph in graphs) or self._holders[graphs[0]].op_type != "If":

@@ -70,7 +70,7 @@ def check_crossings(
     elements = price_dims(model, dims or {})
     derived: Counter[tuple[str, str]] = Counter()
     constants = constant_values(model.graph)
-    for value, source, target in _crossing(model.graph, "", constants):
+    for value, source, target in _crossing(model, constants):
         if value.shape is not None:
             derived[source, target] += tensor_bytes(elements(value.shape), value.dtype)
     claimed: Counter[tuple[str, str]] = Counter()
@@ -86,34 +86,35 @@ def check_crossings(
             )
 
 
-def _crossing(graph: ir.Graph, home: str, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
-    """(value, from, to) for each value of a graph, and of the graphs inside, that is read where it is not."""
+def _crossing(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
+    """(value, from, to) for each value that is read where it is not, once for each such place: what a body reads of the
+    graphs around it is the value that is there, wherever the node runs that holds the body."""
     readers: dict[ir.Value, dict[str, None]] = {}
-    for node in graph:
-        place = node.metadata_props.get(PLACE, "")
-        inner = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-        captured = [v for each in inner for n in each.all_nodes() for v in n.inputs]
-        for value in (*node.inputs, *captured, *(v for each in inner for v in each.outputs)):
-            if value is not None and place:
+    made_at: dict[ir.Value, str] = {}
+    for graph, home in _graphs(model.graph, ""):
+        made_at.update({value: value.metadata_props.get(PLACE, home) for value in graph.inputs})
+        for node in graph:
+            place = node.metadata_props.get(PLACE, "")
+            made_at.update(dict.fromkeys(node.outputs, place))
+            for value in node.inputs:
+                if value is not None and place:
+                    readers.setdefault(value, {})[place] = None
+        for value in graph.outputs:
+            if place := value.metadata_props.get(PLACE, home):
                 readers.setdefault(value, {})[place] = None
-        for each in inner:
-            yield from _crossing(each, place, constants)
-    for value in graph.outputs:
-        if place := value.metadata_props.get(PLACE, home):
-            readers.setdefault(value, {})[place] = None
     for value, places in readers.items():
-        source = _made_at(value, graph, home)
+        source = made_at.get(value, "")
         if source and value not in constants:
             yield from ((value, source, place) for place in places if place != source)
 
 
-def _made_at(value: ir.Value, graph: ir.Graph, home: str) -> str:
-    """Where a value is, as this graph finds it; nothing where that is not said. What comes from around the graph is
-    where the node runs that holds it."""
-    if value.graph is not graph:
-        return home
-    producer = value.producer()
-    return value.metadata_props.get(PLACE, home) if producer is None else producer.metadata_props.get(PLACE, "")
+def _graphs(graph: ir.Graph, home: str) -> Iterator[tuple[ir.Graph, str]]:
+    """The graph and those inside it, each with the place of the node that holds it."""
+    yield graph, home
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _graphs(attribute.as_graph(), node.metadata_props.get(PLACE, ""))
 
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:
