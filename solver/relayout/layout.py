@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from relayout.dimension import Dim
 from relayout.errors import InputError, LayoutSyntaxError
-from relayout.layout_faults import MAX_RANK, dims_fault, name_fault, namespace_fault, number
+from relayout.layout_faults import dims_fault, name_fault, namespace_fault, number
 from relayout.layout_syntax import read, read_tvm
 
 __all__ = ["CANONICAL", "COMMON", "Dim", "Layout", "default_layout"]
@@ -25,8 +25,8 @@ __all__ = ["CANONICAL", "COMMON", "Dim", "Layout", "default_layout"]
 class Layout:
     """The order of a tensor's dimensions, outermost first, each with its extensions. Immutable and hashable.
 
-    `names` has one letter a dimension, without extensions. Raises LayoutSyntaxError on more than 8 dimensions of which
-    anything is asked, a letter that names two, and the inner part of a blocked dimension without its size.
+    `names` has one letter a dimension, without extensions. Raises LayoutSyntaxError on more than 8 dimensions, a letter
+    that names two, and the inner part of a blocked dimension without its size.
 
     >>> layout = Layout.parse("N[a=32][acme:x] HWC")
     >>> str(layout), layout.names, layout.alignment(0), layout.attribute(0, "acme")
@@ -41,8 +41,7 @@ class Layout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", tuple(self.dims))
         parts = [str(dim) for dim in self.dims]
-        # What asks nothing is said of tensors of any rank; a text has a limit, which `parse` keeps.
-        fault = None if self.is_any else dims_fault([(dim.name, dim.extensions) for dim in self.dims])
+        fault = dims_fault([(dim.name, dim.extensions) for dim in self.dims])
         if fault is not None:
             raise fault.error("".join(parts), sum(map(len, parts[: fault.place])))
         names = "".join([dim.name for dim in self.dims])
@@ -61,7 +60,7 @@ class Layout:
 
     def __reduce__(self) -> tuple[object, ...]:
         # By its text: hashes of strings differ between processes, so the stored hash must not travel.
-        return (_parse, (self._text,)) if self.rank <= MAX_RANK else (Layout.any, (self.rank,))
+        return _parse, (self._text,)
 
     @classmethod
     def parse(cls, text: str) -> Layout:
@@ -70,8 +69,8 @@ class Layout:
 
     @classmethod
     def any(cls, rank: int) -> Layout:
-        """The layout that asks nothing of `rank` dimensions: `****` for 4. There may be more than a text can name."""
-        return cls.parse("*" * rank) if rank <= MAX_RANK else cls((Dim("*"),) * rank)
+        """The layout that asks nothing of `rank` dimensions: `****` for 4."""
+        return cls.parse("*" * rank)
 
     @classmethod
     def from_names(cls, names: str) -> Layout:

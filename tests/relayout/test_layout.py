@@ -333,13 +333,12 @@ def test_the_defaults_by_rank_are_glows() -> None:
     assert [layout.rank for layout in COMMON] == list(range(7))
 
 
-@pytest.mark.parametrize("rank", range(MAX_RANK + 4))
+@pytest.mark.parametrize("rank", range(MAX_RANK + 1))
 def test_there_is_a_default_for_every_rank(rank: int) -> None:
     assert default_layout(rank).rank == rank
     assert default_layout(rank, canonical=True).rank == rank
     assert Layout.any(rank).rank == rank
     assert Layout.any(rank).is_any
-    assert pickle.loads(pickle.dumps(Layout.any(rank))) == Layout.any(rank)
 
 
 # The manual

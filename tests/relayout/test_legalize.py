@@ -397,15 +397,3 @@ def test_a_pool_keeps_the_indices_that_nobody_reads(backend: str) -> None:
     net.output(net.transpose(pooled, *TO_NHWC))
     legal, _ = legalize(net.model(), backend)
     assert_same_numbers(net.model(), legal)
-
-
-@pytest.mark.parametrize("backend", ["canonical", "convert-layout", "nhwc", "onnx", "tpu", "x86-nchwc", "xla-cpu"])
-def test_tensors_may_have_more_axes_than_a_layout_has_words_for(backend: str) -> None:
-    net = Net()
-    value = net.transpose(net.input("x", (2, 3, 2, 1, 2, 3, 2, 2, 3)), 8, 7, 6, 5, 4, 3, 2, 1, 0)
-    value = net.node("Add", net.node("Relu", value), value)
-    net.output(net.transpose(value, 8, 7, 6, 5, 4, 3, 2, 0, 1))
-    legal, report = legalize(net.model(), backend)
-    assert report.after.transposes == 1
-    assert verify(legal, backend, against=net.model()).findings == ()
-    assert_same_numbers(net.model(), legal)
