@@ -1,8 +1,7 @@
 """`xla-cpu`: a constant that dots alone read is column-major, and operands of custom calls lie as the calls say.
 
 After XLA's CPU backend, which makes a constant column-major when all of its users are dots, and its GPU backend, which
-constrains the operands of a custom call. ONNX's MatMul has no word for a column-major operand: it is written as Gemm
-with `transA` or `transB` or, where its other operand is no matrix, as Einsum.
+constrains the operands of a custom call (see `relayout_backends.column_major` for the dots).
 
     calls = {"com.acme::Convolve": {"operands": ["{1,3,2,0}", "{0,1,3,2}"], "result": "{1,3,2,0}"}}
     load_backend("xla-cpu", options={"custom_calls": calls})
@@ -12,29 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx_ir as ir
-
-from relayout.backend import PLACE_KEY, Backend, Implementation, rank_of
+from relayout.backend import Backend, Implementation, rank_of
 from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.layout import Layout
-from relayout.tensors import relaid
+from relayout_backends.column_major import turn_constants, write_dots
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from relayout.writing import Writing
 
 __all__ = ["CustomCall", "XlaCpu"]
 
 CONSTRAINTS = "operand_layout_constraints"
-GEMM_NEEDS_NO_SUMMAND_SINCE = 11
-EINSUM_SINCE = 12
-_ONNX = ("", "ai.onnx")
-_ROWS = "abcdefgh"
-_TRANSPOSED = ("transA", "transB")
-_NUMBERS = frozenset([ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE])
 
 
 class XlaCpu(Backend):
@@ -63,100 +55,12 @@ class XlaCpu(Backend):
             return (call.implementation(node),)
         return super().implementations(node)
 
+    def prepare(self, model: ir.Model) -> bool:
+        return write_dots(model)
+
     def finish(self, model: ir.Model, place: str = "") -> bool:
         """Turn the constants, now that all else is decided: a constant costs nothing in any order."""
-        turned: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
-        for node in model.graph.all_nodes():
-            for value in node.inputs:
-                if value is not None and value not in turned and _is_column_major(value, place):
-                    turned[value] = [(dot, side) for dot, side in value.uses()]
-        for constant, uses in turned.items():
-            _turn(constant)
-            for dot, side in uses:
-                _read_turned(dot, side)
-        return bool(turned)
-
-
-def _is_column_major(value: ir.Value, place: str) -> bool:
-    """Whether this is a constant that dots alone read, all of them at `place`."""
-    if value.const_value is None or rank_of(value) != 2:
-        return False
-    maker = value.producer()
-    if value.is_graph_input() or value.is_graph_output() or (maker is not None and maker.op_type != "Constant"):
-        return False  # what is computed from constants stays computed
-    uses = value.uses()
-    return bool(uses) and all(_is_dot(node, side, place) for node, side in uses)
-
-
-def _is_dot(node: ir.Node, side: int, place: str) -> bool:
-    """Whether `node` is a dot that reads this operand as it is, and that can be written with the operand transposed."""
-    if place and node.metadata_props.get(PLACE_KEY) != place:
-        return False
-    if node.domain not in _ONNX or node.op_type not in ("MatMul", "Gemm") or side > 1:
-        return False
-    if node.attributes.get_int(_TRANSPOSED[side], 0) == 1:
-        return False
-    opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
-    rank, result = rank_of(node.inputs[1 - side]), node.outputs[0]
-    if result.dtype not in _NUMBERS:
-        return False
-    return rank == 2 or (opset >= EINSUM_SINCE and 1 <= rank <= len(_ROWS))
-
-
-def _turn(constant: ir.Value) -> None:
-    tensor = constant.const_value
-    assert tensor is not None
-    turned = relaid(tensor, [{"op": "transpose", "perm": [1, 0]}])
-    turned.name = constant.name
-    constant.const_value, constant.shape = turned, ir.Shape(turned.shape.numpy())
-    maker = constant.producer()
-    if maker is not None:
-        maker.attributes.clear()
-        maker.attributes.add(ir.AttrTensor("value", turned))
-
-
-def _read_turned(dot: ir.Node, side: int) -> None:
-    """Write the dot for an operand that is turned, each in ONNX's own words."""
-    if dot.op_type == "Gemm":
-        dot.attributes.add(ir.AttrInt64(_TRANSPOSED[side], 1))
-        return
-    graph, rank = dot.graph, rank_of(dot.inputs[1 - side])
-    assert graph is not None
-    if rank == 2:
-        dot.op_type = "Gemm"
-        dot.attributes.add(ir.AttrInt64(_TRANSPOSED[side], 1))
-        if graph.opset_imports.get("", 1) < GEMM_NEEDS_NO_SUMMAND_SINCE:
-            _add_zero(graph, dot)
-        return
-    dot.op_type = "Einsum"
-    dot.attributes.add(ir.AttrString("equation", _equation(rank, side)))
-
-
-def _equation(rank: int, side: int) -> str:
-    """The product of a turned matrix and the other operand, of `rank` dimensions; `y` is summed over.
-
-    >>> _equation(3, 1), _equation(3, 0), _equation(1, 0)
-    ('aby,zy->abz', 'yx,ayz->axz', 'yx,y->x')
-    """
-    if side == 1:
-        rows = _ROWS[: rank - 1]
-        return f"{rows}y,zy->{rows}z"
-    batch, column = _ROWS[: max(rank - 2, 0)], "z" if rank > 1 else ""
-    return f"yx,{batch}y{column}->{batch}x{column}"
-
-
-def _add_zero(graph: ir.Graph, dot: ir.Node) -> None:
-    """The summand that Gemm cannot do without."""
-    result = dot.outputs[0]
-    assert result.dtype is not None
-    taken = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value is not None}
-    taken |= {value.name for value in graph.inputs} | set(graph.initializers)
-    name = next(name for n in count() if (name := f"{result.name}_zero" + (f"_{n}" if n else "")) not in taken)
-    zero = ir.tensor(np.zeros((1, 1), result.dtype.numpy()), name=name)
-    summand = ir.Value(name=name, shape=ir.Shape(zero.shape.numpy()), type=ir.TensorType(zero.dtype), const_value=zero)
-    graph.register_initializer(summand)
-    dot.resize_inputs(3)
-    dot.replace_input_with(2, summand)
+        return turn_constants(model, place)
 
 
 @dataclass(frozen=True, slots=True)

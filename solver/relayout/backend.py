@@ -187,6 +187,14 @@ class Backend:
         """What it costs to bring a tensor of `nbytes` from one place to another, in bytes of memory traffic."""
         return 2 * nbytes
 
+    def prepare(self, model: ir.Model) -> bool:
+        """Change the source's model, in place, before anything is asked of it: where the target has an operator that
+        does the same as one of ONNX's and takes its operands in more orders; whether anything changed.
+
+        Inputs, outputs and numbers stay what they are. Of several devices none is asked. Here: nothing.
+        """
+        return False
+
     def finish(self, model: ir.Model, place: str = "") -> bool:
         """Change a legal model, in place, where the target does in one go what are several nodes, or wants constants in
         an order of its own; whether anything changed.

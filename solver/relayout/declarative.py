@@ -83,6 +83,9 @@ class DeclarativeBackend(Backend):
     def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
         return self._extended.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
 
+    def prepare(self, model: ir.Model) -> bool:
+        return self._extended.prepare(model)
+
     def finish(self, model: ir.Model, place: str = "") -> bool:
         return self._extended.finish(model, place)
 

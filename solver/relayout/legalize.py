@@ -21,7 +21,7 @@ from relayout.options import BackendSpec, Options, Progress
 from relayout.pricing import price_dims
 from relayout.report import Report
 from relayout.stages import Run
-from relayout.strangers import finished_by
+from relayout.strangers import finished_by, prepared_by
 from relayout.totals import totals
 
 __all__ = ["Options", "Outcome", "inline_functions", "legalize", "legalize_model", "output_path"]
@@ -90,11 +90,12 @@ def legalize_model(
     dims = dict(options.dims or {})
     before = totals(model, dims)
     elements = price_dims(model, dims)
+    changed = prepared_by(backend, model)
     run = Run(model, backend, options, elements, progress or (lambda stage: None))
     run.legalize(*boundary_layouts(model, options.input_layouts, options.output_layouts))
     if run.changed:
         drop_unused(model)
-    changed = finished_by(backend, model) or run.changed
+    changed = finished_by(backend, model) or run.changed or changed
     after = totals(model, dims) if changed else before
     report = run.report(before, after)
     settle(model.graph, report.boundary)

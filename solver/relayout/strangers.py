@@ -18,7 +18,15 @@ from relayout.layout import Layout
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["blaming", "conversion_cost_of", "conversion_of", "finished_by", "is_met_by", "wrong_answer"]
+__all__ = [
+    "blaming",
+    "conversion_cost_of",
+    "conversion_of",
+    "finished_by",
+    "is_met_by",
+    "prepared_by",
+    "wrong_answer",
+]
 
 
 @contextmanager
@@ -63,6 +71,12 @@ def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: L
     """Whether the backend takes the tensor for one that meets the layout. Raises BackendError."""
     with blaming(backend, "is_satisfied_by", where):
         return bool(backend.is_satisfied_by(tensor, required, current))
+
+
+def prepared_by(backend: Backend, model: ir.Model) -> bool:
+    """Let the backend prepare the source's model, in place; whether it changed anything. Raises BackendError."""
+    with blaming(backend, "prepare"):
+        return bool(backend.prepare(model))
 
 
 def finished_by(backend: Backend, model: ir.Model) -> bool:

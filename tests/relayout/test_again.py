@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ def test_a_matrix_that_serves_a_batch_in_two_pieces_is_read_anew_for_each_of_the
     net = Net()
     x = net.transpose(net.input("x", (4, 4, 2, 64)), 1, 0, 3, 2)
     rows = net.node("Reshape", x, net.constant([16, 64, 2]))
-    product = net.node("Reshape", net.node("MatMul", rows, net.weight(2, 2)), net.constant([4, 4, 64, 2]))
-    net.output(net.transpose(product, 1, 0, 3, 2))
+    result = net.node("Reshape", net.node("MatMul", rows, net.weight(2, 2)), net.constant([4, 4, 64, 2]))
+    net.output(net.transpose(result, 1, 0, 3, 2))
     legal, report = checked(net.model(), "onnx")
     assert operators(legal) == ["MatMul"]
     assert report.cost == (4 * 4 - 1) * 2 * 2 * 4
@@ -48,8 +49,8 @@ def test_a_product_is_turned_back_whatever_pieces_its_depth_is_in() -> None:
     requirements = collect_requirements(
         model.graph, load_backend("onnx"), collect_tensors(model.graph, model.opset_imports)
     )
-    (product,) = [choice for choice in requirements.choices if choice.label.startswith("MatMul")]
-    data = [alternative.formats[0] for alternative in product.alternatives]
+    (dot,) = [choice for choice in requirements.choices if choice.label.startswith("MatMul")]
+    data = [alternative.formats[0] for alternative in dot.alternatives]
     # Rows outermost or innermost, the two pieces of the depth in the order of the source or of the other output.
     assert {order_of(axes) for axes in ((2, 0, 1), (0, 1, 2), (2, 1, 0), (1, 0, 2))} <= set(data)
 
@@ -147,3 +148,40 @@ def test_names_that_only_an_operator_gives_that_is_left_out_do_not_count_against
     net.output(net.node("ReduceProd", x, axes=[1, 0, 3], keepdims=0))
     net.output(net.node("DepthToSpace", net.transpose(image, 0, 3, 1, 2), blocksize=2, mode="CRD"))
     twice(net.model(), "opencl", objective="transposes")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "given", "wanted"),
+    [((3, 4), *perms) for perms in product([(0, 1), (1, 0)], repeat=2)]
+    + [((2, 3, 4), *perms) for perms in product([(0, 1, 2), (0, 2, 1), (1, 2, 0)], repeat=2)],
+)
+def test_a_dot_is_chosen_by_what_it_is_written_as_in_the_end(
+    shape: tuple[int, ...], given: tuple[int, ...], wanted: tuple[int, ...], side: int
+) -> None:
+    net = Net()
+    x = net.transpose(net.node("Relu", net.input("x", shape)), *given)
+    rows, depth = (shape[axis] for axis in given[-2:])
+    operands = (x, net.weight(depth, 5)) if side else (net.weight(5, rows), x)
+    net.output(net.node("Tanh", net.transpose(net.node("MatMul", *operands), *wanted)))
+    legal, _ = twice(net.model(), "xla-cpu")
+    assert "MatMul" not in operators(legal)
+
+
+def test_an_einsum_takes_the_pieces_of_an_axis_apart() -> None:
+    net = Net()
+    x = net.transpose(net.node("Relu", net.input("x", (4, 6, 3, 5))), 0, 2, 3, 1)
+    rows = net.node("Reshape", x, net.constant([12, 5, 6]))
+    result = net.node("Einsum", rows, net.weight(6, 7), equation="abk,kn->abn")
+    net.output(net.transpose(net.node("Reshape", result, net.constant([4, 3, 5, 7])), 0, 3, 1, 2))
+    legal, report = twice(net.model(), "onnx")
+    assert (operators(legal), report.cost) == (["Relu", "Einsum"], 0)
+
+
+def test_what_an_einsum_sums_over_may_be_in_pieces() -> None:
+    net = Net()
+    x = net.transpose(net.node("Relu", net.input("x", (4, 2, 5, 3))), 0, 2, 1, 3)
+    rows = net.node("Reshape", x, net.constant([4, 5, 6]))
+    net.output(net.node("Einsum", rows, net.weight(6, 7), equation="abk,kn->abn"))
+    legal, report = twice(net.model(), "onnx")
+    assert (operators(legal), report.cost) == (["Relu", "Einsum"], 0)

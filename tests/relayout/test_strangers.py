@@ -62,6 +62,7 @@ FAILURES = {
     "a conversion gives nothing": ({"conversion": lambda *_: Reordering(5, lambda _: None)}, "does not give it"),
     "a conversion has no node": ({"conversion": lambda *_: Reordering(5, lambda w: w.node)}, "has no node"),
     "is_satisfied_by raises": ({"is_satisfied_by": fail}, "failed in is_satisfied_by"),
+    "prepare raises": ({"prepare": fail}, "failed in prepare"),
     "finish raises": ({"finish": fail}, "failed in finish"),
     "a rewrite raises": ({"implementations": written(fail)}, "failed in a rewrite"),
     "a rewrite gives nothing": ({"implementations": written(lambda _: None)}, "does not give it"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from string import ascii_letters
 
 from relayout.memory_format import Extent
 from relayout.rules.reading import NoRuleError, Reading
@@ -166,7 +167,8 @@ def gemm(node: Reading) -> Listed:
 
 @row("contract", "Einsum", since=12)
 def einsum(node: Reading) -> Free:
-    """One order of all subscripts orders every operand; the equation says it."""
+    """One order of all subscripts orders every operand; the equation says it. An axis that is in pieces has a subscript
+    for each of them."""
     equation = node.string("equation").replace(" ", "")
     terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
@@ -174,22 +176,38 @@ def einsum(node: Reading) -> Free:
         raise NoRuleError
     subscripts = _in_source_order([*operands, result])
     lengths: dict[str, Extent] = {}
+    uneven: set[str] = set()
     for index, term in enumerate(operands):
         if len(term) != node.rank(index):
             raise NoRuleError
         for subscript, extent in zip(term, node.extents(index), strict=True):
-            if lengths.get(subscript, 1) in (1, None):
+            if lengths.setdefault(subscript, extent) != extent:
+                uneven.add(subscript)
+            if lengths[subscript] in (1, None):
                 lengths[subscript] = extent
-    inputs = tuple(tuple(subscripts.index(s) for s in term) for term in operands)
+    *inputs, output = (tuple([subscripts.index(s) for s in term]) for term in (*operands, result))
 
     def edit(order: Axes) -> Edit:
-        def sort(term: str) -> str:
-            return "".join(sorted(term, key=lambda s: order.index(subscripts.index(s))))
+        names = list(zip(order, _pieces(subscripts, order), strict=True))
+        laid = ["".join(name for axis, name in names if axis in own) for own in (*inputs, output)]
+        return Edit({"equation": ",".join(laid[:-1]) + "->" + laid[-1]})
 
-        return Edit({"equation": ",".join(sort(t) for t in operands) + "->" + sort(result)})
+    even = tuple(axis for axis, subscript in enumerate(subscripts) if subscript not in uneven)
+    return Free(
+        tuple(lengths[s] for s in subscripts),
+        tuple(inputs),
+        (output,),
+        allows=lambda order: len(order) <= len(ascii_letters),
+        edit=edit,
+        splits=even,
+    )
 
-    output = tuple(subscripts.index(s) for s in result)
-    return Free(tuple(lengths[s] for s in subscripts), inputs, (output,), edit=edit)
+
+def _pieces(subscripts: str, order: Axes) -> str:
+    """A subscript for each axis in the order: its own where it first stands, and one that is free for each further
+    piece of it."""
+    free = iter([letter for letter in ascii_letters if letter not in subscripts])
+    return "".join(next(free) if axis in order[:place] else subscripts[axis] for place, axis in enumerate(order))
 
 
 def _in_source_order(terms: list[str]) -> str:
