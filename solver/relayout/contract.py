@@ -143,12 +143,14 @@ class Contract:
 
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, place: str) -> bool:
         """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
-        what the requirement's letters mean; an axis of extent 1 may stand anywhere."""
+        what the requirement's letters mean, if it has any; an axis of extent 1 may stand anywhere."""
         extents = port.operand.view.extents
         letters = names_for(required, own or self.letters(port, required), len(extents))
         natural = in_source(len(extents))
         laid = natural if dims is None else dims
-        if required.rank != len(laid) or (letters is None and not _is_in_place(laid, extents)):
+        if required.rank != len(laid):
+            return False
+        if letters is None and required.names.strip("*") and not _is_in_place(laid, extents):
             return False
         current = _known(laid, letters) if letters is not None else Layout.any(len(laid))
         if current is None:

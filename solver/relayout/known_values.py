@@ -208,8 +208,8 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
     probe.graph.initializer.extend(
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
-    # Inference leaves a dim that it once named as it is, whatever is known by now.
-    settled = [value for value in probe.graph.value_info if not _has_made_up_dim(value)]
+    # Inference leaves a dim that it once named as it is, whatever is known by now, and what is said without a shape.
+    settled = [v for v in probe.graph.value_info if not _has_made_up_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend(settled)
     return probe
@@ -223,6 +223,9 @@ def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
     """Put what the better-informed inference knows of the main graph's values into `graph`."""
     known = {value.name: value for value in (*better.value_info, *better.output)}
+    stored = {tensor.name for tensor in graph.initializer}
+    computed = [tensor for tensor in better.initializer if tensor.name not in stored | known.keys()]
+    known |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
     listed = {value.name for value in graph.value_info}
     for value in (*graph.value_info, *graph.output):
         if value.name in known:

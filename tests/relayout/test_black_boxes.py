@@ -76,6 +76,19 @@ def test_a_box_on_a_turned_tensor_is_on_the_axis_that_lies_there() -> None:
     assert_same_numbers(model, legal)
 
 
+def test_a_box_on_a_dimension_that_has_no_name_may_be_on_any_axis() -> None:
+    net = Net()
+    value = net.node("Tanh", net.transpose(net.input("x", (2, 3, 4)), 2, 0, 1))
+    net.output(net.node("Neg", net.node("Sin", value)))
+    boxed = {"inputs": ["***"], "results": ["**[acme:x]*"]}
+    plain = {"inputs": ["***"], "results": ["***"], "cost": 1}
+    takes = {"op": "Sin", "inputs": ["**[acme:x]*"], "results": ["***"]}
+    legal, report = checked(net.model(), table({"op": "Tanh", "implementation": [boxed, plain]}, takes))
+    assert report.after.transposes == 1
+    assert report.cost == report.after.bytes
+    assert_same_numbers(net.model(), legal)
+
+
 def test_where_nobody_gives_the_box_the_node_is_named() -> None:
     with pytest.raises(InfeasibleError) as caught:
         legalize(chain(), table(TAKES))

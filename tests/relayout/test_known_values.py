@@ -29,6 +29,23 @@ def test_what_a_computed_value_tells_of_shapes_replaces_a_dim_that_was_made_up()
     assert shapes[joined] == [1, 10, 4]
 
 
+def test_what_a_constant_is_reshaped_to_tells_the_shape_of_what_reads_it() -> None:
+    """Where it is told in the model that it has a shape which nobody knows."""
+    net = Net()
+    like = net.weight(1, 3, 2)
+    reshaped = net.node("Reshape", net.weight(3, 2, 1), net.node("Shape", like))
+    added = net.node("Add", net.input("x", ("n", 3, "m")), reshaped)
+    net.output(added)
+    model = net.model()
+    model.graph.value_info.append(
+        helper.make_value_info(reshaped, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    )
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(added, TensorProto.FLOAT, [None] * 3))
+    shapes = {v.name: v.shape for node in read_model(model).graph for v in node.outputs}
+    assert shapes[reshaped] == [1, 3, 2]
+    assert [shapes[added][axis] for axis in (1, 2)] == [3, 2]  # type: ignore[index]
+
+
 @pytest.mark.parametrize("axes", [[-2, -1], [3, 2], [2, 3]])
 def test_a_small_constant_gets_unit_axes_where_they_belong(axes: list[int]) -> None:
     """In whatever order an attribute names them."""
