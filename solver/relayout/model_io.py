@@ -30,7 +30,7 @@ from relayout.layout import Layout
 from relayout.layout_functions import with_bodies
 from relayout.layout_transform import deduce_permutations
 from relayout.normal_form import normalize
-from relayout.onnx_file import LARGEST_FILE, replace_file, write_onnx
+from relayout.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
 from relayout.shape_inference import infer_shapes
 from relayout.structure import check_structure
 from relayout.weights import attach, detach, detach_from_model
@@ -38,9 +38,6 @@ from relayout.weights import attach, detach, detach_from_model
 __all__ = ["Source", "collector_paused", "read_model", "to_json", "to_proto", "warnings_of", "write_model"]
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]
-
-MOST_BYTES = (1 << 31) - 1
-"""What protobuf holds in one message."""
 
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
 
@@ -182,11 +179,11 @@ def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
 def _read_file(path: Path) -> bytes:
     try:
         size = path.stat().st_size
-        if size > MOST_BYTES and path.suffix != ".json":
+        if size > MOST_READ and path.suffix != ".json":
             raise InputError(
                 "the file is larger than protobuf can hold",
                 where=f"file {path}",
-                expected=f"at most {MOST_BYTES} bytes",
+                expected=f"at most {MOST_READ} bytes",
                 found=f"{size} bytes",
                 hint="weights beyond that are external data, in files of their own",
             )

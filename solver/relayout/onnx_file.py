@@ -23,7 +23,12 @@ from relayout.tensors import AbsentTensor
 
 __all__ = ["replace_file", "write_onnx"]
 
+MOST_READ = (1 << 31) - 1
+"""Bytes that protobuf holds in one message."""
+
 LARGEST_FILE = 2_000_000_000
+"""Bytes of constants that are written into one message, with room for the graph around them."""
+
 SMALLEST_OUTSIDE = 1024
 PAGE = 4096
 
