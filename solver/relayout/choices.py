@@ -110,7 +110,8 @@ class Port:
 class Alternative:
     """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
     the device that it runs on, where there are several. `moves`: the bytes that an operator reads and writes that might
-    be left out; no conversion, they only break ties."""
+    be left out; no conversion, they only break ties. `way`: of a node with graphs inside it and of what crosses their
+    borders, which of the ways that the backend states."""
 
     formats: tuple[Order, ...]
     form: Form
@@ -118,6 +119,7 @@ class Alternative:
     is_source: bool = False
     place: str = ""
     moves: int = 0
+    way: int = 0
 
     @property
     def is_left_out(self) -> bool:
@@ -163,14 +165,15 @@ class NodeChoice:
         layouts: Sequence[str],
         device: str = "",
         moves: int = 0,
+        way: int = 0,
     ) -> None:
-        """Enter an alternative; of two with the same formats on one device the cheaper stays, then the one that moves
-        less, then the one that changes nothing."""
+        """Enter an alternative; of two with the same formats on one device, and of one way, the cheaper stays, then the
+        one that moves less, then the one that changes nothing."""
         lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
         natural = lies and _changes_nothing(form)
-        alternative = Alternative(tuple(formats), form, cost, natural, device, moves)
+        alternative = Alternative(tuple(formats), form, cost, natural, device, moves, way)
         for place, known in enumerate(self.alternatives):
-            if known.formats == alternative.formats and known.place == device:
+            if known.formats == alternative.formats and (known.place, known.way) == (device, way):
                 if (cost, moves, not natural) < (known.cost, known.moves, not known.is_source):
                     self.alternatives[place], self.layouts[place] = alternative, tuple(layouts)
                 return

@@ -28,11 +28,12 @@ __all__ = ["Contract", "Wish", "says_something"]
 class Wish:
     """One implementation as the backend states it, with the ports that it says something of."""
 
-    __slots__ = ("boxes", "implementation", "is_empty", "layouts", "shown")
+    __slots__ = ("boxes", "implementation", "is_empty", "layouts", "shown", "way")
 
-    def __init__(self, implementation: Implementation, ports: tuple[Port, ...]) -> None:
-        """Of what goes into and comes out of the graphs inside a node nobody says anything."""
+    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], way: int = 0) -> None:
+        """Of what goes into and comes out of the graphs inside a node nobody says anything. `way`: see Alternative."""
         self.implementation = implementation
+        self.way = way
         layouts: list[Layout | None] = []
         for port in ports:
             stated = implementation.results if port.is_result else implementation.inputs

@@ -69,23 +69,22 @@ def formulate(
             producer, *readers = [_use(requirements, touch, number) for touch in h.touches]
             values.append(Value(h.tensor.root.name or "", producer, tuple(readers), conversion))
         settled.append(replace(h, arrivals=arrivals) if arrivals is not None else h)
-    if places:
-        values += _together(requirements)
+    values += _together(requirements)
     return Formulation(Problem(tuple(choices), tuple(values)), requirements, scale, prices, tuple(settled))
 
 
 def _together(requirements: Requirements) -> Iterator[Value]:
-    """What crosses the border of the graphs inside a node is where the node runs."""
-    holders: dict[ir.Node, list[int]] = {}
-    for c, choice in enumerate(requirements.choices):
-        if choice.node in requirements.tensors.passages and choice.node is not None:
-            holders.setdefault(choice.node, []).append(c)
-    for node, choices in holders.items():
-        known = list(dict.fromkeys(a.place for c in choices for a in requirements.choices[c].alternatives))
+    """What crosses the border of the graphs inside a node is where the node runs, and in the way that it runs."""
+    for node, choices in requirements.holders().items():
+        known = list(dict.fromkeys((a.place, a.way) for c in choices for a in requirements.choices[c].alternatives))
         table = tuple(tuple(0 if p == q else None for q in known) for p in known)
         if len(known) > 1:
-            uses = [Use(c, tuple(known.index(a.place) for a in requirements.choices[c].alternatives)) for c in choices]
-            yield Value(f"{node.name or ''} place", uses[0], tuple(uses[1:]), table)
+            alternatives = [requirements.choices[c].alternatives for c in choices]
+            uses = [
+                Use(c, tuple([known.index((a.place, a.way)) for a in each]))
+                for c, each in zip(choices, alternatives, strict=True)
+            ]
+            yield Value(f"{node.name or ''} way", uses[0], tuple(uses[1:]), table)
 
 
 def _stated(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Stated:

@@ -71,13 +71,15 @@ class Formulation:
 
     def source_assignment(self) -> tuple[int, ...] | None:
         """The alternatives that leave every node as it is, or None where some node has none such."""
-        picked = []
-        for choice in self.requirements.choices:
-            natural = next((i for i, a in enumerate(choice.alternatives) if a.is_source), None)
-            if natural is None:
-                return None
-            picked.append(natural)
-        return tuple(picked)
+        every = self.requirements.choices
+        natural = [[i for i, a in enumerate(choice.alternatives) if a.is_source] for choice in every]
+        for choices in self.requirements.holders().values():
+            # All of a node runs in one way.
+            ways = [{every[c].alternatives[i].way: i for i in natural[c]} for c in choices]
+            common = set(ways[0]).intersection(*ways[1:])
+            for c, own in zip(choices, ways, strict=True):
+                natural[c] = [own[min(common)]] if common else []
+        return tuple([known[0] for known in natural]) if all(natural) else None
 
     def of_nodes(self, assignment: Sequence[int]) -> tuple[int, ...]:
         """The part of a problem's assignment that is about the requirements' choices."""

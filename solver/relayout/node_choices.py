@@ -69,7 +69,7 @@ class NodeChoices:
         stated = self._contract.implementations(node)
         if node in self._tensors.passages:
             passages = self._tensors.passages[node]
-            self._passing[node] = passages if may_pass(node, stated, self._tensors) else ()
+            self._passing[node] = passages if may_pass(stated) else ()
         self._state(node, stated)
         self._pass(node, goes_in=True)
 
@@ -118,8 +118,8 @@ class NodeChoices:
         choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors, passages))
         self.choices.append(choice)
         wishes: list[Wish] = []
-        for implementation in stated:
-            wish = Wish(implementation, choice.ports)
+        for way, implementation in enumerate(stated):
+            wish = Wish(implementation, choice.ports, way if passages else 0)
             if any(wish.boxes) and choice not in self._boxed[-1:]:
                 self._boxed.append(choice)
             if implementation.rewrite is None:
@@ -173,7 +173,7 @@ class NodeChoices:
                     boxed = in_boxes(choice, wish, every, _own_dims(each, form))
                     if boxed is not None:
                         cost, place = wish.implementation.cost + extra, wish.implementation.place
-                        choice.add(boxed, form, cost, wish.shown, place, each.moves)
+                        choice.add(boxed, form, cost, wish.shown, place, each.moves, wish.way)
 
     def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> bool:
         """Enter one alternative, if it meets what is asked for."""
@@ -194,7 +194,7 @@ class NodeChoices:
         boxed = in_boxes(choice, wish, formats, laid)
         if boxed is None:
             return False
-        choice.add(boxed, form, wish.implementation.cost, wish.shown, wish.implementation.place)
+        choice.add(boxed, form, wish.implementation.cost, wish.shown, wish.implementation.place, way=wish.way)
         return True
 
     def _free(self, choice: NodeChoice, rule: Free, wishes: list[Wish]) -> None:

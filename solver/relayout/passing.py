@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import onnx_ir as ir
-
 from relayout.backend import Implementation
-from relayout.choices import FreeForm, NodeChoice, ports_of
+from relayout.choices import FreeForm, NodeChoice
 from relayout.contract import Contract, Wish
 from relayout.free_node import FreeNode, Pricing, operand_dims
 from relayout.geometry import Geometry
@@ -17,7 +14,6 @@ from relayout.layout import Layout
 from relayout.memory_format import Order
 from relayout.placements import placements
 from relayout.rules import Passage
-from relayout.views import Tensors
 
 __all__ = ["PassingValue", "may_pass"]
 
@@ -26,17 +22,10 @@ _ANY = Layout.any(0)
 Way = tuple[Wish, FreeForm, int]
 
 
-def may_pass(node: ir.Node, stated: Sequence[Implementation], tensors: Tensors) -> bool:
-    """Whether what crosses the border may be chosen for each value by itself.
-
-    Not where the backend writes the node itself, nor where it states several ways to run it at one place, so that what
-    it asks of one value hangs on what it asks of another: then all of it is as in the source.
-    """
-    ports = ports_of(node, tensors)
-    places = Counter(each.place for each in stated)
-    return all(
-        each.rewrite is None and (places[each.place] == 1 or Wish(each, ports).is_empty) for each in stated
-    )
+def may_pass(stated: Sequence[Implementation]) -> bool:
+    """Whether what crosses the border may be chosen for each value by itself, together with the way that the node runs.
+    Not where the backend writes the node itself: then all of it is as in the source."""
+    return all(each.rewrite is None for each in stated)
 
 
 class PassingValue:
@@ -54,12 +43,12 @@ class PassingValue:
     ) -> None:
         self._choice, self._rule, self._geometry, self._contract = choice, passage.rule, geometry, contract
         self._axes = of_ports(choice.ports, passage.rule.inputs, passage.rule.outputs)
-        self._wishes: dict[str, Wish] = {}
-        for each in stated:
+        self._wishes: list[Wish] = []
+        for way, each in enumerate(stated):
             reads = tuple([each.inputs[s.index] if s.graph is None else _ANY for s in passage.reads])
             gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in passage.gives])
             # What the node costs is charged for the node.
-            self._wishes.setdefault(each.place, Wish(Implementation(reads, gives, place=each.place), choice.ports))
+            self._wishes.append(Wish(Implementation(reads, gives, place=each.place), choice.ports, way))
         self._asked = FreeNode(
             choice, passage.rule, (), geometry=geometry, contract=contract, elements=elements
         )
@@ -71,12 +60,12 @@ class PassingValue:
             return None
         forms = [FreeForm(place) for place in placements(dims, len(self._rule.extents))]
         allowed = [form for form in forms if self._rule.allows(form.axes)]
-        found = [(wish, form, 0) for wish in self._wishes.values() if (form := self._met(wish, allowed)) is not None]
+        found = [(wish, form, 0) for wish in self._wishes if (form := self._met(wish, allowed)) is not None]
         return tuple(found) or None
 
     def witnesses(self) -> Iterator[Order]:
         """The orders that the backend names in full."""
-        for wish in self._wishes.values():
+        for wish in self._wishes:
             yield from self._asked.witnesses(wish)
 
     def _met(self, wish: Wish, forms: Sequence[FreeForm]) -> FreeForm | None:

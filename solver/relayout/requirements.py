@@ -36,6 +36,14 @@ class Requirements:
     warnings: list[str]
     boundary: Boundary
 
+    def holders(self) -> dict[ir.Node, list[int]]:
+        """The nodes with graphs inside them, with their choices: their own, and those of what crosses the borders."""
+        found: dict[ir.Node, list[int]] = {}
+        for c, choice in enumerate(self.choices):
+            if choice.node is not None and choice.node in self.tensors.passages:
+                found.setdefault(choice.node, []).append(c)
+        return found
+
 
 def collect_requirements(
     graph: ir.Graph,

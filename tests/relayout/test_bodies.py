@@ -366,21 +366,58 @@ def test_a_backend_that_asks_for_a_layout_of_what_comes_out_gets_it(layout: str,
     np.testing.assert_allclose(run(legal, feeds(0))[0], run(net.model(), feeds(0))[0], rtol=1e-4, atol=1e-5)
 
 
-def test_where_a_backend_states_several_ways_to_run_it_a_node_keeps_its_border() -> None:
-    class Asking(Backend):
-        name = "asking"
+def of_two_results() -> tuple[Net, Callable[[int], Feeds]]:
+    """One result of the If is wanted as it is, the other in another order."""
+    net = Net()
+    value = net.conv(net.input("x", (1, 3, 8, 8)), 3, 4)
+    then, other = Net(prefix="then_", seed=1), Net(prefix="else_", seed=2)
+    for branch in (then, other):
+        branch.output(branch.conv(value, 4, 4))
+        branch.output(branch.transpose(branch.conv(value, 4, 2), *TO_NHWC))
+    condition = net.input("c", (), BOOL)
+    one, two = net.node("If", condition, results=2, then_branch=body("then", then), else_branch=body("else", other))
+    net.output(net.conv(one, 4, 2))
+    net.output(net.conv(net.transpose(two, *TO_NCHW), 2, 2))
+    return net, lambda seed: {"x": drawn(1, 3, 8, 8, seed=seed), "c": np.array(seed % 2 == 0)}
+
+
+def holding(*ways: tuple[str, int]) -> Backend:
+    """All of rank 4 that an If or a Loop reads and gives is in one of these layouts, at these costs."""
+
+    class Holding(Backend):
+        name = "holding"
 
         def implementations(self, node: onnx_ir.Node) -> Sequence[Implementation]:
-            if node.op_type != "If":
+            if node.op_type not in ("If", "Loop"):
                 return super().implementations(node)
-            either = [Layout.parse(text) for text in ("NHWC", "NCHW")]
-            return [Implementation((Layout.any(0),), (layout,), cost) for cost, layout in enumerate(either)]
+            ranks = [[len(v.shape or ()) if v is not None else 0 for v in side] for side in (node.inputs, node.outputs)]
+            return [
+                Implementation(
+                    *(tuple(Layout.parse(text) if n == 4 else Layout.any(n) for n in side) for side in ranks), cost=cost
+                )
+                for text, cost in ways
+            ]
 
-    net, feeds = of_an_if()
-    legal, report = legalize(net.model(), Asking())
-    assert verify(legal, backend=Asking()).findings == ()
-    assert report.after.transposes == 3
-    np.testing.assert_allclose(run(legal, feeds(0))[0], run(net.model(), feeds(0))[0], rtol=1e-4, atol=1e-5)
+    return Holding()
+
+
+@pytest.mark.parametrize("make", [of_an_if, of_a_loop, of_two_results])
+@pytest.mark.parametrize("costs", [(0, 1), (0, 10_000_000), (5_000, 0)])
+def test_of_several_ways_to_run_a_node_with_bodies_the_cheapest_is_chosen(
+    make: Callable[[], tuple[Net, Callable[[int], Feeds]]], costs: tuple[int, int]
+) -> None:
+    """What crosses the border goes with the way: the cost is that of the best way alone."""
+    net, feeds = make()
+    model, ways = net.model(), list(zip(("NHWC", "NCHW"), costs, strict=True))
+    alone = [legalize(model, holding(way))[1].cost for way in ways]
+    legal, report = legalize(model, holding(*ways))
+    assert report.cost == min(alone)
+    assert verify(legal, backend=holding(*ways)).findings == ()
+    for seed in (0, 1):
+        for one, other in zip(run(model, feeds(seed)), run(legal, feeds(seed)), strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    again, second = legalize(legal, holding(*ways))
+    assert (again, second.cost) == (legal, report.cost)
 
 
 @pytest.mark.parametrize("is_node", [True, False])
