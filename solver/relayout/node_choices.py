@@ -25,6 +25,7 @@ from relayout.passing import PassingValue, may_pass
 from relayout.paths import Dims
 from relayout.rules import Axes, Fixed, Free, Listed, Passage
 from relayout.rules.named_axes import operand_by_operand
+from relayout.standing_apart import StandingApartError, regrouped_behind
 from relayout.unmet import unmet
 from relayout.views import Tensors
 
@@ -92,9 +93,14 @@ class NodeChoices:
                 raise self._refused(choice)
 
     def _refused(self, choice: NodeChoice) -> InfeasibleError:
-        """The error for a node without alternatives. The formats that its operands may have are those known now."""
+        """The error for a node without alternatives. The formats that its operands may have are those known now. Raises
+        StandingApartError where it might have some behind fewer views."""
         node = choice.node
         assert node is not None
+        stated = self._contract.implementations(node)
+        behind = regrouped_behind(choice, stated, self._tensors)
+        if behind:
+            raise StandingApartError(behind)
 
         def trial(stated: Sequence[Implementation]) -> NodeChoice:
             spaces = Spaces(dict.fromkeys(port.operand.tensor for port in choice.ports))
@@ -109,7 +115,7 @@ class NodeChoices:
                 self._givers.drop_what_nobody_gives(tried)
             return tried
 
-        return unmet(choice, self._contract.implementations(node), trial, self._names)
+        return unmet(choice, stated, trial, self._names)
 
     def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeChoice:
         """Enter the node with what is known of it now, where the backend states these implementations."""

@@ -21,7 +21,8 @@ from relayout.free_node import Pricing
 from relayout.names import Names
 from relayout.node_choices import NodeChoices
 from relayout.rules import Relabel, graphs_of
-from relayout.views import Tensors
+from relayout.standing_apart import StandingApartError
+from relayout.views import Tensors, collect_tensors
 
 __all__ = ["Requirements", "collect_requirements"]
 
@@ -59,13 +60,31 @@ def collect_requirements(
     `elements` prices what an alternative moves beyond the operator itself; without it unknown extents count as 1.
 
     Raises InfeasibleError where a requirement has no alternative at all, UsageError for a boundary layout that does not
-    fit, BackendError for nonsense from the backend.
+    fit, BackendError for nonsense from the backend. A view that only stands in the way of a layout is none: `tensors`
+    are collected anew then.
     """
+    try:
+        return _collect(graph, backend, tensors, input_layouts or {}, output_layouts or {}, elements or _known_elements)
+    except StandingApartError as error:
+        fewer_views = collect_tensors(graph, tensors.opsets, tensors.apart | error.values)
+    return collect_requirements(
+        graph, backend, fewer_views, input_layouts=input_layouts, output_layouts=output_layouts, elements=elements
+    )
+
+
+def _collect(
+    graph: ir.Graph,
+    backend: Backend,
+    tensors: Tensors,
+    input_layouts: Mapping[str, str],
+    output_layouts: Mapping[str, str],
+    elements: Pricing,
+) -> Requirements:
     names = Names(tensors)
     spaces = Spaces(tensors.tensors)
-    boundary = set_boundary(graph, tensors, names, input_layouts or {}, output_layouts or {})
+    boundary = set_boundary(graph, tensors, names, input_layouts, output_layouts)
     boundary.seed(spaces)
-    nodes = NodeChoices(Contract(backend, names), names, tensors, spaces, elements or _known_elements)
+    nodes = NodeChoices(Contract(backend, names), names, tensors, spaces, elements)
     _enter(graph, nodes, tensors)
     boundary.spread(spaces)
     nodes.list_free(boundary.inputs)

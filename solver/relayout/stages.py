@@ -55,11 +55,10 @@ class Run:
         node, it stays as it is."""
         clock, graph = perf_counter(), self.model.graph
         self.tell("requirements")
-        tensors = collect_tensors(graph, self.model.opset_imports)
         requirements = collect_requirements(
             graph,
             self.backend,
-            tensors,
+            collect_tensors(graph, self.model.opset_imports),
             input_layouts=input_layouts,
             output_layouts=output_layouts,
             elements=self.elements,
@@ -84,6 +83,7 @@ class Run:
         self._note_places(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
         # Where there are several places, each node says its own.
+        tensors = requirements.tensors
         saves = tensors.undone or tensors.dead or (len(made), sum(m.bytes for m in made)) != self._moved(tensors)
         unplaced = self.places and not is_placed(requirements, assignment, made)
         if unplaced or assignment != natural or saves:

@@ -69,6 +69,9 @@ class Tensors:
     shapes: dict[ir.Node, np.ndarray] = field(default_factory=dict)
     dead: set[ir.Node] = field(default_factory=set)
     passages: dict[ir.Node, tuple[Passage, ...]] = field(default_factory=dict)
+    opsets: dict[str, int] = field(default_factory=dict)
+    apart: frozenset[ir.Value] = frozenset()
+    """Results of relabel nodes that are tensors of their own all the same."""
     undone: set[ir.Node] = field(default_factory=set)
     behind: dict[ir.Value, Operand | None] = field(default_factory=dict)
     """Values as views of what stands before such operators."""
@@ -89,10 +92,13 @@ class Tensors:
         return value is None or value in self._constants
 
 
-def collect_tensors(graph: ir.Graph, opsets: Mapping[str, int]) -> Tensors:
-    """Walk the graph once, in its topological order, and the graphs inside each node where that node stands."""
-    found = Tensors()
-    _collect_graph(graph, found, dict(opsets))
+def collect_tensors(
+    graph: ir.Graph, opsets: Mapping[str, int], apart: frozenset[ir.Value] = frozenset()
+) -> Tensors:
+    """Walk the graph once, in its topological order, and the graphs inside each node where that node stands. What is
+    to stand `apart` is no view."""
+    found = Tensors(opsets=dict(opsets), apart=apart)
+    _collect_graph(graph, found, found.opsets)
     _find_dead(graph, found, set(graph.outputs))
     return found
 
@@ -135,7 +141,9 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
         found.constant_nodes.add(node)
     elif isinstance(rule, Relabel):
         _complete_rank(node, rule)
-        if _undoes(node, rule, found) or _enter_view(node, rule, found, _view(node, rule, found.operands)):
+        if node.outputs[0] not in found.apart and (
+            _undoes(node, rule, found) or _enter_view(node, rule, found, _view(node, rule, found.operands))
+        ):
             return
         rule = None
     elif isinstance(rule, Free) and rule.left_out is not None and _undoes(node, rule.left_out, found):

@@ -151,3 +151,57 @@ def test_convert_layout_may_be_told_so_for_two_operators() -> None:
 def test_the_table_says_how_many_transposes_it_takes() -> None:
     _, report = converted(neighbours(6, "2", "3"))
     assert "2 transposes" in render_text(report)
+
+
+def reshaped(net: Net, value: str, *shape: int) -> str:
+    return str(net.node("Reshape", value, net.constant(shape)))
+
+
+def behind_a_view(operator: str, *, merged: tuple[int, ...]) -> onnx.ModelProto:
+    """Channels that a Reshape merges, read by an operator and, as they are, by another."""
+    net = Net()
+    channels = int(np.prod(merged))
+    value = reshaped(net, net.node("Neg", net.input("x", (2, 6, 5, *merged))), 2, 6, 5, channels)
+    picture = net.transpose(value, 0, 3, 1, 2)
+    result = net.conv(picture, channels, 4) if operator == "Conv" else net.node(operator, picture, kernel_shape=[2, 2])
+    net.output(result)
+    net.output(net.node("Exp", value))
+    return net.model()
+
+
+@pytest.mark.parametrize("merged", [(4, 3), (3, 4), (2, 3, 3)])
+@pytest.mark.parametrize(("operator", "desired"), [("Conv", ["NCHW2c", "OIHW2o"]), ("MaxPool", ["NCHW2c"])])
+def test_tiles_that_do_not_nest_in_what_a_view_merges(
+    operator: str, desired: list[str], merged: tuple[int, ...]
+) -> None:
+    model = behind_a_view(operator, merged=merged)
+    legal, report = checked(model, "convert-layout", desired_layouts={operator: desired})
+    assert_same_numbers(model, legal)
+    assert report.after.transposes == 2
+    again, second = relayout.legalize(legal, "convert-layout", desired_layouts={operator: desired})
+    assert (second.after, operators(again)) == (report.after, operators(legal))
+
+
+def test_tiles_that_do_not_nest_in_what_two_views_in_a_row_regroup() -> None:
+    net = Net()
+    value = reshaped(net, reshaped(net, net.input("x", (2, 5, 6, 4, 3)), 2, 5, 8, 9), 2, 30, 12)
+    value = reshaped(net, net.node("Exp", net.transpose(value, 0, 2, 1)), 2, 12, 6, 5)
+    net.output(net.conv(value, 12, 4))
+    model = net.model()
+    legal, _ = checked(model, "convert-layout", desired_layouts={"Conv": ["NCHW2c", "OIHW2o"]})
+    assert_same_numbers(model, legal)
+
+
+class Pairs(Backend):
+    """Pools take their channels in pairs."""
+
+    name = "pairs"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return "NCHWc[tile:2]" if node.op_type == "MaxPool" and not node.domain else super().nth_input_layout_requirements(node, n)
+
+
+def test_channels_that_no_tile_divides_are_refused_behind_a_view_too() -> None:
+    checked(behind_a_view("MaxPool", merged=(4, 3)), Pairs)
+    with pytest.raises(relayout.InfeasibleError, match="NCHWc"):
+        relayout.legalize(behind_a_view("MaxPool", merged=(5, 3)), Pairs)
