@@ -198,7 +198,9 @@ class Pairs(Backend):
     name = "pairs"
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
-        return "NCHWc[tile:2]" if node.op_type == "MaxPool" and not node.domain else super().nth_input_layout_requirements(node, n)
+        if node.op_type == "MaxPool" and not node.domain:
+            return "NCHWc[tile:2]"
+        return super().nth_input_layout_requirements(node, n)
 
 
 def test_channels_that_no_tile_divides_are_refused_behind_a_view_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 from graphs import Net
 
 from relayout.legalize import legalize
@@ -43,3 +44,17 @@ def test_single_slices_that_are_put_together_say_nothing_where_no_extent_is_know
     model = net.model()
     legal, _ = legalize(model, "nhwc")
     assert verify(legal, "nhwc", against=model, run=False).findings == ()
+
+
+def test_an_axis_that_operators_read_of_two_inputs_is_that_of_either() -> None:
+    """The mask's columns are the picture's, which it keeps where the rows of the two are cut and merged."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        net (float[3,2,2,4] x, bool[12,3] mask) => (y) <bool[4] kept = {1, 0, 1, 1}, float half = {0.5}> {
+            picture = Compress <axis = -1> (x, kept)
+            turned = Transpose <perm = [0,2,1,3]> (picture)
+            flat = Flatten <axis = 3> (turned)
+            [where] y = Where (mask, half, flat) }"""
+    )
+    legal, _ = legalize(model)
+    assert verify(legal, against=model).findings == ()

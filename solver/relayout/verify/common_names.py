@@ -6,8 +6,9 @@ counts for an operator between that asks for a layout, nobody can say, and so an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -25,9 +26,13 @@ _Place = tuple[ir.Value, int]
 class CommonNames:
     """The names of all axes of a model, found out when the first is asked for."""
 
-    def __init__(self, model: ir.Model, *, beside_pieces: bool = False) -> None:
-        """`beside_pieces`: names go through a Reshape along the axes that it does not split or merge."""
+    def __init__(
+        self, model: ir.Model, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
+    ) -> None:
+        """`beside_pieces`: names go through a Reshape along the axes that it does not split or merge. `given`: names
+        that values have whatever operators call their axes."""
         self._model = model
+        self._given = given or {}
         self._beside_pieces = beside_pieces
         self._same: dict[_Place, _Place] = {}
 
@@ -74,11 +79,10 @@ class CommonNames:
         for node in nodes:
             self._join_node(node)
         found: dict[_Place, set[str]] = {}
-        for node in nodes:
-            for value, names in _named(node):
-                for axis, name in enumerate(names):
-                    if name is not None:
-                        found.setdefault(self._first((value, axis)), set()).add(name)
+        for value, names in chain(self._given.items(), *map(_named, nodes)):
+            for axis, name in enumerate(names):
+                if name is not None:
+                    found.setdefault(self._first((value, axis)), set()).add(name)
         return found
 
     def _first(self, place: _Place) -> _Place:

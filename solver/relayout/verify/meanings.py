@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
 from relayout.report import Finding
 from relayout.verify.arrangement import arrangement_of, whole
+from relayout.verify.common_names import CommonNames
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import SOURCE, Derivation, derive, fed, walk
 from relayout.verify.operators import OURS, AxisNames, axis_names, constant_ints, named
@@ -27,7 +28,9 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     both models, whatever layouts lie between; and an axis that is given by number must have the same meaning in both.
     The axes of a graph input are named for their place in the original's.
     """
-    theirs, mine = derive(original, _places(original)), derive(model, _places(model))
+    places = _places(model)
+    theirs, mine = derive(original, _places(original)), derive(model, places)
+    common = CommonNames(model, beside_pieces=True, given=places)
     twins = _by_name(original)
     namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
     for name, node in _by_name(model).items():
@@ -40,7 +43,7 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             here, there = _relation(node, n, mine, by_place), _relation(twin, n, theirs, by_place)
             if here is not None and there is not None and here != there and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there, here)
-        yield from _check_results(node, twin, namesakes, mine, theirs)
+        yield from _check_results(node, twin, namesakes, mine, theirs, common)
         axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
         if axes_here is None or axes_there is None or not _alike(axes_here, axes_there):
             continue
@@ -65,6 +68,12 @@ def _contradict(name: str | None, other: str | None) -> bool:
     return name != other and ("." in name) == ("." in other)
 
 
+def _joins_inputs(name: str | None, other: str | None, common: Collection[str]) -> bool:
+    """Whether the two are axes of different inputs and go by both names, for operators read them beside each other."""
+    inputs = {text.rpartition(".")[0] for text in (name, other) if text is not None}
+    return len(inputs) > 1 and other in common
+
+
 def _made(relation: Relation) -> list[str]:
     return [made for made, _ in relation]
 
@@ -75,9 +84,15 @@ def _alike(names: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def _check_results(
-    node: ir.Node, twin: ir.Node, namesakes: Mapping[str | None, ir.Value], mine: Derivation, theirs: Derivation
+    node: ir.Node,
+    twin: ir.Node,
+    namesakes: Mapping[str | None, ir.Value],
+    mine: Derivation,
+    theirs: Derivation,
+    common: CommonNames,
 ) -> Iterator[Finding]:
-    """An annotated order leads from the names of the original's axes to the names of the value's own.
+    """An annotated order leads from the names of the original's axes to the names of the value's own, or to those of
+    another input, if operators take the two for one axis.
 
     The original's value is the one of the same name, for a Transpose between the two may have gone, or else its twin's.
     """
@@ -92,7 +107,12 @@ def _check_results(
         if not fits or len(set(known)) != len(known):
             continue
         expected = [there[axis] if axis is not None else None for axis in arrangement.axes]
-        if any(_contradict(a, b) and extent != 1 for a, b, extent in zip(here, expected, value.shape, strict=True)):
+        wrong = [
+            axis
+            for axis, (a, b, extent) in enumerate(zip(here, expected, value.shape, strict=True))
+            if _contradict(a, b) and extent != 1
+        ]
+        if any(not _joins_inputs(here[axis], expected[axis], common.of(value)[axis]) for axis in wrong):
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
