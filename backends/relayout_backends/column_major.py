@@ -2,12 +2,12 @@
 
 ONNX's MatMul has no word for a column-major operand: it is written as Gemm with `transA` or `transB` or, where an
 operand is no matrix, as Einsum. Those take their other operand, and give their result, in more orders than MatMul; so
-while layouts are decided, each such dot is an Einsum, whose constant is row-major.
+while layouts are decided, each dot of a constant is an Einsum, which is written as MatMul again where it is no more: a
+constant that others read too, or that the model computes, may come to be one of its own that this dot alone reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -42,6 +42,16 @@ class _Dot:
         (summed,) = set(self.terms[self.side]) - set(self.terms[2])
         return self.terms[self.side].index(summed) == self.side
 
+    @property
+    def is_of_matrices(self) -> bool:
+        return [*map(len, self.terms)] == [2, 2, 2]
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether one order of all subscripts is that of each term: the library lays out what has one."""
+        left, right, result = self.terms
+        return not (len(left) == len(right) == 2 and left[0] not in result and right[-1] not in result)
+
     def turned(self) -> _Dot:
         """The same dot of the transposed matrix."""
         left, right, result = self.terms
@@ -57,75 +67,99 @@ class _Dot:
 
 
 def write_dots(model: ir.Model) -> bool:
-    """Write as Einsum the dots of which a constant is column-major, or is to be; whether there are any."""
-    opset = model.opset_imports.get("", 1)
-    if opset < EINSUM_SINCE:
-        return False
-    found = _constants(model, opset, "", lambda dot: _is_alone(dot.node))
-    for constant, dots in found.items():
-        is_turned = dots[0].is_turned
-        if is_turned:
+    """Write the dots of a constant as Einsum, and constants that are column-major row-major; whether there are any."""
+    graph = _Graph(model)
+    dots = [dot for node in model.graph.all_nodes() if (dot := graph.dot_of_constant(node)) is not None]
+    products = {dot.node: dot for dot in dots if _is_product(dot.node)} if graph.opset >= EINSUM_SINCE else {}
+    for constant, readers in graph.constants().items():
+        if readers[0].is_turned and all(dot.node in products for dot in readers):
             _turn(constant)
-        for dot in dots:
-            (dot.turned() if is_turned else dot).write()
-    return bool(found)
+            products.update({dot.node: dot.turned() for dot in readers})
+    for dot in products.values():
+        if dot.is_in_order:
+            dot.write()
+    return bool(products)
 
 
 def turn_constants(model: ir.Model, place: str) -> bool:
-    """Turn the constants that dots alone read, all of them at `place`, and write these dots in ONNX's own words.
+    """Turn the constants that dots alone read, all of them at `place`, and write the dots in ONNX's own words.
 
     Whether anything changed.
     """
-    opset = model.opset_imports.get("", 1)
+    graph = _Graph(model, place)
     changed = False
     for node in model.graph.all_nodes():
-        changed |= _put_rows_first(node)
-    for constant, dots in _constants(model, opset, place, lambda _: True).items():
+        dot = graph.dot_of_constant(node) if node.op_type == "Einsum" else None
+        changed |= dot is not None and _put_rows_first(dot)
+    read: set[ir.Node] = set()
+    for constant, dots in graph.constants().items():
         is_turned = dots[0].is_turned
         if not is_turned:
             _turn(constant)
         for dot in dots:
-            changed |= _read_turned(dot if is_turned else dot.turned(), opset)
+            read.add(dot.node)
+            changed |= _read_turned(dot if is_turned else dot.turned(), graph.opset)
+    for node in model.graph.all_nodes():
+        dot = graph.dot_of_constant(node) if node.op_type == "Einsum" and node not in read else None
+        changed |= dot is not None and _write_plain(dot)
     return changed
 
 
-def _constants(
-    model: ir.Model, opset: int, place: str, suits: Callable[[_Dot], bool]
-) -> dict[ir.Value, list[_Dot]]:
-    """The matrices that dots alone read, all of which suit and read them in the same way, with these dots."""
-    found: dict[ir.Value, list[_Dot]] = {}
-    seen: set[ir.Value] = set()
-    for node in model.graph.all_nodes():
-        for value in node.inputs:
-            if value is None or value in seen or not _is_matrix(value):
-                continue
-            seen.add(value)
-            dots = [_dot(user, side, opset, place) for user, side in value.uses()]
-            known = [dot for dot in dots if dot is not None and suits(dot)]
-            if len(known) == len(dots) and len({dot.is_turned for dot in known}) == 1:
+class _Graph:
+    """The dots of a model, those at `place`."""
+
+    def __init__(self, model: ir.Model, place: str = "") -> None:
+        self.opset = model.opset_imports.get("", 1)
+        self._nodes = tuple(model.graph.all_nodes())
+        self._place = place
+        self._computed: set[ir.Value] = set()
+        """What is computed from constants: it stays computed."""
+        for node in self._nodes:
+            if node.inputs and all(value is None or self._is_constant(value) for value in node.inputs):
+                self._computed.update(node.outputs)
+
+    def constants(self) -> dict[ir.Value, list[_Dot]]:
+        """The matrices that dots alone read, all of which read them in the same way, with these dots."""
+        stored = dict.fromkeys(v for node in self._nodes for v in node.inputs if v is not None and _is_stored(v))
+        found: dict[ir.Value, list[_Dot]] = {}
+        for value in stored:
+            dots = [self._dot(user, side) for user, side in value.uses()]
+            known = [dot for dot in dots if dot is not None]
+            if rank_of(value) == 2 and len(known) == len(dots) and len({dot.is_turned for dot in known}) == 1:
                 found[value] = known
-    return found
+        return {value: dots for value, dots in found.items() if not value.is_graph_output()}
+
+    def dot_of_constant(self, node: ir.Node) -> _Dot | None:
+        """The node as a dot of the one of its two operands that is a constant matrix, if it is one."""
+        if node.op_type not in ("MatMul", "Gemm", "Einsum"):
+            return None
+        sides = [side for side, value in enumerate(node.inputs) if value is not None and self._is_constant(value)]
+        if len(node.inputs) != 2 or len(sides) != 1 or rank_of(node.inputs[sides[0]]) != 2:
+            return None
+        return self._dot(node, sides[0])
+
+    def _is_constant(self, value: ir.Value) -> bool:
+        return value in self._computed or _is_stored(value)
+
+    def _dot(self, node: ir.Node, side: int) -> _Dot | None:
+        is_own = not self._place or node.metadata_props.get(PLACE_KEY) == self._place
+        return _dot(node, side, self.opset) if is_own else None
 
 
-def _is_matrix(value: ir.Value) -> bool:
-    """Whether this is a constant matrix that is stored, and no output."""
-    if value.const_value is None or rank_of(value) != 2 or value.is_graph_input() or value.is_graph_output():
+def _is_stored(value: ir.Value) -> bool:
+    if value.const_value is None or value.is_graph_input():
         return False
     maker = value.producer()
-    return maker is None or maker.op_type == "Constant"  # what is computed from constants stays computed
+    return maker is None or maker.op_type == "Constant"
 
 
-def _is_alone(node: ir.Node) -> bool:
-    """Whether a dot computes nothing but the product, of one constant at most."""
-    if sum(value is not None and value.const_value is not None for value in node.inputs) > 1:
-        return False
-    return node.op_type != "Gemm" or (len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0)
+def _is_product(node: ir.Node) -> bool:
+    """Whether a dot of two operands computes nothing but the product."""
+    return node.op_type != "Gemm" or node.attributes.get_float("alpha", 1.0) == 1.0
 
 
-def _dot(node: ir.Node, side: int, opset: int, place: str) -> _Dot | None:
-    """The node as a dot of this operand, if it is one at `place`, and can be written with the operand transposed."""
-    if place and node.metadata_props.get(PLACE_KEY) != place:
-        return None
+def _dot(node: ir.Node, side: int, opset: int) -> _Dot | None:
+    """The node as a dot of this operand, if it is one, and can be written with the operand transposed."""
     if node.domain not in _ONNX or side > 1 or node.outputs[0].dtype not in _NUMBERS:
         return None
     terms = _terms(node, side)
@@ -170,41 +204,59 @@ def _turn(constant: ir.Value) -> None:
         maker.attributes.add(ir.AttrTensor("value", turned))
 
 
-def _put_rows_first(node: ir.Node) -> bool:
-    """Let the operand that has the rows of a product of two matrices, one of them a constant, be the left one; whether
-    it was not."""
-    if node.op_type != "Einsum" or node.domain not in _ONNX or len(node.inputs) != 2:
-        return False
-    terms = _terms(node, 1)
-    known = any(value is not None and value.const_value is not None for value in node.inputs)
-    if terms is None or not known or [*map(len, terms)] != [2, 2, 2] or terms[2][0] not in terms[1]:
+def _put_rows_first(dot: _Dot) -> bool:
+    """Let the operand that has the rows of a product of two matrices be the left one; whether it was not."""
+    node, terms = dot.node, dot.terms
+    if not dot.is_of_matrices or terms[2][0] in terms[0]:
         return False
     left, right = node.inputs
     node.replace_input_with(0, right)
     node.replace_input_with(1, left)
-    _Dot(node, 0, (terms[1], terms[0], terms[2])).write()
+    _Dot(node, 1 - dot.side, (terms[1], terms[0], terms[2])).write()
     return True
 
 
 def _read_turned(dot: _Dot, opset: int) -> bool:
     """Write the dot as Gemm, where both operands are matrices; whether it was not."""
-    node, (left, right, result) = dot.node, dot.terms
+    node = dot.node
     before = node.op_type, [*node.attributes.values()]
     if node.op_type == "Gemm":
         if node.attributes.get_int(_TRANSPOSED[dot.side], 0) != 1:
             node.attributes.add(ir.AttrInt64(_TRANSPOSED[dot.side], 1))
-    elif [*map(len, dot.terms)] != [2, 2, 2]:
+    elif not dot.is_of_matrices:
         dot.write()
     else:
-        node.op_type = "Gemm"
-        node.attributes.clear()
-        for name, is_flipped in zip(_TRANSPOSED, (left[0] != result[0], right[1] != result[1]), strict=True):
-            if is_flipped:
-                node.attributes.add(ir.AttrInt64(name, 1))
+        _write_gemm(dot)
         if opset < GEMM_NEEDS_NO_SUMMAND_SINCE:
             assert node.graph is not None
             _add_zero(node.graph, node)
     return before != (node.op_type, [*node.attributes.values()])
+
+
+def _write_plain(dot: _Dot) -> bool:
+    """Write an Einsum that is no more than a product as MatMul, or as Gemm; whether it is no more."""
+    left, right, result = dot.terms
+    rows, summed = (left[:-1], left[-1:]) if dot.side == 1 else (left[:1], left[1:])
+    columns = right[1:] if dot.side == 1 or len(right) == 1 else right[-1:]
+    batch = right[: len(right) - 1 - len(columns)]
+    if (batch + summed + columns, batch + rows + columns) == (right, result):
+        dot.node.op_type = "MatMul"
+        dot.node.attributes.clear()
+    elif dot.is_of_matrices:
+        _write_gemm(dot)
+    else:
+        return False
+    return True
+
+
+def _write_gemm(dot: _Dot) -> None:
+    """Write a product of two matrices as Gemm, with the operand that has the rows on the left."""
+    left, right, result = dot.terms
+    dot.node.op_type = "Gemm"
+    dot.node.attributes.clear()
+    for name, is_flipped in zip(_TRANSPOSED, (left[0] != result[0], right[1] != result[1]), strict=True):
+        if is_flipped:
+            dot.node.attributes.add(ir.AttrInt64(name, 1))
 
 
 def _add_zero(graph: ir.Graph, dot: ir.Node) -> None:

@@ -168,6 +168,24 @@ def test_a_dot_is_chosen_by_what_it_is_written_as_in_the_end(
     assert "MatMul" not in operators(legal)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("shape", [(5, 5), (16, 5, 5)])
+@pytest.mark.parametrize("known", ["computed", "read by others too"])
+def test_a_constant_that_comes_to_be_one_dots_own_is_column_major_at_once(
+    known: str, shape: tuple[int, ...], side: int
+) -> None:
+    net = Net()
+    x = net.transpose(net.node("Relu", net.input("x", shape)), *range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    matrix = net.weight(5, 5)
+    if known == "computed":
+        matrix = net.node("Sin", matrix)
+    net.output(net.node("MatMul", x, matrix) if side else net.node("MatMul", matrix, x))
+    net.output(net.node("Add", matrix, net.input("y", (5, 5))))
+    net.output(net.transpose(net.node("MatMul", net.input("z", shape), matrix), *reversed(range(len(shape)))))
+    _, report = twice(net.model(), "xla-cpu")
+    assert report.after.transposes == len(shape) - 2
+
+
 def test_an_einsum_takes_the_pieces_of_an_axis_apart() -> None:
     net = Net()
     x = net.transpose(net.node("Relu", net.input("x", (4, 6, 3, 5))), 0, 2, 3, 1)

@@ -108,3 +108,13 @@ def test_attention_over_one_image_reads_its_heads_where_they_are(images: int, tr
     assert_same_numbers(source, legal)
     again, _ = relayout.legalize(legal, BACKEND)
     assert [node.op_type for node in again.graph.node] == [node.op_type for node in legal.graph.node]
+
+
+def test_a_product_at_the_end_of_a_deep_network_is_no_error() -> None:
+    net = Net()
+    value = net.input("x", (2, 4, 4))
+    for _ in range(1200):
+        value = net.node("Relu", value)
+    net.output(net.node("MatMul", value, net.transpose(value, 0, 2, 1)))
+    _, report = relayout.legalize(net.model(), BACKEND)
+    assert report.after.transposes == 0

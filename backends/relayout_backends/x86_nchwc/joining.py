@@ -103,10 +103,21 @@ def _way(node: ir.Node, blocks: Blocks, blocked: Sequence[int], rewrite: Any) ->
 
 def _is_constant(value: ir.Value | None) -> bool:
     """Whether a value is stored, or hangs on what is stored alone."""
-    producer = value.producer() if value is not None else None
-    if value is None or producer is None:
-        return value is None or value.const_value is not None or value.is_initializer()
-    return producer.op_type == "Constant" or (bool(producer.inputs) and all(map(_is_constant, producer.inputs)))
+    waiting = [value] if value is not None else []
+    seen = set(waiting)
+    while waiting:
+        operand = waiting.pop()
+        producer = operand.producer()
+        if producer is None and operand.const_value is None and not operand.is_initializer():
+            return False
+        if producer is None or producer.op_type == "Constant":
+            continue
+        if not producer.inputs:
+            return False
+        further = {each for each in producer.inputs if each is not None} - seen
+        seen |= further
+        waiting += further
+    return True
 
 
 def _extent(value: ir.Value | None, axis: int) -> int | None:

@@ -107,12 +107,20 @@ def is_known(value: ir.Value | None) -> bool:
 
     Those are for operators that take them as they are.
     """
-    if constant(value) is not None:
-        return True
-    producer = value.producer() if value is not None else None
-    if producer is None or producer.op_type in _NEVER_KNOWN:
+    if value is None:
         return False
-    return bool(producer.inputs) and all(operand is None or is_known(operand) for operand in producer.inputs)
+    waiting, seen = [value], {value}
+    while waiting:
+        operand = waiting.pop()
+        if constant(operand) is not None:
+            continue
+        producer = operand.producer()
+        if producer is None or producer.op_type in _NEVER_KNOWN or not producer.inputs:
+            return False
+        further = {each for each in producer.inputs if each is not None} - seen
+        seen |= further
+        waiting += further
+    return True
 
 
 def extents(value: ir.Value) -> tuple[int, ...] | None:
