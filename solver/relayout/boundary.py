@@ -21,6 +21,7 @@ from relayout.layout import Layout
 from relayout.memory_format import Boxed, Order, source_order
 from relayout.names import Names, conventional
 from relayout.paths import one_each
+from relayout.standing_apart import StandingApartError, nearest_regrouped
 from relayout.views import Operand, Tensors
 
 __all__ = ["Boundary", "set_boundary"]
@@ -189,6 +190,9 @@ class _Ends:
         for end, operand, order in zip(ends, operands, orders, strict=True):
             choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
             format_ = format_in(choice.ports[0], order)
+            regrouped = nearest_regrouped(operand.value, self._tensors) if format_ is None else None
+            if regrouped is not None:
+                raise StandingApartError(frozenset([regrouped]))
             if format_ is not None:
                 format_ = boxed(format_, choice.ports[0], Layout.parse(wanted), one_each(order))
             if format_ is None:

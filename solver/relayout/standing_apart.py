@@ -17,11 +17,11 @@ from relayout.choices import NodeChoice
 from relayout.rules import Relabel
 from relayout.views import Tensors
 
-__all__ = ["StandingApartError", "regrouped_behind"]
+__all__ = ["StandingApartError", "nearest_regrouped", "regrouped_behind"]
 
 
 class StandingApartError(Exception):
-    """A node that has no way to run might have one if these values were no views."""
+    """What is asked for has no format, and might have one if these values were no views."""
 
     def __init__(self, values: frozenset[ir.Value]) -> None:
         self.values = values
@@ -35,11 +35,12 @@ def regrouped_behind(choice: NodeChoice, stated: Sequence[Implementation], tenso
             continue
         asked = [implementation.inputs[port.index] for implementation in stated]
         if any(map(is_tiled, asked)):
-            found.add(_nearest(port.operand.value, tensors))
+            found.add(nearest_regrouped(port.operand.value, tensors))
     return frozenset(value for value in found if value is not None)
 
 
-def _nearest(value: ir.Value, tensors: Tensors) -> ir.Value | None:
+def nearest_regrouped(value: ir.Value, tensors: Tensors) -> ir.Value | None:
+    """The value itself, or the nearest before it, that is a view by which axes are merged or cut; None if none is."""
     node = value.producer()
     while node is not None and isinstance(rule := tensors.rules.get(node), Relabel):
         atoms = list(chain.from_iterable(rule.axes))

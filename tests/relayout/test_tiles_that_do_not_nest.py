@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import Net, assert_same_numbers
+from graphs import Net, assert_same_numbers, random_feeds, run
 from outcomes import checked, operators
 
 import relayout
@@ -207,3 +207,15 @@ def test_channels_that_no_tile_divides_are_refused_behind_a_view_too() -> None:
     checked(behind_a_view("MaxPool", merged=(4, 3)), Pairs)
     with pytest.raises(relayout.InfeasibleError, match="NCHWc"):
         relayout.legalize(behind_a_view("MaxPool", merged=(5, 3)), Pairs)
+
+
+@pytest.mark.parametrize("tile", [2, 4, 3])
+def test_an_output_may_lie_in_tiles_that_do_not_nest_in_what_it_merges(tile: int) -> None:
+    net = Net()
+    merged = reshaped(net, net.node("Relu", net.input("x", (2, 4, 3, 5, 6))), 2, 12, 5, 6)
+    net.output(merged)
+    legal, report = checked(net.model(), "onnx", output_layouts={merged: f"NCHWc[tile:{tile}]"})
+    assert report.after.transposes == 1
+    (x,) = random_feeds(net.model()).values()
+    blocks = np.maximum(x, 0).reshape(2, 12 // tile, tile, 5, 6).transpose(0, 1, 3, 4, 2)
+    np.testing.assert_array_equal(run(legal, {"x": x})[0], blocks)
