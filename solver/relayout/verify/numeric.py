@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 
 import onnx_ir as ir
 
 from relayout.report import Finding, Numeric, OutputDifference
 from relayout.totals import constant_values
 from relayout.verify.arrangement import Arrangement, arrangement_of, whole
+from relayout.verify.baseline import baseline_of, first_line, run
 from relayout.verify.blocked_types import types_of
 from relayout.verify.derivation import SOURCE, fed
-from relayout.verify.distance import Arrays, arrays, difference
+from relayout.verify.distance import difference
 from relayout.verify.rounding import Samples, Side, in_float64
-from relayout.verify.running import LARGEST_MODEL, RUNTIMES, Session, weights_size
-from relayout.verify.sampling import Array, draw_inputs, with_noise, with_weights
-from relayout.verify.sizes import contradiction, plans
+from relayout.verify.running import LARGEST_MODEL, weights_size
+from relayout.verify.sampling import Array, with_noise, with_weights
 
 __all__ = ["compare"]
 
@@ -27,19 +25,6 @@ _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinea
 
 # Inner values are compared up to this many bytes in all, so that a large model stays within memory.
 _INNER_BYTES = 1 << 26
-
-Feeds = list[dict[str, Array]]
-Results = list[dict[str, Arrays]]
-"""What a model gave, by name, for each sample."""
-
-
-@dataclass(frozen=True)
-class _Baseline:
-    """What the original gave for each sample."""
-
-    runtime: str
-    feeds: Feeds
-    results: Results
 
 
 def compare(
@@ -54,7 +39,7 @@ def compare(
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
     inner = _inner(model, original)
-    baseline = _baseline(theirs, sorted(set(inner.values())), samples, seed, dims)
+    baseline = baseline_of(theirs, sorted(set(inner.values())), samples, seed, dims)
     if isinstance(baseline, str):
         message = "the original cannot be run, so nothing is compared"
         finding = Finding(rule="runtime", severity="note", found=baseline, message=message)
@@ -62,13 +47,13 @@ def compare(
     lie = {str(value.name): arrangement_of(value) for value in fed(model)}
     feeds = [{name: _arranged(array, lie.get(name)) for name, array in feed.items()} for feed in baseline.feeds]
     try:
-        found = _run(mine, baseline.runtime, sorted(inner), feeds)
+        found = run(mine, baseline.runtime, sorted(inner), feeds)
     except NotImplementedError as error:
         # onnx.reference does not have every runtime's own operators; onnxruntime did not run the original.
-        fault, message = _first_line(error), "the model has operators that the runtime lacks, so nothing is compared"
+        fault, message = first_line(error), "the model has operators that the runtime lacks, so nothing is compared"
         return [Finding(rule="runtime", severity="note", found=fault, message=message)], _skipped(fault)
     except Exception as error:  # a runtime raises what it likes
-        fault, expected = _first_line(error), "a model that runs as its original does"
+        fault, expected = first_line(error), "a model that runs as its original does"
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
         return [finding], _skipped(f"the model cannot be run: {fault}")
     outputs = {str(value.name) for value in model.graph.outputs}
@@ -78,7 +63,7 @@ def compare(
     float64 = None
     if not all(each.passed for each in differences):
         # A network may blow up the last bits of its inputs; only where results differ is it worth a run to know.
-        noisy = _run(
+        noisy = run(
             theirs, baseline.runtime, sorted(set(inner.values())), [with_noise(feed) for feed in baseline.feeds]
         )
         differences = list(_differences(model, sources, baseline.results, found, noisy, quantized=quantized))
@@ -91,44 +76,6 @@ def compare(
         status="compared", runtime=baseline.runtime, samples=samples, seed=seed, outputs=shown, float64=float64
     )
     return list(_findings(differences, outputs, float64)), numeric
-
-
-def _baseline(
-    original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
-) -> _Baseline | str:
-    """Run the original in the first runtime, and with the first sizes, that it accepts; else return the first fault."""
-    fault = ""
-    for runtime in (name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None):
-        for plan in plans(original, fed(original), dims):
-            try:
-                feeds = [draw_inputs(fed(original), plan, seed + 7919 * sample) for sample in range(samples)]
-                results = _run(original, runtime, inner, feeds)
-            except Exception as error:  # a runtime raises what it likes
-                fault = fault or f"{runtime}: {_first_line(error)}"
-                continue
-            strange = _contradiction(original, results)
-            if strange is not None:
-                fault = fault or f"{runtime}: {strange}"
-                continue
-            return _Baseline(runtime, feeds, results)
-    return fault or "no runtime is installed"
-
-
-def _contradiction(original: ir.Model, results: Results) -> str | None:
-    """In words, where the original's results are not of the shapes that it declares."""
-    values = [value for node in original.graph for value in node.outputs]
-    declared = {str(value.name): value for value in (*values, *original.graph.outputs)}
-    for name, parts in (each for sample in results for each in sample.items()):
-        strange = contradiction(declared[name], parts[0].shape) if len(parts) == 1 else None
-        if strange is not None:
-            return strange
-    return None
-
-
-def _run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:
-    """Run one model on every sample; it is let go before another is made, since models can be large."""
-    session = Session(model, runtime, inner)
-    return [{name: arrays(result) for name, result in session.run(feed).items()} for feed in feeds]
 
 
 def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
@@ -241,8 +188,3 @@ def _wider(difference: OutputDifference, float64: str | None) -> str:
 
 def _skipped(reason: str) -> Numeric:
     return Numeric(status="skipped", reason=reason)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:400] if lines else 'no message'}"
