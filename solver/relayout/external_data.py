@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from relayout.errors import InputError
@@ -37,7 +38,7 @@ class FileTensor(ir.LazyTensor):
         self.length = self.nbytes
         self._identity = _identity(path)
 
-    def _open(self) -> ir.ExternalTensor:
+    def _open(self) -> ir.TensorProtocol:
         if _identity(self.path) != self._identity:
             raise InputError(
                 "the file changed after the model was read",
@@ -46,6 +47,9 @@ class FileTensor(ir.LazyTensor):
                 found="another file, size or modification time",
                 hint="read the model again",
             )
+        if not self.length:
+            # Nothing can be mapped of a file.
+            return ir.Tensor(np.empty(self.shape.numpy(), self.dtype.numpy()), dtype=self.dtype, name=self.name)
         return ir.ExternalTensor(
             self.path, self.offset, self.length, self.dtype, shape=ir.Shape(self.shape), name=self.name or ""
         )

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from graphs import Net, assert_same_numbers
 from model_files import conv, large, outside, parse, same, shapes
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
+from relayout import legalize
 from relayout.errors import InputError
 from relayout.external_data import FileTensor
 from relayout.model_io import read_model, to_proto, write_model
@@ -147,3 +149,19 @@ def test_an_upload_cannot_name_a_file_in_an_attribute(tmp_path: Path, place: Cal
 def test_a_model_in_memory_has_no_folder_for_its_weights(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="without a folder to look in"):
         read_model(outside(tmp_path).read_bytes())
+
+
+@pytest.mark.parametrize("place", ["initializer", "attribute"])
+def test_a_constant_of_nothing_may_lie_in_a_file_too(tmp_path: Path, place: str) -> None:
+    none = np.zeros((2, 0), np.float32)
+    net = Net()
+    if place == "initializer":
+        nothing = net.constant(none)
+    else:
+        nothing = net.node("Constant", value=numpy_helper.from_array(none))
+    net.output(net.node("Concat", net.input("x", (2, 3)), nothing, axis=1))
+    path = tmp_path / "model.onnx"
+    onnx.save(net.model(), path, save_as_external_data=True, size_threshold=0, convert_attribute=True)
+    legal, _ = legalize(path)
+    write_model(legal, path)
+    assert_same_numbers(net.model(), onnx.load(path))
