@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from examples import EXAMPLES, Constant, Example, Input
 from graphs import Net, assert_same_numbers, run
 from onnx import TensorProto, helper, numpy_helper
+from random_graphs import NEWEST_OPSET, Builder, Rejected
+from random_operators import PROPOSALS, propose
 
 from relayout import legalize
 from relayout.model_io import read_model, to_json
@@ -168,23 +171,52 @@ def test_every_operator_that_is_folded_has_an_example() -> None:
     assert set(FOLDABLE) - {example.operator for example in FOLDED} == set()
 
 
+def compared(example: Example, opset: int, drawn: list[Array | None]) -> int:
+    """How many results were compared, in how many types."""
+    count = 0
+    for dtype in (np.float32, np.float64, np.float16, np.int32, np.int64, np.int8, np.uint8):
+        typed = [a if a is None or a.dtype != np.float32 else cast(a, dtype) for a in drawn]
+        expected = by_onnxruntime(example, opset, typed)
+        if expected is None:
+            continue
+        for one, other in zip(expected, folded(example, opset, typed), strict=True):
+            assert other is None or (one.shape, one.dtype) == (other.shape, other.dtype)
+            if other is not None:
+                level = 1e-2 if one.dtype == np.float16 else 1e-4
+                scale = float(np.abs(one.astype(float)).max(initial=0.1))
+                np.testing.assert_allclose(other, one, rtol=level, atol=level * scale / 10, err_msg=f"{opset} {dtype}")
+            count += 1
+    return count
+
+
 @pytest.mark.parametrize("example", FOLDED, ids=lambda e: f"{e.operator}-{FOLDED.index(e)}")
 def test_what_is_computed_from_constants_is_what_the_model_would_compute(example: Example) -> None:
     drawn = [None if given is None else numbers_of(given) for given in example.inputs]
-    compared = 0
-    for opset in sorted({*versions_of(example.operator), example.opset}):
-        for dtype in (np.float32, np.float64, np.float16, np.int32, np.int64, np.int8, np.uint8):
-            typed = [a if a is None or a.dtype != np.float32 else cast(a, dtype) for a in drawn]
-            expected = by_onnxruntime(example, opset, typed)
-            if expected is None:
-                continue
-            for one, other in zip(expected, folded(example, opset, typed), strict=True):
-                assert other is None or (one.shape, one.dtype) == (other.shape, other.dtype)
-                if other is not None:
-                    level = 1e-2 if one.dtype == np.float16 else 1e-4
-                    np.testing.assert_allclose(other, one, rtol=level, atol=level / 10, err_msg=str((opset, dtype)))
-                compared += 1
-    assert compared > 0
+    assert sum(compared(example, v, drawn) for v in {*versions_of(example.operator), example.opset}) > 0
+
+
+@pytest.mark.parametrize("operator", sorted(set(FOLDABLE) & set(PROPOSALS)))
+def test_so_is_what_any_node_computes_from_constants(operator: str) -> None:
+    """Of any attributes, in any opset."""
+    history = [s for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (operator, "")]
+    count = 0
+    for seed in range(6):
+        opset = Random(f"{operator} {seed}").randint(max(7, min(s.since_version for s in history)), NEWEST_OPSET)
+        builder = Builder(seed, opset)
+        builder.input(builder.shape(1 + seed % 4))
+        try:
+            propose(builder, operator)
+        except Rejected:
+            continue
+        nodes = [node for node in builder.nodes if node.op_type == operator]
+        if not nodes:
+            continue
+        node = nodes[-1]
+        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        attributes = {name: value.decode() if isinstance(value, bytes) else value for name, value in given.items()}
+        drawn = [builder.values[name].array if name else None for name in node.input]
+        count += compared(Example(operator, (), attributes, results=len(node.output)), opset, drawn)
+    assert count > 0
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
