@@ -5,6 +5,7 @@ Some come of more than 1,024 numbers, which nobody computes while shapes are inf
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from random_graphs import Builder, Rejected, Val
 from random_operands import element_type
 from random_operators import PROPOSALS, adapted, propose
 
-__all__ = ["computed"]
+__all__ = ["computed", "parameters"]
 
 Shape = tuple[int, ...]
 I64, I8 = np.int64, np.int8
@@ -46,24 +47,51 @@ def computed(b: Builder, shape: Shape, dtype: Any, low: float, high: float) -> V
 # -- any operators -----------------------------------------------------------------------------------------------------
 
 
-def _made(b: Builder) -> Val:
-    """What one to three operators of the op table make of stored numbers."""
+def _made(b: Builder, operators: Sequence[str] = ()) -> Val:
+    """What one to three operators make of stored numbers; without `operators`, any of the op table."""
     first = len(b.nodes)
     if b.chance(0.5):
         value = b.stored(b.shape(b.draw.choice([1, 2, 3, 4])))
     else:
         value = b.stored((*b.shape(b.draw.choice([1, 2])), 9, LARGE // 8))
-    wanted, operators = b.draw.randint(1, 3), list(PROPOSALS)
+    wanted, known = 1 if operators else b.draw.randint(1, 3), operators or list(PROPOSALS)
     for _ in range(8):
         if len(b.nodes) - first >= wanted:
             break
         try:
-            propose(b, b.draw.choice(operators))
+            propose(b, b.draw.choice(known))
         except Rejected:
             continue
-    made = [b.values[name] for node in b.nodes[first:] for name in node.output if name]
-    fit = [v for v in made if v.constant and v.dtype == b.real and v.array.size]
-    return b.draw.choice(fit) if fit else b.node("Identity", [value])
+    made = [node for node in b.nodes[first:] if node.op_type in known]
+    results = [b.values[name] for node in made for name in node.output if name]
+    fit = [v for v in results if v.constant and v.array.size and v.dtype.kind in "biuf"]
+    if not fit:
+        return b.node("Identity", [value])
+    found = b.draw.choice(fit)
+    return found if found.dtype == b.real else b.node("Cast", [found], to=element_type(b.real))
+
+
+def parameters(b: Builder, operator: str) -> Any:
+    """A value that is turned and works with what this operator makes of constants, several times."""
+    x = b.input(b.shape(b.draw.choice([2, 3, 4, 4])))
+    perm = b.perm(x.rank)
+    y = b.node("Transpose", [x], perm=perm)
+    for _ in range(b.draw.randint(2, 4)):
+        shape = tuple(e if b.chance(0.8) else 1 for e in y.shape)[b.draw.choice([0, 0, 0, 1]) :]
+        constant = _computed_by(b, operator, shape)
+        y = b.node(b.draw.choice(["Add", "Mul", "Sub"]), [y, constant])
+        if y.rank == 4 and y.shape[1] <= 6 and b.chance(0.4):
+            size = [min(2, e) for e in y.shape[2:]]
+            y = b.node("Conv", [y, _computed_by(b, operator, (y.shape[1], y.shape[1], *size))], auto_pad="SAME_UPPER")
+    return b.node("Transpose", [y], perm=[int(p) for p in np.argsort(perm)])
+
+
+def _computed_by(b: Builder, operator: str, shape: Shape) -> Val:
+    b.is_constant = True
+    try:
+        return _within(b, _fitting(b, _made(b, [operator]), shape), -1, 1)
+    finally:
+        b.is_constant = False
 
 
 def _within(b: Builder, value: Val, low: float, high: float) -> Val:

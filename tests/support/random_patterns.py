@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 from random_bodies import branches, loop, scan
-from random_constants import computed
+from random_constants import computed, parameters
 from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
 from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
 
@@ -349,6 +350,9 @@ def draw_graph(seed: int) -> RandomGraph:
     for _ in range(b.draw.randint(1, 2)):
         rank = b.draw.choice([1, 2, 3, 3, 4, 4, 4, 4, 5])
         b.input(b.shape(rank))
+    if b.chance(0.15):
+        with suppress(Rejected):
+            parameters(b, row.operator)
     target = b.draw.randint(2, 12)
     force_at = b.draw.randint(0, target - 1)
     attempts = 0
