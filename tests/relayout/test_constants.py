@@ -256,6 +256,23 @@ def test_strings_that_are_computed_are_turned_when_the_model_runs() -> None:
     assert_same_numbers(model, legal, feeds)
 
 
+@pytest.mark.parametrize("operator", ["Compress", "Unique"])
+@pytest.mark.parametrize("perm", [(0, 2, 1), (2, 1, 0)])
+def test_a_constant_of_an_extent_that_nobody_infers_is_turned(operator: str, perm: tuple[int, ...]) -> None:
+    net = Net()
+    vector = net.constant(np.array([0.5, 0.25, 2, 3], np.float32))
+    extra = [net.constant(np.array([True, True, False, True]))] if operator == "Compress" else []
+    chosen = net.node(operator, vector, *extra)
+    if operator == "Unique":
+        chosen = net.node("Slice", chosen, net.constant([0]), net.constant([3]))
+    turned = net.transpose(net.input("x", [(2, 4, 3)[p] for p in np.argsort(perm)]), *perm)
+    net.output(net.transpose(net.node("Mul", turned, chosen), *np.argsort(perm).tolist()))
+    model = net.model()
+    legal, report = legalize(model)
+    assert report.after.transposes == 0
+    assert_same_numbers(model, legal)
+
+
 @pytest.mark.parametrize("opset", [9, 11])
 @pytest.mark.parametrize("shape", [(39, 1, 1), (1, 39, 32, 32)])
 def test_what_no_one_folds_is_padded_when_the_model_runs(opset: int, shape: tuple[int, ...]) -> None:

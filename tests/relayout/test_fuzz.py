@@ -314,3 +314,37 @@ def test_what_is_picked_of_an_axis_is_what_it_was(backend: str) -> None:
     assert report.verification is not None
     assert report.verification.findings == ()
     assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("opset", [7, 8])
+@pytest.mark.parametrize("backend", ["onnx", "canonical", "nhwc", "opencl", "x86-nchwc"])
+@pytest.mark.parametrize("perm", [(0, 3, 1, 2), (0, 1, 3, 2)])
+def test_a_normalization_by_parameters_for_each_place_stays_in_its_order(
+    opset: int, backend: str, perm: tuple[int, ...]
+) -> None:
+    net = Net(opset)
+    image = net.transpose(net.input("x", (2, 4, 4, 4)), *perm)
+    parameters = [net.weight(4, 4, 4) for _ in range(3)]
+    parameters.append(net.constant(np.linspace(1, 2, 64, dtype=np.float32).reshape(4, 4, 4)))
+    normed = net.node("BatchNormalization", image, *parameters, spatial=0)
+    net.output(net.transpose(normed, *np.argsort(perm).tolist()))
+    model = net.model()
+    legal, report = legalize(model, backend, check=True)
+    assert report.verification is not None
+    assert report.verification.findings == ()
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+def test_parameters_that_a_caller_may_replace_are_not_worked_out_beforehand(backend: str) -> None:
+    net = Net()
+    image = net.transpose(net.input("x", (2, 4, 5, 3)), 0, 3, 1, 2)
+    parameters = [net.constant(np.full(3, i + 1, np.float32)) for i in range(4)]
+    net.output(net.transpose(net.node("BatchNormalization", image, *parameters), 0, 2, 3, 1))
+    model = net.model()
+    for name in parameters:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]))
+    legal, _ = legalize(model, backend)
+    feeds = random_feeds(net.model())
+    assert_same_numbers(model, legal, feeds)
+    assert_same_numbers(model, legal, {**feeds, parameters[0]: np.array([3, 4, 5], np.float32)})

@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from relayout.choices import in_source
 from relayout.graph_codec import SOURCE_KEY
-from relayout.memory_format import Atom, Order, normal_form, order_of
+from relayout.memory_format import Atom, Extent, Order, normal_form, order_of
 from relayout.paths import Dims, one_each, steps_of
-from relayout.physical import Emitter
+from relayout.physical import Emitter, Physical
 from relayout.rewrite.folding import folded_value
 from relayout.rules import Axes, Free, Relabel, extents_of
 from relayout.tensors import Step, relaid, transform_of
@@ -65,21 +65,18 @@ class Constants:
     def _lay(self, value: ir.Value, dims: Laid) -> ir.Value:
         extents = extents_of(value)
         assert extents is not None
-        groups = [group for group in dims if group is not None]
-        perm = tuple(group[0].axis for group in groups)
-        if all(len(group) == 1 and group[0].is_whole for group in groups) and len(set(perm)) == len(extents):
-            steps: list[Step] = []
-            if perm != tuple(range(len(perm))):
-                steps.append({"op": "transpose", "perm": list(perm)})
-            if None in dims:
-                shape = [int(extents[group[0].axis]) if group is not None else 1 for group in dims]  # type: ignore[arg-type]
-                steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
-            return self._make(value, steps, perm if None not in dims else None)
-        units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
-        wanted = tuple(
-            () if group is None or extents[group[0].axis] == 1 else normal_form(group, extents) for group in dims
-        )
-        return self._make(value, [*steps_of(units, wanted, extents)], None)
+        perm = tuple(group[0].axis for group in dims if group is not None)
+        is_turned = _is_turned(dims, len(extents))
+        if is_turned and None not in dims:
+            return self._make(value, _steps(dims, extents), perm)
+        if all(isinstance(extent, int) for extent in extents):
+            return self._make(value, _steps(dims, extents), None)
+        folded = folded_value(value, self._tensors.shapes)
+        if folded is not None:
+            return self._stored(value, relaid(folded, _steps(dims, tuple(folded.shape.numpy()))))
+        target = tuple(group or () for group in dims)
+        own = Physical(value, in_source(len(extents)))
+        return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
 
     def _make(self, value: ir.Value, steps: list[Step], perm: Axes | None) -> ir.Value:
         """`perm`: the steps are this transpose and nothing else."""
@@ -202,6 +199,31 @@ class Constants:
                 shape = step["shape"]
                 made = self._emitter.cropped(made, range(len(shape)), shape, stem)
         return made
+
+
+def _is_turned(dims: Laid, rank: int) -> bool:
+    """Whether each dimension is a whole axis, every axis once, or a unit dimension that the constant lacks."""
+    groups = [group for group in dims if group is not None]
+    whole = all(len(group) == 1 and group[0].is_whole for group in groups)
+    return whole and len({group[0].axis for group in groups}) == rank
+
+
+def _steps(dims: Laid, extents: tuple[Extent, ...]) -> list[Step]:
+    """What makes these dimensions of a constant of these extents; known ones but where it is only turned."""
+    if not _is_turned(dims, len(extents)):
+        units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
+        wanted = tuple(
+            () if group is None or extents[group[0].axis] == 1 else normal_form(group, extents) for group in dims
+        )
+        return [*steps_of(units, wanted, extents)]
+    perm = tuple(group[0].axis for group in dims if group is not None)
+    steps: list[Step] = []
+    if perm != tuple(range(len(perm))):
+        steps.append({"op": "transpose", "perm": list(perm)})
+    if None in dims:
+        shape = [extents[group[0].axis] if group is not None else 1 for group in dims]
+        steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
+    return steps
 
 
 def _seen_by(node: ir.Node) -> list[Step] | None:

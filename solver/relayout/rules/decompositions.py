@@ -71,8 +71,13 @@ def is_channelwise(node: ir.Node) -> bool:
     training = node.attributes.get("training_mode")
     if len(node.inputs) != 5 or (training is not None and training.as_int()):
         return False
-    tensors = [ir.convenience.get_const_tensor(value) if value is not None else None for value in node.inputs[1:]]
-    return not any(tensor is None or isinstance(tensor, AbsentTensor) for tensor in tensors)
+    return all(_is_at_hand(value) for value in node.inputs[1:])
+
+
+def _is_at_hand(value: ir.Value | None) -> bool:
+    """Whether these are numbers that no caller can replace by others."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None and not value.is_graph_input() else None
+    return tensor is not None and not isinstance(tensor, AbsentTensor)
 
 
 def channelwise(writing: SpaceWriting, channel: int) -> None:

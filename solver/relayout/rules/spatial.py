@@ -17,6 +17,8 @@ def batch_normalization(node: Reading) -> Free:
     """With known parameters a multiplication and an addition: one more pass over the data, read and written."""
     if node.rank() < 2:
         raise NoRuleError
+    if not node.integer("spatial", 1):
+        return named(node, (0,), "exact")  # before opset 9 there may be parameters for each place
     known = is_channelwise(node.node) and node.is_float() and not any(node.used(i) for i in range(1, 5))
     known = known and isinstance(node.extents(0)[letters_of(node, node.rank()).index("C")], int)
     write = (lambda writing, channel, _spatial: channelwise(writing, channel)) if known else None

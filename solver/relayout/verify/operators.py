@@ -61,7 +61,6 @@ class Named:
 
 _NAMED = {
     "AveragePool": Named(),
-    "BatchNormalization": Named(spatial=False),
     "Conv": Named(kernel=1),
     "ConvInteger": Named(kernel=1),
     "ConvTranspose": Named(kernel=1),
@@ -117,6 +116,9 @@ def is_elementwise(node: ir.Node) -> bool:
 
 def named(node: ir.Node) -> Named | None:
     """What `node` reads by meaning, or None where it reads nothing so."""
+    if node.op_type == "BatchNormalization" and node.domain in (*_STANDARD, OURS):
+        # Before opset 9 it may have parameters for each place.
+        return Named(spatial=not node.attributes.get_int("spatial", 1))
     if node.domain in _STANDARD:
         return _NAMED.get(node.op_type)
     if node.domain == OURS:
