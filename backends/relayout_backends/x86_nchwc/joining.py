@@ -15,7 +15,7 @@ from relayout.backend import Implementation, rank_of
 from relayout.layout import Layout
 from relayout.writing import Extents, Writing
 from relayout_backends.x86_nchwc.blocks import Blocks
-from relayout_backends.x86_nchwc.shapes import is_float, numbers
+from relayout_backends.x86_nchwc.shapes import hangs_on_constants, is_float, numbers
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,7 +32,7 @@ def concatenation(node: ir.Node, blocks: Blocks) -> Implementation | None:
     """
     axis = node.attributes.get_int("axis", 0) % 4
     extents = [_extent(value, axis) for value in node.inputs]
-    if any(_is_constant(value) for value in node.inputs):
+    if any(value is not None and hangs_on_constants(value) for value in node.inputs):
         return None
     if None in extents or any(extent % blocks.size for extent in extents[:-1] if extent is not None):
         return None
@@ -99,25 +99,6 @@ def _way(node: ir.Node, blocks: Blocks, blocked: Sequence[int], rewrite: Any) ->
         blocks.layout if index in blocked else Layout.any(rank_of(value)) for index, value in enumerate(node.inputs)
     ]
     return Implementation(tuple(inputs), (blocks.layout,) * len(node.outputs), rewrite=rewrite, pads=True)
-
-
-def _is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is stored, or hangs on what is stored alone."""
-    waiting = [value] if value is not None else []
-    seen = set(waiting)
-    while waiting:
-        operand = waiting.pop()
-        producer = operand.producer()
-        if producer is None and operand.const_value is None and not operand.is_initializer():
-            return False
-        if producer is None or producer.op_type == "Constant":
-            continue
-        if not producer.inputs:
-            return False
-        further = {each for each in producer.inputs if each is not None} - seen
-        seen |= further
-        waiting += further
-    return True
 
 
 def _extent(value: ir.Value | None, axis: int) -> int | None:

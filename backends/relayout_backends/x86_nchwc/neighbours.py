@@ -38,12 +38,16 @@ def maker(value: ir.Value | None) -> ir.Node | None:
 def readers(value: ir.Value) -> list[ir.Node | None]:
     """The nodes that compute with what `value` holds, each as often as it reads it; None stands for an output of the
     graph. A shape that is known is asked of nobody."""
-    found: list[ir.Node | None] = [None] if value.is_graph_output() else []
-    for node, index in value.uses():
-        if _moves(node):
-            found += readers(node.outputs[0]) if index == 0 else [node]
-        elif known_shape(node) is None:
-            found.append(node)
+    found: list[ir.Node | None] = []
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        found += [None] if current.is_graph_output() else []
+        for node, index in current.uses():
+            if _moves(node) and index == 0:
+                pending.append(node.outputs[0])
+            elif _moves(node) or known_shape(node) is None:
+                found.append(node)
     return found
 
 

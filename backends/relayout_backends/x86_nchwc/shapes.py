@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ __all__ = [
     "channels_of",
     "constant",
     "extents",
+    "hangs_on_constants",
     "is_dequantized",
     "is_float",
     "is_float_image",
@@ -107,19 +108,22 @@ def is_known(value: ir.Value | None) -> bool:
 
     Those are for operators that take them as they are.
     """
-    if value is None:
-        return False
-    waiting, seen = [value], {value}
-    while waiting:
-        operand = waiting.pop()
-        if constant(operand) is not None:
+    return value is not None and hangs_on_constants(value, never=_NEVER_KNOWN)
+
+
+def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> bool:
+    """Whether `value` is a constant, or computed from constants alone, by none of the operators `never`."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        if constant(current) is not None:
             continue
-        producer = operand.producer()
-        if producer is None or producer.op_type in _NEVER_KNOWN or not producer.inputs:
+        producer = current.producer()
+        if producer is None or producer.op_type in never or not producer.inputs:
             return False
-        further = {each for each in producer.inputs if each is not None} - seen
-        seen |= further
-        waiting += further
+        fresh = [operand for operand in producer.inputs if operand is not None and operand not in seen]
+        seen.update(fresh)
+        pending += fresh
     return True
 
 
