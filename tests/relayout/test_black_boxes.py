@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 from outcomes import checked, operators
+from random_graphs import Rejected
+from random_patterns import draw_graph
 
-from relayout import Backend, InfeasibleError, legalize
-from relayout.backend import Reordering, TensorType
+from relayout import Backend, Implementation, InfeasibleError, RelayoutError, legalize
+from relayout.backend import Reordering, TensorType, rank_of
 from relayout.layout import Layout
 from relayout.memory_format import Boxed, order_of
 from relayout.model_io import read_model
@@ -202,3 +208,60 @@ def test_a_price_alone_makes_no_box() -> None:
     with pytest.raises(InfeasibleError) as caught:
         legalize(chain(), Priced())
     assert caught.value.conflict == (f"Relu 'n1' input 0 requires {BOXED}",)
+
+
+# Random graphs
+
+
+class Drawn(Backend):
+    """Some operators, drawn by name, also run on tensors with a box on the last dimension, or give such, or take them
+    out of it, at costs of their own."""
+
+    name = "drawn"
+
+    def __init__(self, seed: int = 0, *, boxes: bool = True) -> None:
+        super().__init__()
+        self.seed, self.boxes = seed, boxes
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        plain = super().implementations(node)
+        draw = random.Random(crc32(f"{self.seed} {node.op_type}".encode()))
+        has_body = any(attribute.type.name.startswith("GRAPH") for attribute in node.attributes.values())
+        if node.domain or has_body or draw.random() < 0.3:
+            return plain
+        ways = [replace(way, cost=way.cost + draw.choice([0, 500])) for way in plain]
+        for takes, gives in ((True, True), (False, True), (True, False)):
+            inputs = tuple(_last(value, takes and value is not None and not _stored(value)) for value in node.inputs)
+            results = tuple(_last(value, gives) for value in node.outputs)
+            cost = draw.choice([0, 10])
+            ways += [Implementation(inputs, results, cost=cost)] if self.boxes and draw.random() < 0.7 else []
+        return ways
+
+
+def _last(value: ir.Value | None, in_box: bool) -> Layout:
+    rank = rank_of(value)
+    return Layout.parse("*" * rank + "[acme:x]") if in_box and rank > 1 else Layout.any(rank)
+
+
+def _stored(value: ir.Value) -> bool:
+    maker = value.producer()
+    return value.is_initializer() or (maker is not None and not maker.inputs)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_ways_in_boxes_only_ever_save(first: int) -> None:
+    """Random graphs: what the solver makes of them is sound, says what it costs, and costs no more than without."""
+    saved = 0
+    for seed in range(first, first + 10):
+        try:
+            model = draw_graph(seed).model
+            without = legalize(model, Drawn(seed, boxes=False))[1].cost
+        except (Rejected, RelayoutError):
+            continue
+        legal, report = legalize(model, Drawn(seed))
+        assert report.status == "optimal"
+        assert report.cost <= without
+        rules = {finding.rule for finding in verify(legal, Drawn(seed)).findings}
+        assert rules.isdisjoint({"layout-requirement", "layout-annotation"}), seed
+        saved += report.cost < without
+    assert saved > 0
