@@ -147,10 +147,10 @@ class _Graph:
 
 
 def _is_stored(value: ir.Value) -> bool:
-    if value.const_value is None or value.is_graph_input():
-        return False
     maker = value.producer()
-    return maker is None or maker.op_type == "Constant"
+    if value.is_graph_input() or (maker is not None and maker.op_type != "Constant"):
+        return False
+    return ir.convenience.get_const_tensor(value) is not None
 
 
 def _is_product(node: ir.Node) -> bool:
@@ -193,7 +193,7 @@ def _terms(node: ir.Node, side: int) -> tuple[str, str, str] | None:
 
 
 def _turn(constant: ir.Value) -> None:
-    tensor = constant.const_value
+    tensor = ir.convenience.get_const_tensor(constant)
     assert tensor is not None
     turned = relaid(tensor, [{"op": "transpose", "perm": [1, 0]}])
     turned.name = constant.name

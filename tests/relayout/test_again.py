@@ -170,14 +170,16 @@ def test_a_dot_is_chosen_by_what_it_is_written_as_in_the_end(
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("shape", [(5, 5), (16, 5, 5)])
-@pytest.mark.parametrize("known", ["computed", "read by others too"])
+@pytest.mark.parametrize("known", ["computed", "computed from a node", "read by others too"])
 def test_a_constant_that_comes_to_be_one_dots_own_is_column_major_at_once(
     known: str, shape: tuple[int, ...], side: int
 ) -> None:
     net = Net()
     x = net.transpose(net.node("Relu", net.input("x", shape)), *range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     matrix = net.weight(5, 5)
-    if known == "computed":
+    if known == "computed from a node":
+        matrix = net.node("Constant", value=onnx.numpy_helper.from_array(net.rng.standard_normal((5, 5), np.float32)))
+    if known != "read by others too":
         matrix = net.node("Sin", matrix)
     net.output(net.node("MatMul", x, matrix) if side else net.node("MatMul", matrix, x))
     net.output(net.node("Add", matrix, net.input("y", (5, 5))))

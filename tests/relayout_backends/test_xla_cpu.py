@@ -45,6 +45,20 @@ def test_a_constant_that_dots_alone_read_is_column_major() -> None:
     assert column_major(net) == [True, True]
 
 
+def test_a_constant_that_a_node_holds_is_column_major() -> None:
+    net = Net()
+    matrix = np.arange(20, dtype=np.float32).reshape(4, 5)
+    weight = net.node("Constant", value=onnx.numpy_helper.from_array(matrix))
+    net.output(net.node("MatMul", net.input("x", (2, 4)), weight))
+    legal, _ = relayout.legalize(net.model(), XlaCpu)
+    held, dot = legal.graph.node
+    assert np.array_equal(onnx.numpy_helper.to_array(held.attribute[0].t), matrix.T)
+    assert dot.op_type == "Gemm"
+    assert_same_numbers(net.model(), legal)
+    again, _ = relayout.legalize(legal, XlaCpu)
+    assert list(again.graph.node) == list(legal.graph.node)
+
+
 def test_a_constant_that_another_operator_reads_too_stays() -> None:
     net = Net()
     weight = net.weight(4, 4)
