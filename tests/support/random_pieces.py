@@ -48,8 +48,8 @@ def split(b: Builder, operator: str) -> Any:
     sizes = [high - low for low, high in zip([0, *cuts], [*cuts, extent], strict=True)]
     signed = axis - x.rank if b.opset >= 11 and b.chance(0.3) else axis
     even = extent % parts == 0 and b.chance(0.4)
-    if even and b.opset >= 18:
-        return b.node("Split", [x], results=parts, axis=signed, num_outputs=parts)
+    if b.opset >= 18 and parts > 1 and (parts - 1) * -(-extent // parts) < extent and b.chance(0.4):
+        return b.node("Split", [x], results=parts, axis=signed, num_outputs=parts)  # the last one may be smaller
     if even and b.opset < 18:
         return b.node("Split", [x], results=parts, axis=signed)
     if b.opset >= 13:

@@ -38,8 +38,10 @@ def convolution(b: Builder, operator: str) -> Any:
     many = group * b.draw.choice([1, 1, 2, 3])
     shape = (many, channels // group, *size) if operator == "Conv" else (channels, many // group, *size)
     bias = [b.parameter((many,))] if b.chance(0.6) else []
-    if operator == "ConvTranspose" and window.get("auto_pad"):
-        del window["auto_pad"]
+    if operator == "ConvTranspose" and b.chance(0.5):
+        strides = window.get("strides", [1] * len(size))
+        window.pop("auto_pad", None)
+        window["output_padding"] = [b.draw.randrange(stride) for stride in strides]
     y = b.node(operator, [x, kernel(b, shape), *bias], group=group if group > 1 else None, **window)
     return back(b, y)
 
@@ -53,7 +55,13 @@ def pool(b: Builder, operator: str) -> Any:
     # A last window that would begin in the padding is none; onnx's inference counts it all the same in some cases.
     if b.opset >= 10 and operator != "LpPool" and not window.get("pads") and min(window["kernel_shape"]) >= 2:
         window["ceil_mode"] = int(b.chance(0.4))
+    if operator == "LpPool" and b.chance(0.5):
+        window["p"] = b.draw.choice([1, 3])
+    since = {"AveragePool": 19, "MaxPool": 10}.get(operator, 18)
+    if b.opset >= since and "auto_pad" not in window and b.chance(0.15):
+        window["dilations"] = [b.draw.choice([1, 2]) for _ in window["kernel_shape"]]
     if operator == "MaxPool" and b.opset >= 8 and b.chance(0.3):
+        window["storage_order"] = b.draw.choice([0, 0, 1])
         y, indices = b.node("MaxPool", [x], results=2, **window)
         return back(b, y), indices
     return back(b, b.node(operator, [x], **window))
@@ -79,10 +87,12 @@ def global_pool(b: Builder, operator: str) -> Any:
 @proposes("BatchNormalization")
 def batch_normalization(b: Builder, operator: str) -> Any:
     x = image(b, 2, 5) if b.chance(0.8) else floats(b, 2)
-    channels = (x.shape[1],)
+    channels = x.shape[1:] if b.opset < 9 and b.chance(0.4) else x.shape[1:2]
     given = [b.parameter(channels, b.real, 0.5, 2) for _ in range(3)]
     variance = b.parameter(channels, b.real, 0.5, 2) if b.chance(0.8) else b.input(channels, b.real, 0.5, 2)
-    extra = {"epsilon": 1e-3} if b.chance(0.5) else {}
+    extra: dict[str, Any] = {"epsilon": 1e-3} if b.chance(0.5) else {}
+    if len(channels) > 1:
+        extra["spatial"] = 0
     return back(b, b.node(operator, [x, *given, variance], **extra))
 
 
@@ -150,6 +160,10 @@ def resize(b: Builder, operator: str) -> Any:
         )
     if mode == "nearest" and b.chance(0.5):
         extra["nearest_mode"] = b.draw.choice(["floor", "ceil", "round_prefer_ceil"])
+    if mode == "cubic" and b.chance(0.4):
+        extra |= {"exclude_outside": 1, "cubic_coeff_a": -0.5}
+    if b.opset >= 18 and mode != "nearest" and b.chance(0.3):
+        extra["antialias"] = 1
     axes = None
     if b.opset >= 18 and b.chance(0.4):
         axes = b.draw.sample(range(x.rank), b.draw.randint(len(moving), x.rank))
@@ -199,11 +213,13 @@ def deformable(b: Builder, operator: str) -> Any:
     x = image(b, 4, 4)
     if min(x.shape[2:]) < 2:
         raise Rejected("too small")
-    size = (x.shape[0], 8, x.shape[2] - 1, x.shape[3] - 1)
+    group = b.draw.choice([f for f in range(1, x.shape[1] + 1) if x.shape[1] % f == 0])
+    size = (x.shape[0], 8 * group, x.shape[2] - 1, x.shape[3] - 1)
     offset = b.input(size, b.real, -0.6, 0.6) if b.chance(0.5) else b.parameter(size, b.real, -0.6, 0.6)
     bias = [b.parameter((3,))] if b.chance(0.5) else []
-    mask = [b.parameter((size[0], 4, *size[2:]), b.real, 0, 1)] if bias and b.chance(0.5) else []
-    return back(b, b.node("DeformConv", [x, b.parameter((3, x.shape[1], 2, 2)), offset, *bias, *mask]))
+    mask = [b.parameter((size[0], 4 * group, *size[2:]), b.real, 0, 1)] if bias and b.chance(0.5) else []
+    given = [x, b.parameter((3, x.shape[1], 2, 2)), offset, *bias, *mask]
+    return back(b, b.node("DeformConv", given, offset_group=group if group > 1 else None))
 
 
 @proposes("GridSample")
