@@ -133,13 +133,18 @@ def _scalar(name: str, dtype: int) -> onnx.ValueInfoProto:
     return KIND(name, dtype, [])
 
 
+def _named(b: Builder, results: int) -> tuple[int, list[str]]:
+    """The number of the next node, and what its results are called: told when all that it reads is there."""
+    return b._count, [f"v{b._count}" + (f"_{i}" if i else "") for i in range(results)]
+
+
 def branches(b: Builder) -> Any:
     """An If with one or two results, whose branches read values of the graph around it, or constants."""
     x = floats(b, 1, 4)
     condition = b.input((), B) if b.chance(0.7) else b.node("Greater", [floats(b, 0, 0), b.constant(0.0, b.real)])
     if condition.rank:
         raise Rejected("no scalar")
-    number, count = b._count, b.draw.choice([1, 1, 2])
+    count = b.draw.choice([1, 1, 2])
     perm = b.perm(x.rank)
     shape = tuple(x.shape[p] for p in perm)
     graphs, read = [], [condition, x]
@@ -156,7 +161,7 @@ def branches(b: Builder) -> Any:
             results.append(body.info(value, shape))
         graphs.append(body.graph(f"branch{place}", [], results))
         read += body.read
-    names = [f"v{number}" + (f"_{i}" if i else "") for i in range(count)]
+    number, names = _named(b, count)
     proto = helper.make_node(
         "If", [condition.name], names, name=f"n{number}", then_branch=graphs[0], else_branch=graphs[1]
     )
@@ -166,7 +171,7 @@ def branches(b: Builder) -> Any:
 def loop(b: Builder) -> Any:
     """A Loop with a state that is worked on in another order, at times a second one, and a scan result."""
     x = floats(b, 1, 4)
-    number, body = b._count, Body(b, "l")
+    body = Body(b, "l")
     ends = [f"{body.tag}_{each}" for each in ("round", "going", "state", "other")]
     states = [(ends[2], x)]
     if b.chance(0.3):
@@ -184,7 +189,7 @@ def loop(b: Builder) -> Any:
     inputs = [_scalar(ends[0], TensorProto.INT64), _scalar(ends[1], TensorProto.BOOL)]
     inputs += [KIND(name, element_type(b.real), list(value.shape)) for name, value in states]
     rounds = b.ints(b.draw.choice([1, 2, 2]))
-    names = [f"v{number}" + (f"_{i}" if i else "") for i in range(len(outputs) - 1)]
+    number, names = _named(b, len(outputs) - 1)
     given = [rounds.name, "", *(value.name for _, value in states)]
     graph = body.graph("body", inputs, outputs)
     proto = helper.make_node("Loop", given, names, name=f"n{number}", body=graph)
@@ -196,7 +201,7 @@ def scan(b: Builder) -> Any:
     if b.opset < 11:
         raise Rejected("no Scan along any axis yet")
     x = floats(b, 2, 5)
-    number, body, axis = b._count, Body(b, "s"), b.draw.randrange(x.rank)
+    body, axis = Body(b, "s"), b.draw.randrange(x.rank)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     names = [f"{body.tag}_{each}" for each in ("state", "piece")]
     state = b.pick(lambda v: v.dtype == b.real and v.shape == shape) or b.parameter(shape) if b.chance(0.5) else None
@@ -214,7 +219,7 @@ def scan(b: Builder) -> Any:
         axes["scan_output_axes"] = [b.draw.randrange(len(turned) + 1)]
     if b.chance(0.3):
         axes["scan_input_directions"] = [1]
-    made_names = [f"v{number}" + (f"_{i}" if i else "") for i in range(len(outputs))]
+    number, made_names = _named(b, len(outputs))
     given = [*([state.name] if state is not None else []), x.name]
     graph = body.graph("body", inputs, outputs)
     proto = helper.make_node("Scan", given, made_names, name=f"n{number}", body=graph, num_scan_inputs=1, **axes)

@@ -359,6 +359,8 @@ def draw_graph(seed: int) -> RandomGraph:
     forced = False
     while (b.moving < target or not forced) and attempts < 80:
         attempts += 1
+        if attempts == 40 and not forced:
+            b.real = np.float32  # of other types onnxruntime has not every operator
         try:
             if not forced and b.moving >= force_at:
                 propose(b, row.operator)
