@@ -19,7 +19,7 @@ from relayout.layout import Layout
 from relayout.memory_format import Order
 from relayout.roles import tells_apart
 from relayout.rules import Fixed, Free, Passage, Relabel, given_at, read_at
-from relayout.same_axes import Place, Ties, alike, hand_over, kept_by, kept_whole, tie
+from relayout.same_axes import Place, Ties, alike, hand_over, kept_by, kept_whole, repeated_by, tie
 from relayout.views import Operand, Tensors
 
 __all__ = ["Names", "conventional"]
@@ -138,7 +138,8 @@ class Names:
             if value is not None and axes is not None and self._follows(value)
         ]
         kept = [(value, kept_by(node, rule, value, axes)) for value, axes in members]
-        tie(self._shared, kept, len(rule.extents))
+        silent = {place for value, axes in members for place in repeated_by(rule, value, axes)}
+        tie(self._shared, kept, len(rule.extents), silent)
         if rule.letters:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 import onnx_ir as ir
 
 from relayout.rules import Free, extents_of, rows
 
-__all__ = ["Place", "Ties", "alike", "hand_over", "kept_by", "kept_whole", "tie"]
+__all__ = ["Place", "Ties", "alike", "hand_over", "kept_by", "kept_whole", "repeated_by", "tie"]
 
 Place = tuple[ir.Value, int]
 """An axis of a value."""
@@ -20,8 +20,11 @@ _Tied = list[Place]
 Ties = dict[ir.Value, list[list[_Tied | None]]]
 
 
-def tie(ties: Ties, members: Sequence[tuple[ir.Value, Sequence[int | None]]], rank: int) -> None:
-    """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is tied to nothing."""
+def tie(
+    ties: Ties, members: Sequence[tuple[ir.Value, Sequence[int | None]]], rank: int, silent: Collection[Place] = ()
+) -> None:
+    """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is tied to nothing. What is `silent`
+    takes the names of the others and gives them none."""
     tied: list[_Tied] = [[] for _ in range(rank)]
     for value, axes in members:
         own: list[_Tied | None] = []
@@ -30,7 +33,7 @@ def tie(ties: Ties, members: Sequence[tuple[ir.Value, Sequence[int | None]]], ra
                 own.append(None)
                 continue
             tied[axis].append((value, place))
-            own.append(tied[axis])
+            own.append(tied[axis] if (value, place) not in silent else None)
         ties.setdefault(value, []).append(own)
 
 
@@ -50,6 +53,13 @@ def hand_over(ties: Ties, place: Place) -> list[Place]:
 def alike() -> frozenset[str]:
     """The operators whose first result has the axes of their first input, if it has as many."""
     return frozenset(row.operator for row in rows() if row.kind == "free") | {"Bernoulli", "ScatterND"}
+
+
+def repeated_by(rule: Free, value: ir.Value, axes: Sequence[int]) -> list[Place]:
+    """The axes of extent 1 that are read as if they were longer: what those are called says nothing of the others."""
+    extents = value.shape if value.shape is not None else ()
+    pairs = enumerate(zip(extents, axes, strict=False))
+    return [(value, place) for place, (extent, axis) in pairs if extent == 1 and rule.extents[axis] != 1]
 
 
 def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> list[int | None]:

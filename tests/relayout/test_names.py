@@ -104,3 +104,24 @@ def test_what_an_axis_of_extent_1_is_called_says_nothing_of_the_others(perm: tup
     pooled(net, net.transpose(reduced, *perm))
     names, operands = named(net)
     assert names.filled(operands["x"], Layout.parse("NHWC")) == "NHWC"
+
+
+def test_an_axis_of_extent_1_that_meets_a_longer_one_does_not_give_it_its_name() -> None:
+    net = Net()
+    rows = net.node("Relu", net.input("x", (1, 3, 1, 5)))
+    pooled(net, rows)
+    turned = net.transpose(net.node("Relu", net.input("y", (1, 3, 5, 4))), 0, 1, 3, 2)
+    net.output(net.node("Mul", turned, rows))
+    names, operands = named(net)
+    assert names.of(operands["x"]) == "NCHW"
+    assert names.of(operands["y"]) is None
+    assert names.filled(operands["y"], Layout.from_names("NCHW")) == "NCWH"
+
+
+def test_an_axis_of_extent_1_takes_the_name_of_a_longer_one() -> None:
+    net = Net()
+    image = net.node("Relu", net.input("x", (2, 3, 4, 5)))
+    pooled(net, image)
+    net.output(net.node("Mul", image, net.node("Relu", net.input("scale", (2, 3, 1, 1)))))
+    names, operands = named(net)
+    assert names.of(operands["scale"]) == "NCHW"
