@@ -35,9 +35,9 @@ __all__ = ["Failure", "Settings", "check", "draw_settings", "laid", "runs"]
 # How often a shipped backend is drawn, where that is not once.
 _OFTEN = {"onnx": 5, "nhwc": 3, "convert-layout": 3, "auto-nhwc": 2, "x86-nchwc": 2}
 # Those that ask a layout only of operators that can be written in it; Glow's ask it of GatherND and the like too.
-_ALWAYS_FEASIBLE = frozenset(["auto-nhwc", "convert-layout", "nchw", "nhwc", "onnx"])
+_ALWAYS_FEASIBLE = frozenset(["auto-nhwc", "convert-layout", "nchw", "nhwc", "onnx", "tpu", "x86-nchwc", "xla-cpu"])
 # Those whose conversions are Transposes.
-_PLAIN = _ALWAYS_FEASIBLE | {"canonical", "opencl"}
+_PLAIN = frozenset(["auto-nhwc", "canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"])
 _SPATIAL = ("W", "HW", "DHW")
 
 
