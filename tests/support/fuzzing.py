@@ -6,7 +6,6 @@ import ast
 import random
 import re
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -345,9 +344,9 @@ def _again(
         return []  # what onnx knows of the legal model may be more than it knew of the source
     if _text(twice) == _text(legal):
         return []
-    if _computing(legal) - _computing(graph.model) or (second.cost < report.cost and _has_two_names(graph.model)):
-        # What was written as other operators leaves these freedoms of their own; and where operators call one axis by
-        # different names, which of them counts for an operator between hangs on their order.
+    if second.cost < report.cost and _has_two_names(graph.model):
+        # Where operators call one axis by different names, which of them counts for an operator between hangs on their
+        # order.
         return _numbers(graph, facts, twice, "numbers, again")
     return [Failure("again, nodes", _first_difference(legal, twice))]
 
@@ -355,18 +354,6 @@ def _again(
 def _has_two_names(model: onnx.ModelProto) -> bool:
     read = read_model(model)
     return Names(collect_tensors(read.graph, read.opset_imports)).has_contested
-
-
-_MOVING = frozenset(
-    "Constant Flatten Identity Reshape Slice Squeeze Transpose Unsqueeze Dropout SpaceToDepth DepthToSpace".split()
-)
-
-
-def _computing(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
-    """How often each operator occurs that computes anything; in our domain it is ONNX's."""
-    domains = {"relayout": "", "ai.onnx": ""}
-    kinds = [(domains.get(node.domain, node.domain), node.op_type) for node in model.graph.node]
-    return Counter(kind for kind in kinds if kind[1] not in _MOVING)
 
 
 def _text(model: onnx.ModelProto) -> list[bytes]:
