@@ -141,7 +141,9 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
         found.constant_nodes.add(node)
     elif isinstance(rule, Relabel):
         _complete_rank(node, rule)
-        if node.outputs[0] not in found.apart and (
+        # A stored tensor in a shape that is told only at run time is neither a constant nor a view of what is laid out.
+        is_laid = node.outputs[0] not in found.apart and not found.is_constant(node.inputs[0])
+        if is_laid and (
             _undoes(node, rule, found) or _enter_view(node, rule, found, _view(node, rule, found.operands))
         ):
             return

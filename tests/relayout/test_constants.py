@@ -256,6 +256,22 @@ def test_strings_that_are_computed_are_turned_when_the_model_runs() -> None:
     assert_same_numbers(model, legal, feeds)
 
 
+@pytest.mark.parametrize("backend", ["nhwc", "canonical", "auto-nhwc", "x86-nchwc", "xla-cpu"])
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_kernel_whose_shape_is_told_when_the_model_runs_is_turned(backend: str, is_stored: bool) -> None:
+    """All its extents are alike: nothing but the numbers would tell that it lies otherwise."""
+    net = Net()
+    flat = net.weight(4**4)
+    flat = flat if is_stored else net.node("Neg", flat)
+    kernel = net.node("Reshape", flat, net.input("shape", (4,), TensorProto.INT64))
+    net.output(net.node("Conv", net.input("x", (1, 4, 6, 6)), kernel))
+    model = net.model()
+    model.graph.value_info.append(helper.make_tensor_value_info(kernel, TensorProto.FLOAT, [4, 4, 4, 4]))
+    legal, _ = legalize(model, backend)
+    feeds = {"shape": np.array([4, 4, 4, 4]), "x": np.random.default_rng(0).standard_normal((1, 4, 6, 6))}
+    assert_same_numbers(model, legal, {**feeds, "x": feeds["x"].astype(np.float32)})
+
+
 @pytest.mark.parametrize("operator", ["Compress", "Unique"])
 @pytest.mark.parametrize("perm", [(0, 2, 1), (2, 1, 0)])
 def test_a_constant_of_an_extent_that_nobody_infers_is_turned(operator: str, perm: tuple[int, ...]) -> None:
