@@ -20,6 +20,7 @@ from relayout.model_io import Source, collector_paused, read_model, to_json, to_
 from relayout.options import BackendSpec, Options, Progress
 from relayout.pricing import price_dims
 from relayout.report import Report
+from relayout.rewrite import sweep
 from relayout.stages import Run
 from relayout.strangers import finished_by, prepared_by
 from relayout.totals import totals
@@ -95,7 +96,11 @@ def legalize_model(
     run.legalize(*boundary_layouts(model, options.input_layouts, options.output_layouts))
     if run.changed:
         drop_unused(model)
-    changed = finished_by(backend, model) or run.changed or changed
+    finished = finished_by(backend, model)
+    if finished:
+        # What one node now does left others behind that only those read which are gone.
+        sweep(model.graph)
+    changed = finished or run.changed or changed
     after = totals(model, dims) if changed else before
     report = run.report(before, after)
     settle(model.graph, report.boundary)

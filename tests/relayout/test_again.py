@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 from outcomes import checked, operators
 
-from relayout import Report, legalize, load_backend
+from relayout import Backend, Report, legalize, load_backend
 from relayout.memory_format import order_of
 from relayout.model_io import read_model
 from relayout.requirements import collect_requirements
@@ -205,3 +206,25 @@ def test_what_an_einsum_sums_over_may_be_in_pieces() -> None:
     net.output(net.node("Einsum", rows, net.weight(6, 7), equation="abk,kn->abn"))
     legal, report = twice(net.model(), "onnx")
     assert (operators(legal), report.cost) == (["Relu", "Einsum"], 0)
+
+
+def test_what_the_last_pass_makes_of_the_model_leaves_nothing_that_nobody_reads() -> None:
+    class Fusing(Backend):
+        """Does without the summand of an Add."""
+
+        name = "fusing"
+
+        def finish(self, model: ir.Model, place: str = "") -> bool:
+            for node in model.graph:
+                if node.op_type == "Add":
+                    node.replace_input_with(1, node.inputs[0])
+                    return True
+            return False
+
+    net = Net()
+    summand = net.node("Concat", net.weight(1, 2), net.weight(1, 2), axis=1)
+    net.output(net.node("Add", net.input("x", (1, 4)), summand))
+    legal, report = legalize(net.model(), Fusing())
+    assert [node.op_type for node in legal.graph.node] == ["Add"]
+    assert len(legal.graph.initializer) == 0
+    assert report.after.nodes == 1

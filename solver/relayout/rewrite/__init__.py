@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from relayout.backend import Backend
 from relayout.formulation import Formulation
-from relayout.rewrite.cleaning import clean_up
+from relayout.rewrite.cleaning import clean_up, sweep
 from relayout.rewrite.ends import enter_inputs, leave_outputs
 from relayout.rewrite.placing import is_placed, place_nodes
 from relayout.rewrite.rewriter import write
 from relayout.rewrite.workshop import Workshop
 
-__all__ = ["is_placed", "rewrite"]
+__all__ = ["is_placed", "rewrite", "sweep"]
 
 
 def rewrite(model: ir.Model, backend: Backend, formulation: Formulation, assignment: Sequence[int]) -> None:

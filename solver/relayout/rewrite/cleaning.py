@@ -8,7 +8,7 @@ from relayout.graph_codec import SOURCE_KEY
 from relayout.rewrite.workshop import Workshop
 from relayout.rules import graphs_of
 
-__all__ = ["clean_up"]
+__all__ = ["clean_up", "sweep"]
 
 
 def clean_up(shop: Workshop) -> None:
@@ -16,7 +16,7 @@ def clean_up(shop: Workshop) -> None:
     _write_shapes(shop)
     for value in shop.emitter.constants:
         shop.constants.home.get(value, shop.graph).register_initializer(value)
-    _sweep(shop.graph)
+    sweep(shop.graph)
     for source, copies in shop.constants.replaced.items():
         # A weight that exists in one layout only keeps its name.
         graph = copies[0].graph
@@ -46,12 +46,13 @@ def _write_shapes(shop: Workshop) -> None:
             ir.convenience.replace_all_uses_with(result, constant)
 
 
-def _sweep(graph: ir.Graph) -> None:
-    """From the back: what the graphs inside a node let go of stands before it."""
+def sweep(graph: ir.Graph) -> None:
+    """Drop what nothing reads, in the graph and those inside it. From the back: what the graphs inside a node let go of
+    stands before it."""
     for node in reversed(list(graph)):
         if any(v.uses() or v.is_graph_output() for v in node.outputs):
             for inner in graphs_of(node):
-                _sweep(inner)
+                sweep(inner)
         else:
             _let_go(node)
             graph.remove(node, safe=True)
