@@ -8,13 +8,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import Net
 
 from relayout.backend import Backend
 from relayout.errors import BackendError, InputError
 from relayout.layout import Layout
+from relayout.model_io import read_model
 from relayout.report import Conversion, Report, Totals, Verification
 from relayout.tensors import AbsentTensor
 from relayout.verify import check_report, verify
+from relayout.verify.sizes import plans
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "mine" : 1]>'
 
@@ -429,3 +432,13 @@ def test_a_pool_of_the_whole_picture_does_not_say_which_axis_is_which() -> None:
         model = model_of(text.format(read))
         annotate(model, "r", layout=layout)
         assert verify(model).passed == passed, (layout, read)
+
+
+def test_sizes_that_a_model_mentions_are_not_tried_where_they_would_fill_the_memory() -> None:
+    net = Net()
+    net.output(net.node("Relu", net.input("x", ("a", "b", "c", "d"))))
+    net.output(net.node("Relu", net.input("y", (4096, 3))))
+    model = read_model(net.model())
+    extents = [plan.extents for plan in plans(model, model.graph.inputs, None)]
+    assert dict.fromkeys("abcd", 3) in extents
+    assert all(np.prod(list(each.values())) <= 1 << 20 for each in extents)

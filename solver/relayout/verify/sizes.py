@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from math import prod
 
 import onnx_ir as ir
 
@@ -14,6 +15,9 @@ MOST_MENTIONED = 12
 """So many of the extents that a model mentions are tried, the most frequent first."""
 
 _LARGEST_MENTIONED = 4096
+
+_MOST_ELEMENTS = 1 << 20
+"""Of an input whose open dims all have a size that the model mentions: several large ones at once fill the memory."""
 
 
 class Plan:
@@ -42,12 +46,18 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
         (8, (6, 8, 10), 2),
         (1, (8,), 1),
         (1, (1,), 1),
-        *((extent, (extent,), 2) for extent in _mentioned(model) if batches or others),
+        *((extent, (extent,), 2) for extent in _mentioned(model) if (batches or others) and _is_small(inputs, extent)),
     ):
         extents = dict.fromkeys(batches, batch)
         extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
         extents.update({name: size for name, size in told.items() if name in extents})
         yield Plan(extents, highest)
+
+
+def _is_small(inputs: Sequence[ir.Value], size: int) -> bool:
+    """Whether each input has few elements when its open dims have this size."""
+    shapes = [[extent if isinstance(extent, int) else size for extent in value.shape or ()] for value in inputs]
+    return all(prod(shape) <= _MOST_ELEMENTS for shape in shapes)
 
 
 def symbol_of(value: ir.Value, axis: int) -> str:
