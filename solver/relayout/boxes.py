@@ -22,7 +22,7 @@ def in_boxes(
     choice: NodeChoice, wish: Wish, formats: Sequence[Order], laid: Sequence[Dims | None]
 ) -> tuple[Order, ...] | None:
     """The formats of a choice's ports with the boxes that the wish speaks of, where the operands have the dimensions
-    `laid`; None where a dimension that has one is no axis of the tensor, or the wish is of what crosses a border."""
+    `laid`; None where one cannot be in a box, or the wish is of what crosses a border."""
     if not any(wish.boxes):
         return tuple(formats)
     if choice.passage is not None:
@@ -35,7 +35,8 @@ def in_boxes(
 
 
 def boxed(format_: Order, port: Port, layout: Layout, dims: Dims | None) -> Order | None:
-    """A format of the port's tensor with the boxes of `layout`, in which its operand has these dimensions."""
+    """A format of the port's tensor with the boxes of `layout`, in which its operand has these dimensions; None where
+    the operand has other axes than the tensor: nobody knows what a Reshape of what is in a box gives."""
     view = port.operand.view
     laid = dims if dims is not None else in_source(len(view.axes))
     found: list[Box] = []
@@ -45,10 +46,11 @@ def boxed(format_: Order, port: Port, layout: Layout, dims: Dims | None) -> Orde
             continue
         group = laid[i] if len(laid) == layout.rank else ()
         own = view.axes[group[0].axis] if len(group) == 1 else ()
-        if len(own) != 1 or not own[0].is_whole:
+        if len(own) != 1 or not view.is_plain:
             return None
         found += [(own[0].axis, group[0].inner, *box) for box in boxes]
-    return Boxed(format_, found) if found else format_
+    units = tuple([view.extents[group[0].axis] == 1 for group in laid])
+    return Boxed(format_, found, units) if found else format_
 
 
 class Givers:

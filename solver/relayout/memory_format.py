@@ -68,23 +68,28 @@ Box = tuple[int, int, str, str]
 
 class Boxed(tuple[Atom, ...]):
     """An order in which dimensions carry black boxes, sorted: other memory than the same order without them, of which
-    nobody knows the way to it but the backend. Functions of orders see the atoms alone and give plain orders."""
+    nobody knows the way to it but the backend. Functions of orders see the atoms alone and give plain orders.
+
+    `units` says of each dimension whether its extent is 1: what is in a box is not reshaped, not even by these.
+    """
 
     boxes: tuple[Box, ...]
+    units: tuple[bool, ...]
 
-    def __new__(cls, order: Order, boxes: Iterable[Box]) -> Boxed:
+    def __new__(cls, order: Order, boxes: Iterable[Box], units: tuple[bool, ...] = ()) -> Boxed:
         made = super().__new__(cls, order)
-        made.boxes = tuple(sorted(boxes))
+        made.boxes, made.units = tuple(sorted(boxes)), units
         return made
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Boxed) and self.boxes == other.boxes and super().__eq__(other)
+        alike = isinstance(other, Boxed) and (self.boxes, self.units) == (other.boxes, other.units)
+        return alike and super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((tuple(self), self.boxes))
+        return hash((tuple(self), self.boxes, self.units))
 
 
 def boxes_of(order: Order) -> tuple[Box, ...]:
@@ -144,7 +149,7 @@ def with_units(order: Order, extents: tuple[Extent, ...]) -> Order:
         if axis not in placed:
             before = [place for place, atom in enumerate(found) if atom.axis < axis]
             found.insert(max(before, key=lambda place: (found[place].axis, place)) + 1 if before else 0, Atom(axis))
-    return Boxed(tuple(found), order.boxes) if isinstance(order, Boxed) else tuple(found)
+    return Boxed(tuple(found), order.boxes, order.units) if isinstance(order, Boxed) else tuple(found)
 
 
 @cache

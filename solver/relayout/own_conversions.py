@@ -7,7 +7,7 @@ from typing import NamedTuple
 from relayout.backend import Backend, Reordering, TensorType, element_size
 from relayout.layout import Layout
 from relayout.layout_faults import MAX_RANK
-from relayout.memory_format import Order, atom_extent, with_units
+from relayout.memory_format import Boxed, Extent, Order, atom_extent, with_units
 from relayout.names import Names
 from relayout.strangers import conversion_of
 from relayout.views import Operand
@@ -35,11 +35,16 @@ def question_of(names: Names, root: Operand | None, source: Order, target: Order
         return None
     extents = root.view.extents
     whole = with_units(source, extents), with_units(target, extents)
-    if max(map(len, whole)) > MAX_RANK:
+    if max(map(len, whole)) > MAX_RANK or not all(_stands_in_full(order, extents) for order in whole):
         return None
     lies = TensorType(element_size(root.value), tuple(atom_extent(atom, extents) for atom in whole[0]))
     given, wanted = [names.layout(root, order, padded=True) or Layout.any(len(order)) for order in whole]
     return Question(lies, given, wanted)
+
+
+def _stands_in_full(order: Order, extents: tuple[Extent, ...]) -> bool:
+    """Whether what is in a box has its unit dimensions where orders in full have them, for it is not reshaped."""
+    return not isinstance(order, Boxed) or order.units == tuple(extents[atom.axis] == 1 for atom in order)
 
 
 def written_by(backend: Backend, question: Question | None) -> Reordering | None:

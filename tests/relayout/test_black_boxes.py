@@ -102,6 +102,19 @@ def test_where_nobody_gives_the_box_the_node_is_named() -> None:
     assert caught.value.relaxation == ("Relu 'n1' took input 0 in NCHW",)
 
 
+@pytest.mark.parametrize("shape", [[1, 8, 30], [8, 6, 5], [1, 8, 1, 6, 5]])
+def test_what_is_reshaped_comes_out_of_no_box(shape: list[int]) -> None:
+    """Also where the axis that has the box stays whole: nobody knows what a Reshape of what is in it gives."""
+    net = Net()
+    value = net.conv(net.input("x", (1, 8, 6, 5)), 8, 8)
+    net.output(net.node("Relu", net.node("Reshape", value, net.constant(shape))))
+    channels = shape.index(8)
+    asked = "".join("*[acme:x]" if axis == channels else "*" for axis in range(len(shape)))
+    with pytest.raises(InfeasibleError) as caught:
+        legalize(net.model(), table(GIVES, {**TAKES, "inputs": [asked], "results": ["*" * len(shape)]}))
+    assert caught.value.conflict == (f"Relu 'n2' input 0 requires {asked}",)
+
+
 def test_another_box_is_not_the_box() -> None:
     with pytest.raises(InfeasibleError) as caught:
         legalize(chain(), table(GIVES, {**TAKES, "inputs": ["NC[acme:y]HW"]}))
