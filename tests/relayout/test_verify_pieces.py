@@ -58,3 +58,31 @@ def test_an_axis_that_operators_read_of_two_inputs_is_that_of_either() -> None:
     )
     legal, _ = legalize(model)
     assert verify(legal, against=model).findings == ()
+
+
+def test_two_inputs_that_the_original_reads_beside_each_other_go_by_either_name() -> None:
+    """As views, the two no longer tell that their axes are one: the dimension that is -1 may come from anywhere."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 26]>
+        net (float[5,s0,1] x, float[?,1,1] bias) => (y) {
+            [turned] turned = Transpose <perm = [2, 0, 1]> (x)
+            [beside] beside = Transpose <perm = [1, 0, 2]> (bias)
+            [difference] difference = Sub (beside, turned)
+            [product] y = Mul (beside, difference) }"""
+    )
+    legal, _ = legalize(model)
+    assert [node.op_type for node in legal.graph.node] == ["Reshape", "Reshape", "Sub", "Mul"]
+    assert verify(legal, against=model).findings == ()
+
+
+def test_a_part_that_is_as_long_as_its_axis_is_the_axis() -> None:
+    """How many blocks a computed kernel makes is not always known before the run; what reads one block reads all."""
+    net = Net(opset=17)
+    made = net.conv(net.input("x", (3, 2, "rows", 3)), 2, 2, 3)
+    net.output(net.transpose(net.node("Sub", made, net.weight(2, 1, 1)), 2, 3, 0, 1))
+    model = net.model()
+    legal, _ = legalize(model, "convert-layout", backend_options={"desired_layouts": {"Conv": ["NCHW2c", "OIHW2i2o"]}})
+    assert "Squeeze" in {node.op_type for node in legal.graph.node}
+    blocked = next(info for info in legal.graph.value_info if info.name == made)
+    blocked.type.tensor_type.shape.dim[1].dim_param = "blocks"
+    assert verify(legal, "convert-layout", against=model, run=False).findings == ()

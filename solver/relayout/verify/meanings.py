@@ -31,6 +31,7 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     places = _places(model)
     theirs, mine = derive(original, _places(original)), derive(model, places)
     common = CommonNames(model, beside_pieces=True, given=places)
+    theirs_common = CommonNames(original, beside_pieces=True, given=_places(original))
     twins = _by_name(original)
     namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
     for name, node in _by_name(model).items():
@@ -43,7 +44,7 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             here, there = _relation(node, n, mine, by_place), _relation(twin, n, theirs, by_place)
             if here is not None and there is not None and here != there and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there, here)
-        yield from _check_results(node, twin, namesakes, mine, theirs, common)
+        yield from _check_results(node, twin, namesakes, (mine, theirs), (common, theirs_common))
         axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
         if axes_here is None or axes_there is None or not _alike(axes_here, axes_there):
             continue
@@ -68,10 +69,16 @@ def _contradict(name: str | None, other: str | None) -> bool:
     return name != other and ("." in name) == ("." in other)
 
 
-def _joins_inputs(name: str | None, other: str | None, common: Collection[str]) -> bool:
-    """Whether the two are axes of different inputs and go by both names, for operators read them beside each other."""
+def _is_part(name: str | None, other: str | None) -> bool:
+    """Whether one of the two is the inner part of what the other is: `c` of `C`."""
+    return name is not None and other is not None and len(name) == 1 and name != other and name.upper() == other.upper()
+
+
+def _join_inputs(name: str | None, other: str | None, here: Collection[str], there: Collection[str]) -> bool:
+    """Whether the two are axes of different inputs, and operators of this model or of the original read them beside
+    each other: `here` and `there` is all that these call the axis."""
     inputs = {text.rpartition(".")[0] for text in (name, other) if text is not None}
-    return len(inputs) > 1 and other in common
+    return len(inputs) > 1 and (other in here or name in there)
 
 
 def _made(relation: Relation) -> list[str]:
@@ -87,15 +94,17 @@ def _check_results(
     node: ir.Node,
     twin: ir.Node,
     namesakes: Mapping[str | None, ir.Value],
-    mine: Derivation,
-    theirs: Derivation,
-    common: CommonNames,
+    derivations: tuple[Derivation, Derivation],
+    commons: tuple[CommonNames, CommonNames],
 ) -> Iterator[Finding]:
     """An annotated order leads from the names of the original's axes to the names of the value's own, or to those of
-    another input, if operators take the two for one axis.
+    another input, if operators of either model take the two for one axis.
+
+    `derivations` and `commons` are this model's and the original's.
 
     The original's value is the one of the same name, for a Transpose between the two may have gone, or else its twin's.
     """
+    (mine, theirs), (common, common_there) = derivations, commons
     for value, result in zip(node.outputs, twin.outputs, strict=False):
         source = namesakes.get(value.metadata_props.get(SOURCE, value.name), result)
         here, there, arrangement = mine.made(value), theirs.made(source), arrangement_of(value)
@@ -106,20 +115,16 @@ def _check_results(
         fits = not arrangement.fault(tuple(source.shape)) and len(arrangement.dims) == len(here)
         if not fits or len(set(known)) != len(known):
             continue
-        expected = [there[axis] if axis is not None else None for axis in arrangement.axes]
-        wrong = [
-            axis
-            for axis, (a, b, extent) in enumerate(zip(here, expected, value.shape, strict=True))
-            if _contradict(a, b) and extent != 1
-        ]
-        if any(not _joins_inputs(here[axis], expected[axis], common.of(value)[axis]) for axis in wrong):
-            yield Finding(
-                rule="layout-annotation",
-                node=node_label(node),
-                expected="".join(name or "*" for name in expected),
-                found="".join(name or "*" for name in here),
-                message=f"value {value.name}: its order does not lead from the original's axes to its own",
-            )
+        expected = tuple(there[axis] if axis is not None else None for axis in arrangement.axes)
+        names_here, names_there = common.of(value), common_there.of(source)
+        for n, axis in enumerate(arrangement.axes):
+            extent = value.shape[n]
+            if axis is None or extent == 1 or not _contradict(here[n], expected[n]):
+                continue
+            is_all = extent == source.shape[axis] and _is_part(here[n], expected[n])
+            if not is_all and not _join_inputs(here[n], expected[n], names_here[n], names_there[axis]):
+                yield _disordered(node, value, expected, here)
+                break
 
 
 def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
@@ -240,4 +245,14 @@ def _mismatch(node: ir.Node, n: int, expected: Relation, found: Relation) -> Fin
         expected=text(expected),
         found=text(found),
         message=f"operand {n} of this {node.op_type} reads other axes than in the original",
+    )
+
+
+def _disordered(node: ir.Node, value: ir.Value, expected: AxisNames, found: AxisNames) -> Finding:
+    return Finding(
+        rule="layout-annotation",
+        node=node_label(node),
+        expected="".join(name or "*" for name in expected),
+        found="".join(name or "*" for name in found),
+        message=f"value {value.name}: its order does not lead from the original's axes to its own",
     )
