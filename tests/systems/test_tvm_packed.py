@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked, operators
+from outcomes import operators
+from tvm_nets import PACKED, axes, converted, layouts
 
 import relayout
-from relayout import Layout, Report, load_backend
+from relayout import load_backend
 from relayout.model_io import read_model, to_json
 from relayout.tensors import apply_step
-
-Desired = Mapping[str, Sequence[str]]
-PACKED: Desired = {"Conv": ["NCHW4c", "OIHW4i4o"]}
-
-
-def converted(net: Net, desired: Desired = PACKED) -> tuple[onnx.ModelProto, Report]:
-    """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
-    model = net.model()
-    legal, report = checked(model, "convert-layout", desired_layouts=desired)
-    assert_same_numbers(model, legal)
-    return legal, report
-
-
-def layouts(model: onnx.ModelProto, op_type: str) -> list[dict[str, str]]:
-    """The layout attributes of every node of this operator, as TVM writes them."""
-    return [
-        {a.name: Layout.parse(a.s.decode()).to_tvm() for a in node.attribute if a.name.endswith("_layout")}
-        for node in model.graph.node
-        if node.op_type == op_type
-    ]
 
 
 def chain(channels: int, **attributes: int) -> Net:
@@ -97,7 +78,7 @@ def test_a_convolution_whose_channels_do_not_divide_stays_as_it_is() -> None:
     net = Net()
     value = net.node("Relu", net.conv(net.input("x", (1, 3, 6, 6)), 3, 8))
     net.output(net.conv(value, 8, 8))
-    legal, report = converted(net)
+    legal, report = converted(net, PACKED)
     assert [node.domain for node in legal.graph.node if node.op_type == "Conv"] == ["", "relayout"]
     assert report.after.transposes == 2
 
@@ -239,101 +220,8 @@ def test_a_tower_of_packed_convolutions_pools_and_resizes_has_two_transforms() -
 # What stands between two packed convolutions
 
 
-def axes(net: Net, *numbers: int) -> str:
-    return net.constant(np.array(numbers, np.int64))
-
-
-def batch_norm(net: Net, value: str) -> str:
-    variance = net.constant(net.rng.uniform(0.5, 1.5, 8).astype(np.float32))
-    return str(net.node("BatchNormalization", value, net.weight(8), net.weight(8), net.weight(8), variance))
-
-
-def split(net: Net, value: str, axis: int, *sizes: int) -> str:
-    parts = net.node("Split", value, axes(net, *sizes), results=2, axis=axis)
-    return str(net.node("Concat", *reversed(parts), axis=axis))
-
-
-def cut(net: Net, value: str, start: int, end: int, axis: int, step: int = 1) -> str:
-    return str(net.node("Slice", value, axes(net, start), axes(net, end), axes(net, axis), axes(net, step)))
-
-
-def reduced(op: str, *along: int, keepdims: int) -> Callable[[Net, str], str]:
-    def build(net: Net, value: str) -> str:
-        result = net.node(op, value, axes=along, keepdims=keepdims)
-        if not keepdims:
-            result = net.node("Unsqueeze", result, axes(net, *along))
-        return str(net.node("Mul", value, result))
-
-    return build
-
-
-# What it is -> how it is built on a value [2, 8, 6, 10] that is packed by fours, and the channels that it has then.
-ADAPTS: dict[str, tuple[Callable[[Net, str], str], int]] = {
-    "relu": (lambda n, v: n.node("Relu", v), 8),
-    "clip": (lambda n, v: n.node("Clip", v, n.constant(np.float32(0)), n.constant(np.float32(1))), 8),
-    "cast": (lambda n, v: n.node("Cast", n.node("Cast", v, to=11), to=1), 8),
-    "where": (lambda n, v: n.node("Where", n.node("Greater", v, n.constant(np.float32(0))), v, n.node("Neg", v)), 8),
-    "a constant a channel": (lambda n, v: n.node("Add", v, n.weight(8, 1, 1)), 8),
-    "a constant for all": (lambda n, v: n.node("Mul", v, n.weight(1)), 8),
-    "a constant a column": (lambda n, v: n.node("Add", v, n.weight(10)), 8),
-    "prelu": (lambda n, v: n.node("PRelu", v, n.weight(8, 1, 1)), 8),
-    "batch norm": (batch_norm, 8),
-    "concatenation of channels": (lambda n, v: n.node("Concat", v, n.node("Tanh", v), axis=1), 16),
-    "concatenation of columns": (lambda n, v: n.node("Concat", v, n.node("Tanh", v), axis=-1), 8),
-    "concatenation with a constant": (lambda n, v: n.node("Concat", v, n.weight(2, 4, 6, 10), axis=1), 12),
-    "split of channels": (lambda n, v: split(n, v, 1, 4, 4), 8),
-    "split of rows": (lambda n, v: split(n, v, 2, 1, 5), 8),
-    "slice of channels": (lambda n, v: cut(n, v, 4, 8, 1), 4),
-    "slice of rows": (lambda n, v: cut(n, v, 5, 0, 2, -2), 8),
-    "pad of rows and columns": (lambda n, v: n.node("Pad", v, axes(n, 0, 0, 1, 2, 0, 0, 0, 1)), 8),
-    "pad of channels": (lambda n, v: n.node("Pad", v, axes(n, 0, 4, 0, 0, 0, 8, 0, 0)), 20),
-    "max pool": (lambda n, v: n.node("MaxPool", v, kernel_shape=[2, 2]), 8),
-    "average pool": (lambda n, v: n.node("AveragePool", v, kernel_shape=[2, 3], strides=[1, 2]), 8),
-    "global pool": (lambda n, v: n.node("Mul", v, n.node("GlobalAveragePool", v)), 8),
-    "resize": (lambda n, v: n.node("Resize", v, "", n.constant(np.array([1, 1, 2, 2], np.float32))), 8),
-    "softmax of columns": (lambda n, v: n.node("Softmax", v, axis=3), 8),
-    "mean of space": (reduced("ReduceMean", 2, 3, keepdims=1), 8),
-    "mean of space, squeezed": (reduced("ReduceMean", 2, 3, keepdims=0), 8),
-    "largest channel": (reduced("ReduceMax", 1, keepdims=1), 8),
-    "sum of channels, squeezed": (reduced("ReduceSumSquare", 1, keepdims=0), 8),
-    "mean of all but the batch": (reduced("ReduceMean", 1, 2, 3, keepdims=1), 8),
-    "residual sum": (lambda n, v: n.node("Add", n.conv(v, 8, 8), v), 8),
-}
-
-
-def between_convolutions(build: Callable[[Net, str], str], channels: int) -> Net:
-    net = Net()
-    value = net.node("Relu", net.conv(net.input("x", (2, 8, 6, 10)), 8, 8))
-    net.output(net.conv(build(net, value), channels, 8))
-    return net
-
-
-@pytest.mark.parametrize("what", ADAPTS)
-def test_what_stands_between_two_packed_convolutions_adapts_to_them(what: str) -> None:
-    legal, report = converted(between_convolutions(*ADAPTS[what]))
-    assert report.after.transposes == 2
-    assert {attributes["data_layout"] for attributes in layouts(legal, "Conv")} == {"NCHW4c"}
-
-
-@pytest.mark.parametrize(
-    ("build", "channels", "transposes"),
-    [
-        (lambda n, v: split(n, v, 1, 3, 5), 8, 4),
-        (lambda n, v: n.node("Pad", v, axes(n, 0, 1, 0, 0, 0, 3, 0, 0)), 12, 4),
-        (lambda n, v: n.node("Concat", n.weight(2, 2, 6, 10), v, n.weight(2, 2, 6, 10), axis=1), 12, 4),
-        # Four channels by fours are channels last: once unpacked, these need not be packed again.
-        (lambda n, v: cut(n, v, 2, 6, 1), 4, 3),
-        (lambda n, v: cut(n, v, 0, 8, 1, 2), 4, 3),
-    ],
-)
-def test_what_does_not_divide_a_packed_axis_is_unpacked(
-    build: Callable[[Net, str], str], channels: int, transposes: int
-) -> None:
-    assert converted(between_convolutions(build, channels))[1].after.transposes == transposes
-
-
 def test_a_packed_network_is_left_as_it_is() -> None:
-    legal, _ = converted(chain(8))
+    legal, _ = converted(chain(8), PACKED)
     for backend, options in (("convert-layout", {"desired_layouts": PACKED}), ("onnx", {})):
         twice, report = relayout.legalize(legal, load_backend(backend, options=options))
         assert report.before == report.after
@@ -347,7 +235,7 @@ def test_densely_concatenated_features_stay_packed() -> None:
         features = net.conv(net.node("Relu", net.node("Mul", value, net.weight(channels, 1, 1))), channels, 4)
         value, channels = net.node("Concat", value, features, axis=1), channels + 4
     net.output(value)
-    assert converted(net)[1].after.transposes <= 2
+    assert converted(net, PACKED)[1].after.transposes <= 2
 
 
 @pytest.mark.parametrize("words", [["NCHW4c", "OIHW4o"], ["NCHW16c", "OIHW16i16o"]])
@@ -375,7 +263,7 @@ def test_a_known_shape_is_no_reason_to_unpack(bounds: dict[str, int]) -> None:
     value = net.conv(net.input("x", (2, 8, 6, 10)), 8, 8)
     net.output(net.conv(net.node("Relu", value), 8, 8))
     net.output(net.node("Shape", value, **bounds), onnx.TensorProto.INT64)
-    legal, report = converted(net)
+    legal, report = converted(net, PACKED)
     assert report.after.transposes == 2
     assert report.cost == report.after.bytes
     assert "Shape" not in [node.op_type for node in legal.graph.node]
@@ -388,7 +276,7 @@ def test_what_is_priced_is_what_is_written_where_a_slice_reckons_its_bounds_from
     half = net.node("Div", channels, axes(net, 2))
     part = net.node("Slice", value, axes(net, 0), half, axes(net, 1))
     net.output(net.conv(net.node("Relu", part), 4, 8))
-    _, report = converted(net)
+    _, report = converted(net, PACKED)
     assert report.cost == report.after.bytes
     assert len(report.conversions) == report.after.transposes == 2
 
@@ -398,7 +286,7 @@ def test_a_shape_that_is_not_known_is_read_of_the_value_as_it_was() -> None:
     value = net.conv(net.input("x", ("n", 8, 6, 10)), 8, 8)
     net.output(net.conv(net.node("Relu", value), 8, 8))
     net.output(net.node("Shape", value), onnx.TensorProto.INT64)
-    legal, report = converted(net)
+    legal, report = converted(net, PACKED)
     assert "Shape" in [node.op_type for node in legal.graph.node]
     assert len(report.conversions) == report.after.transposes
 

@@ -1,0 +1,18 @@
+"""Nodes by their text, and what a backend answers of each."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from relayout import Backend
+from relayout.answers import ask
+
+
+def node(text: str) -> ir.Node:
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> g {text}')).graph[0]
+
+
+def answer(backend: Backend, asked: ir.Node) -> str:
+    ways = ask(backend, asked)
+    return " or ".join(f"{' '.join(map(str, way.inputs))} -> {' '.join(map(str, way.results))}" for way in ways)
