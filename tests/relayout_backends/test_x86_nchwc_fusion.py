@@ -175,6 +175,19 @@ def test_a_view_that_is_given_is_made_at_once() -> None:
     assert node.outputs[0].name == v
 
 
+def test_views_that_go_take_their_shapes_along() -> None:
+    model = Model()
+    split, hide = (model.then("Constant", value_ints=list(shape), shape=[len(shape)]) for shape in (SPLIT, PLAIN))
+    v = model.then("Relu", model.then("Reshape", "c", split, shape=SPLIT))
+    v = model.then("Reshape", v, hide, shape=PLAIN)
+    assert kinds(model.fused(model.then("Identity", v))) == ["Conv", "Identity"]
+
+
+def test_views_that_came_back_before_stay() -> None:
+    model = Model()
+    assert kinds(model.fused("c", model.hide(model.split("x")))) == ["Conv", "Reshape", "Reshape", "Identity"]
+
+
 def test_a_constant_less_a_value_turns_its_sign() -> None:
     model = Model()
     v = model.then("Sub", model.vector(), model.split("c"), shape=SPLIT)

@@ -193,3 +193,18 @@ def test_a_bias_added_to_blocks_by_channel_is_found() -> None:
     legal.graph.node[place + 1].input[0] = "shifted"
     findings = [f for f in relayout.verify(legal, X86Nchwc()).findings if f.rule == "blocked-value"]
     assert [finding.node for finding in findings] == ["shift"]
+
+
+def test_a_pooled_vector_in_blocks_is_read_as_the_vector_that_it_is() -> None:
+    net = Net()
+    x = conv(net, net.input("image", [1, BLOCK, 8, 8]), BLOCK, 2 * BLOCK)
+    net.output(net.node("Softmax", net.node("GlobalAveragePool", x), axis=1))
+    legal, _ = relayout.legalize(net.model(), "x86-nchwc", check=True)
+    assert [node.op_type for node in legal.graph.node][-3:] == ["Conv", "GlobalAveragePool", "Softmax"]
+
+
+def test_a_single_block_of_as_many_channels_as_rows_is_the_picture_that_it_is() -> None:
+    net = Net()
+    net.output(net.node("Relu", conv(net, net.input("image", [1, BLOCK, BLOCK, BLOCK]), BLOCK, BLOCK)))
+    legal, _ = relayout.legalize(net.model(), "x86-nchwc", check=True)
+    assert [node.op_type for node in legal.graph.node][:2] == ["Transpose", "Conv"]

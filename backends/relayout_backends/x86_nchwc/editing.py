@@ -52,6 +52,7 @@ class Editing:
         self._place = place
         self._names = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value}
         self._names.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
+        self._idle = {node for node in graph if is_view(node) and _comes_back_to(node) is not None}
 
     def is_own(self, node: ir.Node) -> bool:
         """Whether `node` runs at the place whose nodes are edited."""
@@ -123,11 +124,13 @@ class Editing:
                 self.graph.initializers.pop(str(value.name), None)
 
     def drop_idle_views(self) -> None:
-        """Let readers read what a view of a view comes back to, and remove the views that nobody reads then."""
-        views = [node for node in self.graph if is_view(node) and self.is_own(node)]
+        """Let readers read what a view of a view comes back to, and remove the views that nobody reads then.
+
+        Those that came back before any editing stay: a graph in which there is nothing to edit is left as it is.
+        """
+        views = [node for node in self.graph if is_view(node) and self.is_own(node) and node not in self._idle]
         for node in views:
-            result = node.outputs[0]
-            source = next((source for source in sources(result)[1:] if same_shape(source, result)), None)
+            result, source = node.outputs[0], _comes_back_to(node)
             if source is None:
                 continue
             if not result.is_graph_output():
@@ -140,6 +143,12 @@ class Editing:
                 continue
             if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
                 self.remove([node])
+
+
+def _comes_back_to(view: ir.Node) -> ir.Value | None:
+    """What a view of views has the shape of, and is; None where it is none of them."""
+    result = view.outputs[0]
+    return next((source for source in sources(result)[1:] if same_shape(source, result)), None)
 
 
 def reshape_of(shape: ir.Shape, like: Sequence[int] = ()) -> list[int] | None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from relayout.errors import InternalError
 from relayout.memory_format import Extent, Order
-from relayout.paths import Dims
+from relayout.paths import Dims, dims_shape
 from relayout.physical import Emitter, Physical, same_but_leading_units
 from relayout.views import Tensor
 
@@ -51,6 +51,9 @@ class Copies:
                 return physical
             if len(dims) < len(physical.dims) <= most and same_but_leading_units(physical.dims, dims):
                 return physical
+        alike = _of_shape(known, dims_shape(dims, tensor.extents), tensor.extents)
+        if alike is not None:
+            return Physical(alike, dims)
         plain = next((physical for physical in known if physical.shape is None), known[0])
         made = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
         known.append(made)
@@ -64,6 +67,9 @@ class Copies:
         for physical in known:
             if physical.shape == tuple(shape):
                 return physical
+        alike = _of_shape(known, shape, tensor.extents)
+        if alike is not None:
+            return Physical(alike, dims, tuple(shape))
         plain = self.read(tensor, format_, dims, stem=stem)
         made = self._emitter.shaped(plain, tuple(shape), tensor.extents, f"{stem}_as")
         known.append(made)
@@ -84,3 +90,16 @@ class Copies:
         if known is None:
             raise InternalError(f"tensor '{tensor.root.name}' is read in a format that nothing gives")
         return known
+
+
+def _of_shape(known: Sequence[Physical], shape: Sequence[Extent], extents: tuple[Extent, ...]) -> ir.Value | None:
+    """One of these values of the same memory that has this shape, all of whose extents must be known: there is only one
+    such tensor, whatever its dimensions go by."""
+    if None in shape:
+        return None
+    wanted = tuple(shape)
+    for physical in known:
+        own = physical.shape if physical.shape is not None else tuple(dims_shape(physical.dims, extents))
+        if own == wanted:
+            return physical.value
+    return None
