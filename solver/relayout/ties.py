@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relayout.backend import Backend
+import onnx_ir as ir
+
+from relayout.backend import Backend, rank_of
 from relayout.binding import bind
 from relayout.choices import NodeChoice
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.paths import one_each
 from relayout.requirements import Requirements
+from relayout.roles import has_letters, native_role, own_layout
 from relayout.views import Tensor
 
 __all__ = ["changes"]
@@ -39,10 +42,18 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
 
 
 def _named(choice: NodeChoice) -> frozenset[Layout]:
-    """The layouts that the backend states for the results, in any way to run the node."""
-    places = [place for place, port in enumerate(choice.ports) if port.is_result]
-    stated = {texts[place] for texts in choice.layouts for place in places}
+    """The layouts that the backend states for the results, in any way to run the node; where it leaves a node as it
+    is, those that the node itself says."""
+    results = [(place, port) for place, port in enumerate(choice.ports) if port.is_result]
+    stated = {texts[place] for texts in choice.layouts for place, _ in results}
+    if not any(stated) and choice.node is not None and has_letters(choice.node):
+        stated = {_own(choice.node, port.index) for _, port in results}
     return frozenset(filter(None, map(_plain, stated)))
+
+
+def _own(node: ir.Node, n: int) -> str:
+    layout = own_layout(node, native_role(node.op_type, 1, n), rank_of(node.outputs[n]), is_result=True)
+    return "" if layout.is_any else str(layout)
 
 
 def _plain(text: str) -> Layout | None:

@@ -237,3 +237,20 @@ def test_the_last_pass_leaves_what_it_has_nothing_to_do_with() -> None:
     net.output(net.transpose(net.node("Squeeze", wide, net.constant([1])), 1, 2, 0))
     net.output(net.node("Slice", net.node("Shape", wide), net.constant([0]), net.constant([2])), onnx.TensorProto.INT64)
     twice(net.model(), "x86-nchwc")
+
+
+def test_the_layout_that_flows_down_is_that_of_the_last_convolution_also_where_it_is_packed_already() -> None:
+    """Else it would be that of the normalization above, in which the concatenation costs no more."""
+    desired = {"BatchNormalization": ["NHWC"], "Conv": ["NCHW2c", "OIHW2i2o"]}
+    net = Net(opset=9)
+    moments = [net.weight(4), net.weight(4), net.weight(4), net.constant(np.ones(4, np.float32))]
+    value = net.node("BatchNormalization", net.conv(net.input("x", (1, 8, 6, 5)), 8, 4, 1), *moments)
+    value = net.node("Concat", net.input("beside", (1, 8, 6, 5)), net.conv(net.node("Relu", value), 4, 4), axis=1)
+    net.output(value)
+    moments = [net.weight(12), net.weight(12), net.weight(12), net.constant(np.ones(12, np.float32))]
+    net.output(net.node("BatchNormalization", value, *moments))
+    backend = load_backend("convert-layout", options={"desired_layouts": desired})
+    legal, report = legalize(net.model(), backend, output_layouts={value: "NHCW"})
+    again, second = legalize(legal, backend)
+    assert second.cost == report.cost
+    assert list(again.graph.node) == list(legal.graph.node)
