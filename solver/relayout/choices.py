@@ -14,7 +14,7 @@ import onnx_ir as ir
 from relayout.memory_format import Extent, Order, boxes_of, normal_form, order_of, source_order
 from relayout.noted_boxes import noted_boxes
 from relayout.paths import Dims, one_each
-from relayout.rules import Axes, Passage, Rule, Spot, given_at, graphs_of, read_at
+from relayout.rules import Axes, Passage, Rule, Spot, Written, given_at, graphs_of, read_at
 from relayout.views import Operand, Tensors
 from relayout.writing import Rewrite
 
@@ -36,11 +36,11 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class FreeForm:
     """The dimensions of a Free rule's space: groups of atoms of its axes, outermost first. `asked`: the backend named
-    the layout. `rewritten`: it is written by the rule's own `write`."""
+    the layout. `rewritten`: how the rule writes it in other operators."""
 
     dims: Dims
     asked: bool = False
-    rewritten: bool = False
+    rewritten: Written | None = None
 
     @property
     def axes(self) -> Axes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 
@@ -28,12 +29,13 @@ __all__ = ["Contract", "Wish", "says_something"]
 class Wish:
     """One implementation as the backend states it, with the ports that it says something of."""
 
-    __slots__ = ("boxes", "implementation", "is_empty", "layouts", "shown", "way")
+    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "layouts", "shown", "way")
 
     def __init__(self, implementation: Implementation, ports: tuple[Port, ...], way: int = 0) -> None:
         """Of what goes into and comes out of the graphs inside a node nobody says anything. `way`: see Alternative."""
         self.implementation = implementation
         self.way = way
+        self._ports = ports
         layouts: list[Layout | None] = []
         for port in ports:
             stated = implementation.results if port.is_result else implementation.inputs
@@ -44,6 +46,14 @@ class Wish:
         self.is_empty = not asks and all(layout is None for layout in layouts)
         self.boxes = tuple([_boxes(layout) if layout is not None else () for layout in layouts])
         self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
+
+    def lifted(self) -> Wish:
+        """The same way to run the node, with nothing asked of it."""
+        if self.is_empty:
+            return self
+        own = self.implementation
+        anything = [tuple([Layout.any(each.rank) for each in side]) for side in (own.inputs, own.results)]
+        return Wish(replace(own, inputs=anything[0], results=anything[1]), self._ports, self.way)
 
 
 @lru_cache(maxsize=1024)

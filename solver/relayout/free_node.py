@@ -32,7 +32,7 @@ _NOTHING: Traffic = ()
 class FreeNode:
     """One node whose rule gives it a space of axes, with what the backend asks of it, the cheapest wish first."""
 
-    __slots__ = ("_axes", "_choice", "_contract", "_elements", "_geometry", "_letters", "_places", "_rule")
+    __slots__ = ("_axes", "_choice", "_contract", "_elements", "_geometry", "_letters", "_places", "_reach", "_rule")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class FreeNode:
         self._elements = elements
         self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
         self._letters = port_letters(rule, choice.ports)
+        self._reach: dict[Wish, bool] = {}
         # Of what is asked of one order the cheapest counts, at each place and with each set of black boxes.
         self._places: dict[tuple[str, Hashable], list[Wish]] = {}
         for wish in wishes:
@@ -118,8 +119,8 @@ class FreeNode:
             way = self._unasked(wish, dims) if wish.is_empty else self._asked(wish, dims)
             if way is not None:
                 return way
-            if wish.is_empty and written is None:
-                written = self._written(wish, dims)
+            if written is None and (wish.is_empty or self._is_out_of_reach(wish)):
+                written = self._written(wish.lifted(), dims)
         return written
 
     def _is_scrambled(self, dims: Dims) -> bool:
@@ -150,32 +151,45 @@ class FreeNode:
         laid = [operand_dims(axes, form.dims) for axes in self._axes]
         return self._contract.asks_nothing(self._choice, laid, wish.implementation.place)
 
+    def _is_out_of_reach(self, wish: Wish) -> bool:
+        """Whether the operator takes none of the orders that the wish names, so that it has to be written in others:
+        then what they are asked counts, and not what it would have been."""
+        if wish not in self._reach:
+            dims = [d for order in self.witnesses(wish) if (d := self._geometry.grouped(order)) is not None]
+            is_written = bool(dims) and bool(self._rule.written) and not self._rule.letters
+            self._reach[wish] = is_written and not any(self._taken(each) for each in dims)
+        return self._reach[wish]
+
+    def _taken(self, dims: Dims) -> bool:
+        """Whether ONNX's operator takes an order, wherever its unit axes stand."""
+        return any(self._rule.allows(FreeForm(place).axes) for place in placements(dims, len(self._rule.extents)))
+
     def _written(self, wish: Wish, dims: Dims) -> Way | None:
         """The node as the operators that its rule writes, for a wish that asks for no layout."""
-        rule = self._rule
-        if rule.write is None:
-            return None
-        forms = (FreeForm(place, rewritten=True) for place in placements(dims, len(rule.extents)))
-        form = next((form for form in forms if rule.writes(form.axes)), None)
-        if form is None or not self._suits(wish, form):
-            return None
-        cost = self._cost(wish, form, rule.extra(form.axes))
-        return (wish, form, cost) if cost is not None else None
+        for written in self._rule.written:
+            forms = (FreeForm(place, rewritten=written) for place in placements(dims, len(self._rule.extents)))
+            form = next((form for form in forms if written.takes(form.axes)), None)
+            if form is None or not self._suits(wish, form):
+                continue
+            cost = self._cost(wish, form, written.extra(form.axes))
+            if cost is not None:
+                return wish, form, cost
+        return None
 
     def _asked(self, wish: Wish, dims: Dims) -> Way | None:
         """The node with its unit axes where they meet what the wish asks for."""
         rule, scrambled = self._rule, self._is_scrambled(dims)
         for place in placements(dims, len(rule.extents)):
-            form, extra = FreeForm(place, asked=True, rewritten=scrambled), _NOTHING
-            if not rule.allows(form.axes) and not rule.letters:
-                form = FreeForm(place, asked=True, rewritten=True)
-                if rule.write is None or not rule.writes(form.axes):
+            form = FreeForm(place, asked=True)
+            is_itself = not scrambled and (rule.allows(form.axes) or bool(rule.letters))
+            for written in (None,) if is_itself else rule.written:
+                if written is not None and not written.takes(form.axes):
                     continue
-                extra = rule.extra(form.axes)
-            cost = self._cost(wish, form, extra)
-            suits = cost is not None and (not form.rewritten or self._suits(wish, form))
-            if cost is not None and suits and self._meets(wish, place):
-                return wish, form, cost
+                form = FreeForm(place, asked=True, rewritten=written)
+                cost = self._cost(wish, form, written.extra(form.axes) if written is not None else _NOTHING)
+                suits = cost is not None and (written is None or self._suits(wish, form))
+                if cost is not None and suits and self._meets(wish, place):
+                    return wish, form, cost
         return None
 
     def _meets(self, wish: Wish, dims: Dims) -> bool:
@@ -187,8 +201,6 @@ class FreeNode:
 
     def _suits(self, wish: Wish, form: FreeForm) -> bool:
         """Whether the operators that the rule writes for this form are in layouts that the backend asks for."""
-        if self._rule.write is None:
-            return True
         return self._contract.rehearse(self._choice, self._rule, self._axes, form, wish.implementation.place)
 
     def _cost(self, wish: Wish, form: FreeForm, extra: Traffic = _NOTHING) -> int | None:
@@ -198,8 +210,8 @@ class FreeNode:
             return traffic
         assert self._choice.node is not None
         axes = tuple([own.index(axis) for axis in form.axes if axis in own])
-        place = wish.implementation.place
-        return self._contract.order_cost(self._choice.node, axes, traffic, place, is_rewritten=form.rewritten)
+        place, is_rewritten = wish.implementation.place, form.rewritten is not None
+        return self._contract.order_cost(self._choice.node, axes, traffic, place, is_rewritten=is_rewritten)
 
     def _traffic(self, form: FreeForm, traffic: Traffic) -> int:
         """Bytes that are read and written."""

@@ -39,8 +39,8 @@ class Rehearsal:
         self._source, self._rule, self._form, self._letters = node, rule, form, letters
         self._nodes: list[ir.Node] = []
         self._layouts: dict[ir.Value, Layout] = {}
-        assert rule.write is not None
-        rule.write(self)
+        assert form.rewritten is not None
+        form.rewritten.write(self)
         ir.Graph([], [], nodes=self._nodes, opset_imports={"": opset})
 
     @property

@@ -75,9 +75,9 @@ def _write_by(shop: Workshop, choice: NodeChoice, node: ir.Node, form: LaidForm)
 
 def _write_by_rule(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
     """In other operators of ONNX's."""
-    assert rule.write is not None
+    assert form.rewritten is not None
     way = SpaceWay(shop, choice, node, rule, form)
-    rule.write(way)
+    form.rewritten.write(way)
     _replace_node(shop, choice, node, way.given)
 
 

@@ -27,6 +27,7 @@ from relayout.rules.rule import (
     Shared,
     SpaceWriting,
     Traffic,
+    Written,
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "SpaceWriting",
     "Spot",
     "Traffic",
+    "Written",
     "axes",
     "constant_array",
     "contractions",

@@ -11,7 +11,7 @@ from relayout.memory_format import Extent
 from relayout.rules.decompositions import exponentiate
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, position
+from relayout.rules.rule import Axes, Edit, Free, Written, position
 
 __all__ = ["along", "common_steps", "without"]
 
@@ -83,9 +83,9 @@ def flattening_softmax(node: Reading) -> Free:
         (axes,),
         allows=allows,
         edit=edit,
-        writes=lambda _order: writes_out,
-        write=(lambda writing: exponentiate(writing, inner)) if writes_out else None,
-        extra=lambda _order: ((axes, 6),),
+        written=(Written(lambda writing: exponentiate(writing, inner), extra=lambda _order: ((axes, 6),)),)
+        if writes_out
+        else (),
     )
 
 

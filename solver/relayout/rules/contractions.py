@@ -10,7 +10,7 @@ from string import ascii_letters
 from relayout.memory_format import Extent
 from relayout.rules.reading import NoRuleError, Reading
 from relayout.rules.registry import row
-from relayout.rules.rule import NO_EDIT, Axes, Edit, Free, Listed, Shared, SpaceWriting, Traffic
+from relayout.rules.rule import NO_EDIT, Axes, Edit, Free, Listed, Shared, SpaceWriting, Traffic, Written
 
 
 @row("contract", "MatMul")
@@ -59,9 +59,7 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
         mixes=(contracted, column),
         insert=_Turning(contracted, column),
         proposed=product.proposed if turns else (lambda _order: ()),
-        writes=product.is_turned if turns else (lambda _order: False),
-        write=product.write_turned if turns else None,
-        extra=product.extra,
+        written=(Written(product.write_turned, product.is_turned, product.extra),) if turns else (),
     )
 
 

@@ -20,11 +20,14 @@ __all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise"
 Places = Sequence[tuple[int, ...]]
 
 
-def normalise(writing: SpaceWriting, working: Collection[int]) -> None:
-    """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias."""
+def normalise(writing: SpaceWriting, working: Collection[int], *, plainly: bool = False) -> None:
+    """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias.
+
+    `plainly`: without a sum of squares, of which a backend may have wishes that it has not of a mean.
+    """
     whole = _whole(writing)
     data = writing.read(0, whole)
-    centred, deviation = _centred(writing, data, working, whole)
+    centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
     made = writing.emit_dims("Div", [centred, deviation], {}, whole)
     made = writing.emit_dims("Mul", [made, writing.read(1, whole)], {}, whole)
     if len(writing.node.inputs) > 2 and writing.node.inputs[2] is not None:
@@ -32,11 +35,13 @@ def normalise(writing: SpaceWriting, working: Collection[int]) -> None:
     writing.give(0, made, whole)
 
 
-def instance_normalise(writing: SpaceWriting, channel: int, working: Collection[int]) -> None:
+def instance_normalise(
+    writing: SpaceWriting, channel: int, working: Collection[int], *, plainly: bool = False
+) -> None:
     """InstanceNormalization: the same over the spatial axes, with a scale and a bias for each channel."""
     whole = _whole(writing)
     data = writing.read(0, whole)
-    centred, deviation = _centred(writing, data, working, whole)
+    centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
     made = writing.emit_dims("Div", [centred, deviation], {}, whole)
     for operator, index in (("Mul", 1), ("Add", 2)):
         made = writing.emit_dims(operator, [made, _of_channels(writing, index, channel)], {}, whole)
@@ -112,16 +117,20 @@ def _reduced(writing: SpaceWriting, working: Collection[int]) -> Places:
 
 
 def _centred(
-    writing: SpaceWriting, data: ir.Value, working: Collection[int], whole: Places
+    writing: SpaceWriting, data: ir.Value, working: Collection[int], whole: Places, *, plainly: bool
 ) -> tuple[ir.Value, ir.Value]:
     """The data less its mean, and its standard deviation."""
     left = _reduced(writing, working)
     mean = _reduce(writing, "ReduceMean", data, working, left)
     centred = writing.emit_dims("Sub", [data, mean], {}, whole)
-    squares = _reduce(writing, "ReduceSumSquare", centred, working, left)
-    count = writing.constant("count", np.array(writing.count(working), np.float32))
+    if plainly:
+        squares = writing.emit_dims("Mul", [centred, centred], {}, whole)
+        variance = _reduce(writing, "ReduceMean", squares, working, left)
+    else:
+        summed = _reduce(writing, "ReduceSumSquare", centred, working, left)
+        count = writing.constant("count", np.array(writing.count(working), np.float32))
+        variance = writing.emit_dims("Div", [summed, count], {}, left)
     epsilon = writing.node.attributes.get_float("epsilon", 1e-5)
-    variance = writing.emit_dims("Div", [squares, count], {}, left)
     shifted = writing.emit_dims("Add", [variance, writing.constant("epsilon", np.array(epsilon, np.float32))], {}, left)
     return centred, writing.emit_dims("Sqrt", [shifted], {}, left)
 

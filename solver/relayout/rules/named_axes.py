@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from relayout.rules.reading import NoRuleError, Reading
-from relayout.rules.rule import Axes, Fixed, Free, SpaceWriting
+from relayout.rules.rule import Axes, Fixed, Free, SpaceWriting, Written
 
 __all__ = ["SPATIAL", "letters_of", "named", "native_letters", "operand_by_operand"]
 
@@ -53,14 +53,13 @@ def named(
     allows_native: str,
     *,
     results: int = 1,
-    write: Callable[[SpaceWriting, int, Axes], None] | None = None,
-    passes: int = 0,
+    written: Sequence[tuple[Callable[[SpaceWriting, int, Axes], None], int]] = (),
 ) -> Free:
     """Data operands that lie alike; `allows_native` says which orders ONNX's own operator takes.
 
     "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
-    spatial axes in any order. `write` writes the operator in any order, given the channel axis and the spatial ones,
-    and reads and writes the data `passes` times more than the operator does.
+    spatial axes in any order. `written`: what writes the operator in any order, given the channel axis and the spatial
+    ones, and how many times more than the operator it reads and writes the data.
     """
     extents = node.extents(0)
     rank = len(extents)
@@ -86,7 +85,17 @@ def named(
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
         letters=letters,
-        writes=(lambda order: len(order) == rank) if write is not None else (lambda _order: False),
-        write=(lambda writing: write(writing, channel, spatial)) if write is not None else None,
-        extra=lambda order: ((tuple(range(len(order))), passes),) if passes else (),
+        written=tuple(_written(write, channel, spatial, passes) for write, passes in written),
+    )
+
+
+def _written(
+    write: Callable[[SpaceWriting, int, Axes], None], channel: int, spatial: Axes, passes: int
+) -> Written:
+    """The operator in others that take any order of the axes, each of them in one piece."""
+    places = tuple(range(2 + len(spatial)))
+    return Written(
+        lambda writing: write(writing, channel, spatial),
+        lambda order: len(order) == len(places),
+        lambda _order: ((places, passes),) if passes else (),
     )

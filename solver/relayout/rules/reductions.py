@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
 import numpy as np
 
 from relayout.rules.axes import along, without
 from relayout.rules.decompositions import normalise
 from relayout.rules.reading import NoRuleError, Reading, normal_axis
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free
+from relayout.rules.rule import Axes, Edit, Free, Written
 
 REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
@@ -67,7 +70,7 @@ def layer_normalization(node: Reading) -> Free:
     """The normalised axes are the innermost ones; scale and bias have just these, in the same order.
 
     In another order the mean, the variance and what follows are computed one by one: reads and writes of the whole
-    tensor are 1 + 2 + 1 + 2 + 2 (+ 2 with a bias) in place of 2.
+    tensor are 1 + 2 + 1 + 2 + 2 (+ 2 with a bias, + 2 without a sum of squares) in place of 2.
     """
     extents = node.extents(0)
     rank = len(extents)
@@ -91,6 +94,7 @@ def layer_normalization(node: Reading) -> Free:
 
     inputs = (axes, *(parameter(i) for i in range(1, len(node.node.inputs))))
     known = all(isinstance(extents[a], int) for a in inner)
+    passes = 8 if node.has(2) else 6
     decomposes = node.node.op_type == "LayerNormalization" and node.is_float() and results == [0] and known
     return Free(
         extents,
@@ -100,9 +104,13 @@ def layer_normalization(node: Reading) -> Free:
         edit=lambda order: Edit({"axis": innermost(order)}),
         splits=axes,
         broadcasts=axes,
-        writes=(lambda _order: True) if decomposes else (lambda _order: False),
-        write=(lambda writing: normalise(writing, inner)) if decomposes else None,
-        extra=lambda order: ((tuple(range(len(order))), 8 if node.has(2) else 6),),
+        written=(_written(inner, passes), _written(inner, passes + 2, plainly=True)) if decomposes else (),
+    )
+
+
+def _written(inner: Collection[int], passes: int, *, plainly: bool = False) -> Written:
+    return Written(
+        partial(normalise, working=inner, plainly=plainly), extra=lambda order: ((tuple(range(len(order))), passes),)
     )
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Shared",
     "SpaceWriting",
     "Traffic",
+    "Written",
     "outer_position",
     "position",
 ]
@@ -63,10 +64,6 @@ NO_EDIT = Edit()
 
 def _always(order: Axes) -> bool:
     return True
-
-
-def _never(order: Axes) -> bool:
-    return False
 
 
 def _unchanged(order: Axes) -> Edit:
@@ -118,6 +115,16 @@ class SpaceWriting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """A node written in other operators by `write`, in the orders of the space that `takes` says; `extra` tells what
+    that moves beyond the operator itself: (places in the order that a tensor has, how often it is read or written)."""
+
+    write: Callable[[SpaceWriting], None]
+    takes: Callable[[Axes], bool] = _always
+    extra: Callable[[Axes], Traffic] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
 class Free:
     """Operands that share a space of axes 0..len(extents)-1.
 
@@ -143,8 +150,8 @@ class Free:
     `proposed`: orders that are worth a thought though nobody asks for them, each as the places of an order that the
     node runs in, arranged anew.
 
-    `write` writes the node where `allows` refuses an order, if `writes` takes it; `extra` tells what that moves beyond
-    the operator itself: (places in the order that a tensor has, how often it is read or written).
+    `written`: how the node may be written where `allows` refuses an order, cheapest first. Backends have wishes of the
+    operators that they are asked for then, so the first that is as they wish counts.
     """
 
     extents: tuple[Extent, ...]
@@ -164,9 +171,7 @@ class Free:
     insert: Callable[[Axes, int], int | None] | None = None
     left_out: Relabel | None = None
     proposed: Callable[[Axes], Iterable[Axes]] = _nothing
-    writes: Callable[[Axes], bool] = _never
-    write: Callable[[SpaceWriting], None] | None = None
-    extra: Callable[[Axes], Traffic] = _nothing
+    written: tuple[Written, ...] = ()
 
 
 Shared = tuple[tuple[bool, int, int], ...]

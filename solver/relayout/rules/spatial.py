@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from relayout.rules.decompositions import channelwise, instance_normalise, is_channelwise, reduce_spatial
 from relayout.rules.named_axes import letters_of, named
@@ -21,8 +22,8 @@ def batch_normalization(node: Reading) -> Free:
         return named(node, (0,), "exact")  # before opset 9 there may be parameters for each place
     known = is_channelwise(node.node) and node.is_float() and not any(node.used(i) for i in range(1, 5))
     known = known and isinstance(node.extents(0)[letters_of(node, node.rank()).index("C")], int)
-    write = (lambda writing, channel, _spatial: channelwise(writing, channel)) if known else None
-    return named(node, (0,), "channel", write=write, passes=2)
+    ways = [(lambda writing, channel, _spatial: channelwise(writing, channel), 2)] if known else []
+    return named(node, (0,), "channel", written=ways)
 
 
 @row("fixed", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -32,18 +33,19 @@ def global_pool(node: Reading) -> Free:
     if operator is None or not node.is_float():
         return named(node, (0,), "leading")
     return named(
-        node, (0,), "leading", write=lambda writing, _channel, spatial: reduce_spatial(writing, operator, spatial)
+        node, (0,), "leading", written=[(lambda writing, _, spatial: reduce_spatial(writing, operator, spatial), 0)]
     )
 
 
 @row("fixed", "InstanceNormalization", "GroupNormalization")
 def instance_normalization(node: Reading) -> Free:
-    """Written out, it reads and writes the data 10 times in place of 2."""
+    """Written out, it reads and writes the data 10 times in place of 2, or 12 times without a sum of squares."""
     known = all(isinstance(extent, int) for extent in node.extents(0)[2:])
     plain = node.node.op_type == "InstanceNormalization" and node.node.domain == "" and known and node.is_float()
     if not plain or not all(_is_vector(node, index) for index in (1, 2)):
         return named(node, (0,), "exact")
-    rule = named(node, (0,), "exact", write=instance_normalise, passes=8)
+    plainly = partial(instance_normalise, plainly=True)
+    rule = named(node, (0,), "exact", written=[(instance_normalise, 8), (plainly, 10)])
     channel = rule.letters.index("C")
     return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
 

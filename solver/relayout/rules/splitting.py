@@ -10,7 +10,7 @@ from relayout.memory_format import Extent
 from relayout.rules.axes import common_steps, without
 from relayout.rules.reading import Reading
 from relayout.rules.registry import row
-from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, outer_position, position
+from relayout.rules.rule import Axes, Edit, Free, SpaceWriting, Written, outer_position, position
 
 
 @row("free", "Split")
@@ -39,8 +39,7 @@ def split(node: Reading) -> Free:
         steps=common_steps({axis: sizes, part: sizes}) if is_editable else {},
         edit_steps=parts.edit_steps,
         beside={part: axis, axis: part},
-        writes=parts.are_adjacent,
-        write=parts.gather,
+        written=(Written(parts.gather, parts.are_adjacent),),
     )
 
 
