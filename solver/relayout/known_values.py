@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from relayout.stand_ins import carry_over, graphs_in
 from relayout.tensor_types import is_absent
 
 __all__ = ["infer_with_values"]
@@ -221,7 +222,9 @@ def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
-    """Put what the better-informed inference knows of the main graph's values into `graph`."""
+    """Put what the better-informed inference knows into `graph`, and into the graphs inside its nodes."""
+    for inner, informed in zip(_inner_graphs(graph), _inner_graphs(better), strict=True):
+        carry_over(informed, inner)
     known = {value.name: value for value in (*better.value_info, *better.output)}
     stored = {tensor.name for tensor in graph.initializer}
     computed = [tensor for tensor in better.initializer if tensor.name not in stored | known.keys()]
@@ -232,3 +235,8 @@ def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
             value.type.CopyFrom(known[value.name].type)
     outputs = {value.name for value in graph.output}
     graph.value_info.extend(v for name, v in known.items() if name not in listed and name not in outputs)
+
+
+def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """Those inside the graph's own nodes. None of these nodes is arithmetic, which the other inference may be told."""
+    return [inner for node in graph.node for attribute in node.attribute for inner in graphs_in(attribute)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from graphs import Net, assert_same_numbers
 from onnx import TensorProto, helper
@@ -44,6 +45,24 @@ def test_what_a_constant_is_reshaped_to_tells_the_shape_of_what_reads_it() -> No
     shapes = {v.name: v.shape for node in read_model(model).graph for v in node.outputs}
     assert shapes[reshaped] == [1, 3, 2]
     assert [shapes[added][axis] for axis in (1, 2)] == [3, 2]  # type: ignore[index]
+
+
+def test_what_a_constant_is_reshaped_to_tells_the_shapes_inside_of_a_branch() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 12]>
+        net (float[n,1,1,4] x, bool b) => (y)
+            <float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2,1,1,4] like = {1, 2, 3, 4, 5, 6, 7, 8},
+             float[1,1,1,3] k = {1, 2, 3}> {
+            shape = Shape (like)
+            r = Reshape (w, shape)
+            s = Sub (x, r)
+            y = If (b) <then_branch = one () => (float[2,1,1,4] p) {
+                            c = Conv <pads = [0,1,0,1]> (s, k)
+                            p = Relu (c) },
+                        else_branch = two () => (float[2,1,1,4] q) { q = Relu (s) }> }"""
+    )
+    shapes = {v.name: v.shape for node in read_model(model).graph.all_nodes() for v in node.outputs}
+    assert shapes["s"] == shapes["c"] == [2, 1, 1, 4]
 
 
 @pytest.mark.parametrize("axes", [[-2, -1], [3, 2], [2, 3]])

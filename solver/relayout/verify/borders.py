@@ -9,10 +9,21 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["Crossing", "crossings"]
+__all__ = ["Crossing", "crossings", "graphs_of"]
 
 Crossing = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
 """From which value, to which, and for each axis of the second which of the first it is."""
+
+
+def graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs inside a node."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def crossings(node: ir.Node) -> Iterator[Crossing]:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from relayout.layout import Layout
 from relayout.verify.borders import crossings
+from relayout.verify.constants import computed_ahead
 from relayout.verify.derivation import passes, walk
 from relayout.verify.operators import OURS, AxisNames, axis_names, beside_reshaped, is_pooled
 
@@ -30,9 +31,11 @@ class CommonNames:
         self, model: ir.Model, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
     ) -> None:
         """`beside_pieces`: names go through a Reshape along the axes that it does not split or merge. `given`: names
-        that values have whatever operators call their axes."""
+        that values have whatever operators call their axes; without them, what computes from constants alone gives
+        none, for a constant follows the data that it meets."""
         self._model = model
         self._given = given or {}
+        self._silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
         self._beside_pieces = beside_pieces
         self._same: dict[_Place, _Place] = {}
 
@@ -79,7 +82,7 @@ class CommonNames:
         for node in nodes:
             self._join_node(node)
         found: dict[_Place, set[str]] = {}
-        for value, names in chain(self._given.items(), *map(_named, nodes)):
+        for value, names in chain(self._given.items(), *(_named(node) for node in nodes if node not in self._silent)):
             for axis, name in enumerate(names):
                 if name is not None:
                     found.setdefault(self._first((value, axis)), set()).add(name)

@@ -12,9 +12,9 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
 from relayout.report import Finding
 from relayout.strangers import is_met_by
-from relayout.totals import constant_values
 from relayout.verify.arrangement import arrangement_of
 from relayout.verify.common_names import CommonNames
+from relayout.verify.constants import computed_ahead
 from relayout.verify.derivation import LAYOUT, PLACE, Derivation, declared_layout, walk
 from relayout.verify.operators import AxisNames, named, own_names
 from relayout.verify.placement import ways_of
@@ -43,9 +43,9 @@ def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation
     """
     boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
     known = _Known(derivation, CommonNames(model), boxes)
-    constants = constant_values(model.graph)
+    ahead = computed_ahead(model.graph)
     for node in walk(model.graph):
-        if node.domain in ("", "ai.onnx") and all(value in constants for value in node.outputs):
+        if node in ahead:
             continue
         ways = ways_of(node, backend)
         told = node.metadata_props.get(PLACE, "")

@@ -6,13 +6,14 @@ two may disagree in a sound model: a network may turn its picture, or feed its t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
-from relayout.verify.borders import Crossing, crossings
+from relayout.verify.borders import Crossing, crossings, graphs_of
+from relayout.verify.constants import computed_ahead
 from relayout.verify.operators import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
 
 __all__ = ["BOUNDARY", "LAYOUT", "PLACE", "SOURCE", "Derivation", "derive", "fed", "passes", "walk"]
@@ -51,19 +52,9 @@ class Derivation:
 def walk(graph: ir.Graph) -> Iterator[ir.Node]:
     """Nodes in order, a node's subgraphs before the node itself."""
     for node in graph:
-        for inner in _graphs_of(node):
+        for inner in graphs_of(node):
             yield from walk(inner)
         yield node
-
-
-def _graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def fed(model: ir.Model) -> list[ir.Value]:
@@ -75,31 +66,38 @@ def derive(model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None) -
     """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
 
     From given names no more follows than the graph says: only without them is the layout that a node of ours is written
-    in what its result's axes are where nothing else is known, for its twin in another model has no such layout.
+    in what its result's axes are where nothing else is known, for its twin in another model has no such layout; and
+    what computes from constants alone names nothing, for a constant follows the data that it meets.
     """
-    takes_written = given is None
+    takes_written, silent = given is None, computed_ahead(model.graph) if given is None else frozenset()
     if given is None:
         given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
     made: dict[ir.Value, AxisNames] = dict(given)
-    _carry_forward(model.graph, (), made, takes_written=takes_written)
+    _carry_forward(model.graph, (), made, silent, takes_written=takes_written)
     read: dict[ir.Value, frozenset[AxisNames]] = {}
-    _carry_back(model.graph, read)
+    _carry_back(model.graph, read, silent)
     return Derivation(made, read)
 
 
 def _carry_forward(
-    graph: ir.Graph, inward: Sequence[Crossing], made: dict[ir.Value, AxisNames], *, takes_written: bool
+    graph: ir.Graph,
+    inward: Sequence[Crossing],
+    made: dict[ir.Value, AxisNames],
+    silent: Set[ir.Node],
+    *,
+    takes_written: bool,
 ) -> None:
-    """Enter what is known of all that the graph gives; `inward` is what crosses its border on the way in."""
+    """Enter what is known of all that the graph gives; `inward` is what crosses its border on the way in, and `silent`
+    are the nodes that name nothing."""
     for value in graph.inputs:
         if value not in made:
             _enter_crossed(value, inward, made)
     for node in graph:
         across = list(crossings(node))
-        for inner in _graphs_of(node):
-            _carry_forward(inner, across, made, takes_written=takes_written)
+        for inner in graphs_of(node):
+            _carry_forward(inner, across, made, silent, takes_written=takes_written)
         for m, result in enumerate(node.outputs):
-            if result.shape is not None:
+            if result.shape is not None and node not in silent:
                 made[result] = with_whole_parts(_forward(node, m, made, takes_written), result.shape)
                 if not any(made[result]):
                     _enter_crossed(result, across, made)
@@ -124,8 +122,8 @@ def _has_place(value: ir.Value, axis: int, other: ir.Value, its_axis: int) -> bo
     return own != 1 or its == 1
 
 
-def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]]) -> None:
-    """Enter what readers take everything for that the graph, and those inside it, read."""
+def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], silent: Set[ir.Node]) -> None:
+    """Enter what readers take everything for that the graph, and those inside it, read; but for the `silent` ones."""
 
     def enter(value: ir.Value, readings: frozenset[AxisNames]) -> None:
         both = read.get(value, frozenset()) | readings
@@ -142,12 +140,13 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]]) -> 
     for node in reversed(graph):
         across, results = list(crossings(node)), set(node.outputs)
         cross([each for each in across if each[1] in results])
-        for inner in _graphs_of(node):
-            _carry_back(inner, read)
+        for inner in graphs_of(node):
+            _carry_back(inner, read, silent)
         cross([each for each in across if each[1] not in results])
         for n, operand in enumerate(node.inputs):
             if operand is not None and operand.shape is not None:
-                enter(operand, _backward(node, n, len(operand.shape), read))
+                own = axis_names(node, "input", n) if _names_axes(node) and node not in silent else None
+                enter(operand, _backward(node, n, own, read))
 
 
 def declared_names(value: ir.Value) -> AxisNames | None:
@@ -204,8 +203,12 @@ def _agreed(names: set[str]) -> str | None:
     return next(iter(letters)) if len(letters) == 1 else None
 
 
-def _backward(node: ir.Node, n: int, rank: int, read: Mapping[ir.Value, frozenset[AxisNames]]) -> frozenset[AxisNames]:
-    own = axis_names(node, "input", n) if _names_axes(node) else None
+def _backward(
+    node: ir.Node, n: int, own: AxisNames | None, read: Mapping[ir.Value, frozenset[AxisNames]]
+) -> frozenset[AxisNames]:
+    """What the n-th operand is taken for by a node that calls its axes so itself, if it does, and by who reads on."""
+    operand = node.inputs[n]
+    rank = len(operand.shape or ()) if operand is not None else 0
     readings = {own} if own is not None else set()
     if own is not None and all(own):
         return frozenset(readings)
