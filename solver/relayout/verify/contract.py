@@ -10,6 +10,7 @@ import onnx_ir as ir
 from relayout.backend import Backend, Implementation, TensorType, element_size
 from relayout.errors import LayoutSyntaxError
 from relayout.layout import Layout
+from relayout.layout_faults import MAX_RANK
 from relayout.report import Finding
 from relayout.strangers import is_met_by
 from relayout.verify.arrangement import arrangement_of
@@ -21,8 +22,6 @@ from relayout.verify.placement import ways_of
 from relayout.verify.resizing import may_be_cut
 
 __all__ = ["check_requirements", "known_extents", "node_label"]
-
-MAX_RANK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +109,14 @@ def _unsatisfied(
     if side == "result":
         # What a backend says of its own results' extensions is what it provides; only the names can be off.
         required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
-    rank = required.rank if _is_tiled(required) else len(tensor.shape)
     if own is None and not required.is_numbered:
         # A name that the layout does not have says nothing of it: D of a picture whose channels are gone.
         namings = [naming and tuple(_among(name, required) for name in naming) for naming in namings]
-    layouts = [_current(naming, carried, rank) for naming in namings]
+    layouts = [_current(naming, carried) for naming in namings]
     if own is None and not required.is_numbered:
-        layouts += [_current(_movable(naming, tensor), carried, rank) for naming in namings if naming is not None]
+        layouts += [_current(_movable(naming, tensor), carried) for naming in namings if naming is not None]
         any_name = known.common.towards(value, required_here)
-        layouts += [_current(any_name, carried, rank)] if any_name is not None else []
+        layouts += [_current(any_name, carried)] if any_name is not None else []
     where = f"node {node.name or '(no name)'}"
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None
@@ -186,7 +184,7 @@ def _is_tiled(layout: Layout) -> bool:
     return any(layout.outer(i) is not None for i in range(layout.rank))
 
 
-def _current(naming: AxisNames | None, carried: Layout | None, rank: int) -> Layout | None:
+def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
     if naming is None:
         return carried
     names = [name or "*" for name in naming]
