@@ -6,6 +6,7 @@ onnx.checker stops at the first fault with a sentence meant for its authors, wan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
@@ -123,29 +124,34 @@ def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[Funct
 
 def _check_inlined_size(proto: onnx.ModelProto, functions: Mapping[FunctionId, onnx.FunctionProto]) -> None:
     """Functions that call functions can stand for any number of nodes; and they must not call themselves."""
+    main: FunctionId = ("", "", "")
     sizes: dict[FunctionId, int] = {}
-
-    def size(nodes: Iterable[onnx.NodeProto], callers: tuple[FunctionId, ...]) -> int:
-        total = 0
-        for node in _all_nodes(nodes):
-            callee = (_domain(node.domain), node.op_type, node.overload)
-            if callee in callers:
-                raise InputError(
-                    "a function calls itself",
-                    where=f"function '{'::'.join(filter(None, callee))}'",
-                    found=" -> ".join(name for _, name, _ in (*callers, callee)[-12:]),
-                )
-            if callee in functions and callee not in sizes:
-                sizes[callee] = size(functions[callee].node, (*callers, callee))
-            total += sizes.get(callee, 1)
-        return total
-
-    if functions and size(proto.graph.node, ()) > LARGEST_INLINED:
+    callers = {main: _calls(proto.graph.node)} if functions else {}
+    while callers:
+        caller, calls = next(reversed(callers.items()))
+        callee = next((called for called in calls if called in functions and called not in sizes), None)
+        if callee is None:
+            sizes[caller] = sum(count * sizes.get(called, 1) for called, count in calls.items())
+            del callers[caller]
+        elif callee in callers:
+            raise InputError(
+                "a function calls itself",
+                where=f"function '{'::'.join(filter(None, callee))}'",
+                found=" -> ".join(name for _, name, _ in (*callers, callee)[1:][-12:]),
+            )
+        else:
+            callers[callee] = _calls(functions[callee].node)
+    if sizes.get(main, 0) > LARGEST_INLINED:
         raise InputError(
             "the model's functions stand for too many nodes",
             where="model, functions",
             expected=f"at most {LARGEST_INLINED} nodes when inlined",
         )
+
+
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionId]:
+    """How often these nodes, and those in graphs inside them, name each operator or function."""
+    return Counter((_domain(node.domain), node.op_type, node.overload) for node in _all_nodes(nodes))
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -61,6 +61,7 @@ class AbsentTensor(TensorProtoTensor):
         transform: Sequence[Step] = (),
         *,
         doc_string: str = "",
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         proto = onnx.TensorProto(name=name or "", data_type=dtype.value, dims=[int(extent) for extent in shape])
         if doc_string:
@@ -68,18 +69,23 @@ class AbsentTensor(TensorProtoTensor):
         if transform:
             proto.metadata_props.add(key=TRANSFORM_KEY, value=json.dumps([dict(step) for step in transform]))
         super().__init__(proto)
+        # onnx_ir writes what the protobuf notes, and then what the tensor does.
+        self.metadata_props.clear()
+        self.metadata_props.update(metadata or {})
         self.transform: Steps = tuple(transform)
 
     @classmethod
     def from_proto(cls, proto: onnx.TensorProto) -> AbsentTensor:
         """The absent constant that a protobuf without data stands for, with the steps that were noted in it."""
-        noted = next((entry.value for entry in proto.metadata_props if entry.key == TRANSFORM_KEY), "[]")
-        return cls(ir.DataType(proto.data_type), proto.dims, proto.name, json.loads(noted), doc_string=proto.doc_string)
+        noted = {entry.key: entry.value for entry in reversed(proto.metadata_props)}
+        steps = json.loads(noted.pop(TRANSFORM_KEY, "[]"))
+        dtype, doc = ir.DataType(proto.data_type), proto.doc_string
+        return cls(dtype, proto.dims, proto.name, steps, doc_string=doc, metadata=noted)
 
     def relaid(self, steps: Sequence[Step]) -> AbsentTensor:
         """The same constant with `steps` added to what its owner must do. What was said of the data no longer holds."""
         noted, shape = _noted(tuple(self.shape.numpy()), steps)
-        return AbsentTensor(self.dtype, shape, self.name, (*self.transform, *noted))
+        return AbsentTensor(self.dtype, shape, self.name, (*self.transform, *noted), metadata=self.metadata_props)
 
     def numpy(self) -> NoReturn:
         """Raise InputError: there is no data."""
@@ -173,7 +179,12 @@ def share(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The same data under a name and metadata of its own, so that the caller's tensor is never renamed."""
     if isinstance(tensor, AbsentTensor):
         return AbsentTensor(
-            tensor.dtype, tensor.shape.numpy(), tensor.name, tensor.transform, doc_string=tensor.doc_string
+            tensor.dtype,
+            tensor.shape.numpy(),
+            tensor.name,
+            tensor.transform,
+            doc_string=tensor.doc_string or "",
+            metadata=tensor.metadata_props,
         )
     if isinstance(tensor, RelaidTensor):
         return RelaidTensor(tensor.source, tensor.transform)

@@ -105,8 +105,11 @@ def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: 
 
 
 def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:
-    if isinstance(tensor, serde.TensorProtoTensor) and is_absent(tensor.raw):
-        return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
+    if isinstance(tensor, serde.TensorProtoTensor):
+        if is_absent(tensor.raw):
+            return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
+        # The tensor has a copy of what the protobuf notes, and onnx_ir would write both.
+        tensor.raw.ClearField("metadata_props")
     return adopt_external(tensor, folder, where)
 
 

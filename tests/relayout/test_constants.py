@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from random_graphs import NEWEST_OPSET, Builder, Rejected
 from random_operators import PROPOSALS, propose
 
-from relayout import legalize
+from relayout import legalize, verify
 from relayout.model_io import read_model, to_json
 from relayout.rewrite.folding import FOLDABLE, folded_value
 
@@ -69,6 +69,33 @@ def test_a_constant_in_several_layouts_names_the_one_that_its_owner_has() -> Non
     assert {constant["source"] for constant in others} == {"w"}
     again = to_json(read_model(legal))
     assert again["constants"] == legal["constants"]
+
+
+def test_a_constant_that_stays_at_home_is_the_same_in_all_its_layouts_when_models_are_run() -> None:
+    source = in_two_layouts()
+    legal, _ = legalize(source, "nhwc")
+    assert sum("source" in constant for constant in legal["constants"]) > 0
+    verification = verify(legal, "nhwc", against=source)
+    assert verification.findings == ()
+    assert verification.numeric is not None
+    assert verification.numeric.status == "compared"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc"])
+def test_what_is_noted_of_a_constant_is_noted_once_however_often_it_is_written(backend: str) -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 4, 8, 8)), 4, 4, 1))
+    model = net.model()
+    for tensor in model.graph.initializer:
+        tensor.metadata_props.add(key="from", value="a file")
+    model.graph.initializer[0].ClearField("raw_data")  # absent
+    for _ in range(3):
+        model, _ = legalize(model, backend)
+        assert len(model.graph.initializer) == 2
+        for tensor in model.graph.initializer:
+            noted = [entry.key for entry in tensor.metadata_props if entry.key != "relayout.transform"]
+            assert noted == ["from"]
+            assert len(tensor.metadata_props) <= 2
 
 
 def test_a_constant_in_one_layout_keeps_its_name_and_needs_no_other() -> None:

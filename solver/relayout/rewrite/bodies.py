@@ -9,7 +9,7 @@ import onnx_ir as ir
 from relayout.choices import FreeForm, NodeChoice, Port
 from relayout.memory_format import Order
 from relayout.paths import Dims
-from relayout.rewrite.constants import input_dims
+from relayout.rewrite.constant_steps import input_dims
 from relayout.rewrite.conversions import copies_after, copies_inside, make_copies
 from relayout.rewrite.dims import own_dims, port_dims, present
 from relayout.rewrite.ends import give_output

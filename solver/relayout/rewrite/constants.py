@@ -14,19 +14,16 @@ import onnx_ir as ir
 
 from relayout.choices import in_source
 from relayout.graph_codec import SOURCE_KEY
-from relayout.memory_format import Atom, Extent, Order, normal_form, order_of
-from relayout.paths import Dims, one_each, steps_of
+from relayout.memory_format import order_of
+from relayout.paths import one_each
 from relayout.physical import Emitter, Physical
+from relayout.rewrite.constant_steps import Laid, input_dims, is_turned, space_order, steps_to, view_steps
 from relayout.rewrite.folding import folded_value
 from relayout.rules import Axes, Free, Relabel, extents_of
 from relayout.tensors import Step, relaid, transform_of
 from relayout.views import Tensors
 
-__all__ = ["Constants", "Laid", "input_dims"]
-
-Laid = tuple[Order | None, ...]
-"""Dimensions of a constant as groups of atoms of its own axes; None: a unit dimension that it lacks."""
-
+__all__ = ["Constants"]
 
 class Constants:
     """Every re-laid-out constant of one rewrite, each made once."""
@@ -35,6 +32,7 @@ class Constants:
         self._tensors = tensors
         self._emitter = emitter
         self._made: dict[tuple[ir.Value, object], ir.Value] = {}
+        self._numbers: dict[ir.Value, ir.TensorProtocol | None] = {}
         self.replaced: dict[ir.Value, list[ir.Value]] = {}
         # A constant of a graph inside another stays there: its name need not be free outside.
         self.home: dict[ir.Value, ir.Graph] = {}
@@ -48,38 +46,76 @@ class Constants:
 
     def laid(self, value: ir.Value, dims: Laid) -> ir.Value:
         """`value` with these dimensions, as a constant or a computation from constants."""
-        if dims == in_source(len(dims)):
-            return value
-        key = (value, dims)
-        if key not in self._made:
-            self._made[key] = self._lay(value, dims)
-        return self._made[key]
+        pending = [(value, dims)] if self._known(value, dims) is None else []
+        while pending:
+            # What a computation reads is made before it: chains of computed constants may be of any length.
+            wanted = pending[-1]
+            missing = [read for read in self._read_by(*wanted) if self._known(*read) is None]
+            pending += reversed(missing)
+            if not missing:
+                self._made[wanted] = self._lay(*wanted)
+            while pending and self._known(*pending[-1]) is not None:
+                pending.pop()
+        made = self._known(value, dims)
+        assert made is not None
+        return made
 
     def stepped(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         """`value` re-laid by `steps` (see `relayout.tensors`)."""
-        key = (value, repr(steps))
-        if steps and key not in self._made:
-            self._made[key] = self._make(value, list(steps), None)
-        return self._made[key] if steps else value
+        return self._make(value, list(steps)) if steps else value
+
+    def _known(self, value: ir.Value, dims: Laid) -> ir.Value | None:
+        return value if dims == in_source(len(dims)) else self._made.get((value, dims))
+
+    def _read_by(self, value: ir.Value, dims: Laid) -> Iterator[tuple[ir.Value, Laid]]:
+        """What `value` with these dimensions is computed from, where it is computed again."""
+        again = self._computation(value, dims)
+        if again is None:
+            return
+        producer, rule, order = again
+        for operand, axes in zip(producer.inputs, rule.inputs, strict=False):
+            if operand is not None and axes is not None:
+                yield operand, input_dims(rule, axes, one_each(order_of(order)))
+
+    def _computation(self, value: ir.Value, dims: Laid) -> tuple[ir.Node, Free, Axes] | None:
+        """The node, its rule and the order of its axes in which it gives `value` these dimensions, if it can."""
+        producer = value.producer()
+        if producer is None or len(producer.outputs) > 1 or ir.convenience.get_const_tensor(value) is not None:
+            return None
+        rule = self._tensors.rules.get(producer)
+        own = rule.outputs[0] if isinstance(rule, Free) else None
+        if own is None or None in dims or not is_turned(dims, len(own)):
+            return None
+        assert isinstance(rule, Free)
+        order = space_order(rule, own, tuple(group[0].axis for group in dims if group is not None))
+        return (producer, rule, order) if order is not None and rule.allows(order) else None
 
     def _lay(self, value: ir.Value, dims: Laid) -> ir.Value:
+        again = self._computation(value, dims)
+        if again is not None:
+            return self._recomputed(*again)
         extents = extents_of(value)
         assert extents is not None
-        perm = tuple(group[0].axis for group in dims if group is not None)
-        is_turned = _is_turned(dims, len(extents))
-        if is_turned and None not in dims:
-            return self._make(value, _steps(dims, extents), perm)
-        if all(isinstance(extent, int) for extent in extents):
-            return self._make(value, _steps(dims, extents), None)
-        folded = folded_value(value, self._tensors.shapes)
+        if (is_turned(dims, len(extents)) and None not in dims) or all(isinstance(extent, int) for extent in extents):
+            return self._make(value, steps_to(dims, extents))
+        folded = self._folded(value)
         if folded is not None:
-            return self._stored(value, relaid(folded, _steps(dims, tuple(folded.shape.numpy()))))
+            return self._stored(value, relaid(folded, steps_to(dims, tuple(folded.shape.numpy()))))
         target = tuple(group or () for group in dims)
         own = Physical(value, in_source(len(extents)))
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
 
-    def _make(self, value: ir.Value, steps: list[Step], perm: Axes | None) -> ir.Value:
-        """`perm`: the steps are this transpose and nothing else."""
+    def _make(self, value: ir.Value, steps: list[Step]) -> ir.Value:
+        while (seen := self._seen_of(value)) is not None:
+            # Whoever has the data does all the steps.
+            value, steps = seen[0], [*seen[1], *steps]
+        key = (value, repr(steps))
+        if key not in self._made:
+            self._made[key] = self._done(value, steps)
+        return self._made[key]
+
+    def _done(self, value: ir.Value, steps: list[Step]) -> ir.Value:
+        """The steps done to a constant, to what is known of one that is computed, or else as nodes."""
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
             made = self._stored(value, relaid(tensor, steps))
@@ -92,21 +128,26 @@ class Constants:
             uniform = self._uniform(producer, steps)
             if uniform is not None:
                 return uniform
-        rule = self._tensors.rules.get(producer)
-        if isinstance(rule, Free) and perm is not None and len(producer.outputs) == 1:
-            own = rule.outputs[0]
-            order = _space_order(rule, own, perm) if own is not None else None
-            if order is not None and rule.allows(order):
-                return self._recomputed(producer, rule, order)
-        folded = folded_value(value, self._tensors.shapes)
-        if folded is not None:
-            return self._stored(value, relaid(folded, steps))
-        seen = _seen_by(producer) if isinstance(rule, Relabel) else None
-        source = producer.inputs[0] if producer.inputs else None
-        if seen is not None and source is not None and self._tensors.is_constant(source):
-            # Whoever has the data does all the steps.
-            return self.stepped(source, [*seen, *steps])
-        return self._at_run_time(value, steps)
+        folded = self._folded(value)
+        return self._at_run_time(value, steps) if folded is None else self._stored(value, relaid(folded, steps))
+
+    def _seen_of(self, value: ir.Value) -> tuple[ir.Value, list[Step]] | None:
+        """The constant that `value` is a view of, and the steps of the view; None: its numbers are known."""
+        producer = value.producer()
+        if producer is None or not isinstance(self._tensors.rules.get(producer), Relabel):
+            return None
+        source = producer.inputs[0]
+        if source is None or not self._tensors.is_constant(source):
+            return None
+        if ir.convenience.get_const_tensor(value) is not None:
+            return None
+        steps = view_steps(producer)
+        return (source, steps) if steps is not None and self._folded(value) is None else None
+
+    def _folded(self, value: ir.Value) -> ir.TensorProtocol | None:
+        if value not in self._numbers:
+            self._numbers[value] = folded_value(value, self._tensors.shapes)
+        return self._numbers[value]
 
     def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         name = self._emitter.fresh(f"{value.name}_laid")
@@ -199,64 +240,3 @@ class Constants:
                 shape = step["shape"]
                 made = self._emitter.cropped(made, range(len(shape)), shape, stem)
         return made
-
-
-def _is_turned(dims: Laid, rank: int) -> bool:
-    """Whether each dimension is a whole axis, every axis once, or a unit dimension that the constant lacks."""
-    groups = [group for group in dims if group is not None]
-    whole = all(len(group) == 1 and group[0].is_whole for group in groups)
-    return whole and len({group[0].axis for group in groups}) == rank
-
-
-def _steps(dims: Laid, extents: tuple[Extent, ...]) -> list[Step]:
-    """What makes these dimensions of a constant of these extents; known ones but where it is only turned."""
-    if not _is_turned(dims, len(extents)):
-        units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
-        wanted = tuple(
-            () if group is None or extents[group[0].axis] == 1 else normal_form(group, extents) for group in dims
-        )
-        return [*steps_of(units, wanted, extents)]
-    perm = tuple(group[0].axis for group in dims if group is not None)
-    steps: list[Step] = []
-    if perm != tuple(range(len(perm))):
-        steps.append({"op": "transpose", "perm": list(perm)})
-    if None in dims:
-        shape = [extents[group[0].axis] if group is not None else 1 for group in dims]
-        steps.append({"op": "reshape", "shape": shape, "from": [extents[axis] for axis in perm]})
-    return steps
-
-
-def _seen_by(node: ir.Node) -> list[Step] | None:
-    """The steps that a node does which only says how its input is seen; None where they are not known."""
-    value, result = node.inputs[0], node.outputs[0]
-    before, after = extents_of(value) if value is not None else None, extents_of(result)
-    if before is None or after is None or not all(isinstance(extent, int) for extent in (*before, *after)):
-        return None
-    if node.op_type == "Transpose":
-        perm = node.attributes.get_ints("perm", tuple(range(len(before)))[::-1]) or ()
-        return [{"op": "transpose", "perm": list(perm)}]
-    return [{"op": "reshape", "shape": list(after), "from": list(before)}] if before != after else []
-
-
-def input_dims(rule: Free, axes: Axes, dims: Dims) -> Laid:
-    """An input's own dimensions when the space has `dims`; `axes` are the input's axes in the space.
-
-    None where a unit dimension stands in for an axis that it lacks. Those at the front are left out: broadcasting adds
-    them.
-    """
-    found: list[Order | None] = []
-    for group in dims:
-        axis = group[0].axis
-        if axis in axes:
-            own = [atom for atom in group if atom.axis in axes]
-            found.append(tuple(Atom(axes.index(atom.axis), atom.inner, atom.outer) for atom in own))
-        elif axis in rule.broadcasts and found:
-            found.append(None)
-    return tuple(found)
-
-
-def _space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
-    """The order of the space that lays the result out by `perm`, where the result has all of the space's axes."""
-    if len(own) != len(rule.extents):
-        return None
-    return tuple(own[p] for p in perm)

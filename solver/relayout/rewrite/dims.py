@@ -7,7 +7,7 @@ from itertools import chain
 from relayout.choices import Form, FreeForm, LaidForm, NodeChoice, Port, in_source
 from relayout.memory_format import Order, normal_form
 from relayout.paths import Dims, one_each
-from relayout.rewrite.constants import Laid, input_dims
+from relayout.rewrite.constant_steps import Laid, input_dims
 from relayout.rules import Axes, Free, Rule
 from relayout.views import Operand
 

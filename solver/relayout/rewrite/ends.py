@@ -9,7 +9,7 @@ import onnx_ir as ir
 from relayout.choices import Port
 from relayout.graph_codec import SOURCE_KEY
 from relayout.memory_format import Order
-from relayout.rewrite.constants import Laid
+from relayout.rewrite.constant_steps import Laid
 from relayout.rewrite.conversions import make_copies
 from relayout.rewrite.dims import own_dims, present, root_dims
 from relayout.rewrite.workshop import Workshop

@@ -9,7 +9,7 @@ from relayout.layout_functions import DOMAIN, Turn
 from relayout.memory_format import Extent, Order
 from relayout.physical import Physical
 from relayout.rewrite.as_it_lies import as_it_lies, is_elementwise
-from relayout.rewrite.constants import input_dims
+from relayout.rewrite.constant_steps import input_dims
 from relayout.rewrite.dims import is_parameter, own_dims, port_dims, present
 from relayout.rewrite.functions import operand_extents, relayout, standard, turned, word
 from relayout.rewrite.workshop import Workshop

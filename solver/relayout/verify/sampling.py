@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from relayout.graph_codec import SOURCE_KEY
 from relayout.shape_inference import all_graphs
 from relayout.tensors import AbsentTensor, Step, apply_step, shape_before
 from relayout.verify.sizes import Plan, symbol_of
@@ -70,7 +71,7 @@ def _disturbed(array: Array) -> Array:
 
 
 def with_weights(model: ir.Model) -> ir.Model:
-    """Return the model with data for each absent constant: drawn for its name, moved as its owner is told to.
+    """Return the model with data for each absent constant: drawn for its owner's name, moved as its owner is told to.
 
     The same model if nothing is absent. Raises ValueError where a transform cannot be undone to find the owner's shape.
     """
@@ -81,15 +82,17 @@ def with_weights(model: ir.Model) -> ir.Model:
     for graph in all_graphs(filled):
         for value in graph.initializers.values():
             if isinstance(value.const_value, AbsentTensor):
+                # In several layouts it is its owner's one constant.
+                owned = value.metadata_props.get(SOURCE_KEY) or str(value.name)
                 value.const_value = ir.tensor(
-                    _weight(value.const_value), dtype=value.const_value.dtype, name=value.name
+                    _weight(value.const_value, owned), dtype=value.const_value.dtype, name=value.name
                 )
     return filled
 
 
-def _weight(tensor: AbsentTensor) -> Array:
+def _weight(tensor: AbsentTensor, owned: str) -> Array:
     shape = _shape_before(tuple(int(extent) for extent in tensor.shape.numpy()), tensor.transform)
-    generator = np.random.default_rng(zlib.crc32(str(tensor.name).encode()))
+    generator = np.random.default_rng(zlib.crc32(owned.encode()))
     if tensor.dtype.is_floating_point() and len(shape) < 2:
         # One-dimensional weights are scales, variances and shifts: away from zero suits all.
         data: Array = generator.uniform(0.5, 1.5, size=shape).astype(tensor.dtype.numpy())
