@@ -208,11 +208,12 @@ class Emitter:
         return self.node("Slice", [value, *bounds], {}, value, shape, stem)
 
     def _units(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
-        """Unit dimensions leave or come. With both at once a Reshape is one node less, where its shape can be said."""
+        """Unit dimensions leave or come. With both at once a Reshape is one node less, where its shape can be said; but
+        beside a dimension that is copied, and may be 0 at run time, runtimes find no extent for -1."""
         gone, come = _unit_changes(source.dims, target)
         if gone and come:
             given = _static_target(source.dims, None, target, extents)
-            if given is not None:
+            if given is not None and not {0, -1} <= {*given}:
                 return Physical(self._reshape_to(source.value, given, dims_shape(target, extents), stem), target)
             bare = tuple(g for i, g in enumerate(source.dims) if i not in set(gone))
             return self._units(self._units(source, bare, extents, stem), target, extents, stem)

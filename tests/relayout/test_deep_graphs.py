@@ -176,10 +176,12 @@ def test_a_deep_graph_is_written_as_json_legalized_again_verified_and_explained(
 
 def calling(depth: int, *, last: str) -> onnx.ModelProto:
     """Functions that each call the next one."""
-    header = '<ir_version: 10, opset_import: ["" : 20, "own" : 1]> net (float[2,3] x) => (float[2,3] y) { y = own.F0 (x) }'
+    header = '<ir_version: 10, opset_import: ["" : 20, "own" : 1]>'
+    graph = "net (float[2,3] x) => (float[2,3] y) { y = own.F0 (x) }"
     opsets = '<domain: "own", opset_import: ["" : 20, "own" : 1]>'
     bodies = [f"{opsets} F{n} (a) => (b) {{ c = Relu (a) b = own.F{n + 1} (c) }}" for n in range(depth)]
-    return onnx.parser.parse_model("\n".join((header, *bodies, f"{opsets} F{depth} (a) => (b) {{ b = {last} (a) }}")))
+    bodies.append(f"{opsets} F{depth} (a) => (b) {{ b = {last} (a) }}")
+    return onnx.parser.parse_model("\n".join((header, graph, *bodies)))
 
 
 def test_functions_may_call_each_other_to_any_depth() -> None:

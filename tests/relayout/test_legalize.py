@@ -397,3 +397,17 @@ def test_a_pool_keeps_the_indices_that_nobody_reads(backend: str) -> None:
     net.output(net.transpose(pooled, *TO_NHWC))
     legal, _ = legalize(net.model(), backend)
     assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+def test_a_unit_dimension_moves_where_another_is_empty_at_run_time(backend: str) -> None:
+    net = Net(opset=20)
+    moved = net.transpose(net.input("x", ("N", 1, "H", "W")), 0, 2, 1, 3)
+    net.output(net.node("Softmax", moved))
+    model = net.model()
+    legal, report = legalize(model, backend)
+    assert report.after.transposes == 0
+    for shape in [(0, 1, 3, 4), (2, 1, 0, 4), (2, 1, 3, 0), (2, 1, 3, 4)]:
+        assert_same_numbers(model, legal, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
+    again, _ = legalize(legal, backend)
+    assert [node.op_type for node in again.graph.node] == [node.op_type for node in legal.graph.node]
