@@ -82,6 +82,14 @@ def _from_axis(node: ir.Node, shapes: list[Shape | None]) -> Fault:
     return None if -rank <= axis < max(rank, 1) else (f"an axis of {rank} dimensions", f"axis {axis}")
 
 
+def _slice(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    bounds = [shape for shape in shapes[1:] if shape is not None]
+    counts = {shape[0] for shape in bounds if len(shape) == 1} - {None}
+    if all(len(shape) == 1 for shape in bounds) and len(counts) < 2:
+        return None
+    return "starts, ends, axes and steps in vectors of one length", f"shapes {', '.join(map(str, bounds))}"
+
+
 _CHECKS: dict[str, Callable[[ir.Node, list[Shape | None]], Fault]] = {
     "Conv": _convolution,
     "ConvTranspose": _convolution,
@@ -89,6 +97,7 @@ _CHECKS: dict[str, Callable[[ir.Node, list[Shape | None]], Fault]] = {
     "Flatten": _reshape,
     "LayerNormalization": _from_axis,
     "Reshape": _reshape,
+    "Slice": _slice,
     "SpaceToDepth": _blocks,
     "Transpose": _transpose,
 }

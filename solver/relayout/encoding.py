@@ -22,7 +22,7 @@ from itertools import pairwise
 from operator import and_
 
 from .clock import UNLIMITED, Clock
-from .errors import InternalError
+from .errors import InputError
 from .network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
 from .problem import Choice, Problem, Use, Value
 
@@ -49,10 +49,16 @@ def network_of(problem: Problem, *, hub_states: int = HUB_STATES, clock: Clock =
 
 
 def check_range(problem: Problem) -> None:
-    """Raise InternalError where costs could add up to 2**60 or more: beyond that int64 would not be exact."""
+    """Raise InputError where costs could add up to 2**60 or more: beyond that int64 would not be exact."""
     most = most_of(problem)
     if most >= LARGEST:
-        raise InternalError("costs too large to be added exactly", expected="a sum below 2**60", found=str(most))
+        raise InputError(
+            "costs too large to be added exactly",
+            where="all conversions of the graph",
+            expected="a sum below 2**60",
+            found=str(most),
+            hint="sizes of dims and costs of a backend that are nearer to the truth",
+        )
 
 
 def most_of(problem: Problem) -> int:

@@ -20,9 +20,11 @@ _ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.value
 
 @dataclass(slots=True)
 class Surroundings:
-    """What every graph of a model shares: the operators' versions; and whether all nodes so far were in order."""
+    """What every graph of a model shares: the operators' versions, whether it is a function's, whose attributes may be
+    its caller's; and whether all nodes so far were in order."""
 
     versions: Mapping[str, int]
+    in_function: bool = False
     in_order: bool = True
 
 
@@ -146,6 +148,13 @@ def _check_attributes(
         seen.add(attribute.name)
         if attribute.type in (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS):
             raise InputError("sparse tensors are not supported", where=place, expected="dense tensors")
+        if attribute.ref_attr_name and not around.in_function:
+            raise InputError(
+                "an attribute refers to a function's, and there is no function",
+                where=place,
+                expected="a value",
+                found=f"a reference to '{attribute.ref_attr_name}'",
+            )
         if attribute.type not in _ATTRIBUTE_TYPES:
             raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {attribute.type}")
         check_strings(attribute, place)

@@ -7,6 +7,7 @@ sizes that the op table reads. The graph is not changed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -19,6 +20,7 @@ from relayout.tensor_types import is_absent
 __all__ = ["infer_with_values"]
 
 LARGEST = 1024
+LARGEST_VIEW = 1 << 60
 ROUNDS = 16
 ARITHMETIC = frozenset(
     "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less Max Min "
@@ -86,6 +88,8 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
         if node.output[0] in known or not _is_arithmetic(node):
             continue
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
+            if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
+                continue
             # The operator looks at nothing but the shape: a view without memory stands in for the tensor.
             operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
         elif node.input and all(name in known or not name for name in node.input):

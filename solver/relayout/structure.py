@@ -116,7 +116,8 @@ def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[Funct
         names: dict[str, str] = {}
         for name in function.input:
             declare(names, name, "an input", where)
-        own = Surroundings({_domain(opset.domain): opset.version for opset in function.opset_import})
+        versions = {_domain(opset.domain): opset.version for opset in function.opset_import}
+        own = Surroundings(versions, in_function=True)
         check_body(function.node, names, list(function.output), frozenset(), own, where)
         around.in_order = around.in_order and own.in_order
     return functions

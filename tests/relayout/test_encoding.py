@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from random_problems import cheapest, problems, synthetic
 
 from relayout.encoding import network_of
-from relayout.errors import InternalError
+from relayout.errors import InputError
 from relayout.network import FORBIDDEN
 from relayout.problem import Choice, Problem, Use, Value
 from relayout.reduction import eliminate
@@ -66,9 +66,9 @@ def test_many_formats_are_split_over_several_variables() -> None:
 
 
 def test_costs_that_int64_could_not_add_are_refused() -> None:
-    with pytest.raises(InternalError, match="too large"):
+    with pytest.raises(InputError, match="too large"):
         network_of(Problem((Choice("a", (1 << 59,)), Choice("b", (1 << 59,))), ()))
     price = ((0, 1 << 59), (0, 0))
     two = (Value("v", Use(0, (0, 1)), (Use(1, (0, 1)),), price),) * 2
-    with pytest.raises(InternalError, match="too large"):
+    with pytest.raises(InputError, match="too large"):
         network_of(Problem((Choice("a", (0, 0)), Choice("b", (0, 0))), two))

@@ -28,12 +28,17 @@ CONTRADICTIONS = {
     "y = DepthToSpace <blocksize = 3> (x)": "extents that 9 divides",
     "y = SpaceToDepth <blocksize = 4> (x)": "extents that 4 divides",
     "y = LayerNormalization <axis = 4> (x, x)": "an axis of 4 dimensions",
+    "y = Slice (x, i, i)": "starts, ends, axes and steps in vectors of one length",
+    "y = Slice (x, j, j, o)": "starts, ends, axes and steps in vectors of one length",
 }
 
 
 @pytest.mark.parametrize("body", CONTRADICTIONS)
 def test_shapes_that_contradict_each_other_are_an_error_with_the_node(body: str) -> None:
-    model = parse(f"g (float[1,4,6,6] x, float[2,9,1,1] k) => (y) <int64[2] s = {{7, 7}}> {{ {body} }}")
+    model = parse(
+        "g (float[1,4,6,6] x, float[2,9,1,1] k, int64 i, int64[2] j, int64[1] o) => (y) <int64[2] s = {7, 7}> "
+        f"{{ {body} }}"
+    )
     with pytest.raises(InputError, match="shapes contradict each other") as caught:
         read_model(model)
     assert caught.value.expected == CONTRADICTIONS[body]
@@ -137,6 +142,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         lambda m: m.graph.node[0].CopyFrom(helper.make_node("Transpose", ["x"], ["a"], perm="10")),
         "an attribute has the wrong type",
         "attribute 'perm'",
+    ),
+    "attribute of a function that there is not": (
+        lambda m: m.graph.node[0].attribute.add(name="alpha", type=1, ref_attr_name="slope"),
+        "an attribute refers to a function's",
+        "node 0 (Relu), attribute 'alpha'",
     ),
     "missing attribute": (
         lambda m: m.graph.node[0].CopyFrom(helper.make_node("Cast", ["x"], ["a"])),

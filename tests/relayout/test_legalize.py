@@ -411,3 +411,10 @@ def test_a_unit_dimension_moves_where_another_is_empty_at_run_time(backend: str)
         assert_same_numbers(model, legal, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
     again, _ = legalize(legal, backend)
     assert [node.op_type for node in again.graph.node] == [node.op_type for node in legal.graph.node]
+
+
+def test_what_asks_for_the_shape_of_a_tensor_that_no_memory_holds_is_asked_at_run_time() -> None:
+    net = Net()
+    net.output(net.node("Shape", net.input("x", (1 << 62, 8))), onnx.TensorProto.INT64)
+    legal, _ = legalize(net.model())
+    assert [node.op_type for node in legal.graph.node] == ["Shape"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import cheapest, paid_conversions, problems, random_problem, synthetic
 
-from relayout.errors import InternalError, UsageError
+from relayout.errors import InputError, UsageError
 from relayout.problem import Choice, Problem, Use, Value, cost_of
 from relayout.solve import Solution, solve
 
@@ -156,9 +156,9 @@ def test_costs_just_below_the_limit_are_exact() -> None:
     for engine in ("auto", "cp-sat"):
         solution = solve(Problem(choices, values), engine=engine)
         assert (solution.status, solution.cost) == ("optimal", huge - 1 + 1)
-    with pytest.raises(InternalError, match="too large"):
+    with pytest.raises(InputError, match="too large"):
         solve(Problem((Choice("a", (1 << 60,)),), ()))
-    with pytest.raises(InternalError, match="too large"):
+    with pytest.raises(InputError, match="too large"):
         solve(Problem((Choice("a", (1 << 60,)),), ()), engine="cp-sat")
 
 

@@ -442,3 +442,32 @@ def test_sizes_that_a_model_mentions_are_not_tried_where_they_would_fill_the_mem
     extents = [plan.extents for plan in plans(model, model.graph.inputs, None)]
     assert dict.fromkeys("abcd", 3) in extents
     assert all(np.prod(list(each.values())) <= 1 << 20 for each in extents)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("a = Relu (x) y = Relu (x) a = Neg (x)", "a name is used twice"),
+        ("a = Squeeze (x) a = Softmax (a) y = Relu (a)", "a name is used twice"),
+    ],
+)
+def test_what_is_no_graph_is_an_input_error_whatever_holds_it(body: str, found: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]> g (float[2,3] x) => (float[2,3] y) {{ {body} }}"""
+    )
+    for source in (model, model.SerializeToString()):
+        with pytest.raises(InputError, match=found):
+            verify(source)
+
+
+def test_a_model_that_contradicts_itself_is_looked_at_as_far_as_that_goes() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (float x, float[1,4,8,8] z, float[4,4,1,1] k) => (float[1,4,8,8] c, y) <int64[1] o = {0}> {
+            c = Conv (z, k)
+            y = Squeeze (x, o)
+        }"""
+    )
+    verification = verify(model, "nhwc")
+    assert not verification.passed
+    assert {finding.rule for finding in verification.findings} >= {"shape"}

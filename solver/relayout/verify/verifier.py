@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.backend import Backend, load_backend
-from relayout.errors import InputError
+from relayout.errors import InputError, RelayoutError
 from relayout.model_io import Source, read_model
 from relayout.report import Finding, Report, Verification
 from relayout.verify.accounting import check_report
@@ -59,7 +59,13 @@ def verify(
     subject, faults = _readable(model)
     findings += faults
     original = read_model(against) if against is not None else None
-    findings += _static(subject, chosen)
+    try:
+        findings += _static(subject, chosen)
+    except RelayoutError:
+        raise
+    except Exception:
+        if not faults:
+            raise  # else not everything can be looked at: the model contradicts itself
     if original is not None:
         findings += check_against(subject, original)
     if report is not None:
@@ -81,13 +87,20 @@ def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
     except InputError as error:
         if isinstance(model, ir.Model):
             raw = model
-        elif isinstance(model, onnx.ModelProto):
-            raw = ir.from_proto(model)
+        elif isinstance(model, onnx.ModelProto) and (made := _as_it_stands(model)) is not None:
+            raw = made
         else:
             raise
         text = f"{error.where}: {error.problem}" if error.where else error.problem
         finding = Finding(rule="shape", expected=error.expected, found=error.found, message=text)
         return raw, [finding]
+
+
+def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
+    try:
+        return ir.from_proto(proto)
+    except Exception:  # onnx_ir raises what it likes of what is no graph at all
+        return None
 
 
 def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
