@@ -25,7 +25,7 @@ from relayout.passing import PassingValue, may_pass
 from relayout.paths import Dims
 from relayout.rules import Axes, Fixed, Free, Listed, Passage
 from relayout.rules.named_axes import operand_by_operand
-from relayout.standing_apart import StandingApartError, regrouped_behind
+from relayout.standing_apart import nearest_regrouped
 from relayout.unmet import unmet
 from relayout.views import Tensors
 
@@ -64,6 +64,8 @@ class NodeChoices:
         # The choices of nodes of which somebody speaks in black boxes, and what gives these, once that is known.
         self._boxed: list[NodeChoice] = []
         self._givers: Givers | None = None
+        self.in_the_way: set[ir.Value] = set()
+        """Views whose factors are not those of a layout that their readers could take."""
 
     def enter(self, node: ir.Node) -> None:
         """Ask the backend for this node, and list what is known of it now."""
@@ -93,14 +95,10 @@ class NodeChoices:
                 raise self._refused(choice)
 
     def _refused(self, choice: NodeChoice) -> InfeasibleError:
-        """The error for a node without alternatives. The formats that its operands may have are those known now. Raises
-        StandingApartError where it might have some behind fewer views."""
+        """The error for a node without alternatives. The formats that its operands may have are those known now."""
         node = choice.node
         assert node is not None
         stated = self._contract.implementations(node)
-        behind = regrouped_behind(choice, stated, self._tensors)
-        if behind:
-            raise StandingApartError(behind)
 
         def trial(stated: Sequence[Implementation]) -> NodeChoice:
             spaces = Spaces(dict.fromkeys(port.operand.tensor for port in choice.ports))
@@ -193,7 +191,10 @@ class NodeChoices:
         for port, dims in zip(choice.ports, laid, strict=True):
             format_ = port.format_in(dims)
             if format_ is None:
-                return False  # the layout's factors are not those of the tensor behind the operand
+                # The layout's factors are not those of the tensor behind the operand.
+                if (regrouped := nearest_regrouped(port.operand.value, self._tensors)) is not None:
+                    self.in_the_way.add(regrouped)
+                return False
             formats.append(format_)
         for port, format_ in zip(choice.ports, formats, strict=True):
             self._spaces.add_format(port.operand.tensor, format_)
@@ -251,9 +252,11 @@ class NodeChoices:
         self._spaces.add_space(space)
 
     def _moves(self, choice: NodeChoice) -> int:
-        """The bytes that the node reads and writes."""
+        """The bytes that the node reads and writes; a view that stands apart moves nothing."""
         assert choice.node is not None
         result = choice.node.outputs[0]
+        if result in self._tensors.apart:
+            return 0
         return 2 * self._elements(result.shape) * element_size(result) if result.shape is not None else 0
 
 

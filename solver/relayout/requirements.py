@@ -86,6 +86,8 @@ def _collect(
     boundary.seed(spaces)
     nodes = NodeChoices(Contract(backend, names), names, tensors, spaces, elements)
     _enter(graph, nodes, tensors)
+    if nodes.in_the_way:
+        raise StandingApartError(frozenset(nodes.in_the_way))
     boundary.spread(spaces)
     nodes.list_free(boundary.inputs)
     boundary.free(spaces, names)

@@ -71,7 +71,7 @@ class Tensors:
     passages: dict[ir.Node, tuple[Passage, ...]] = field(default_factory=dict)
     opsets: dict[str, int] = field(default_factory=dict)
     apart: frozenset[ir.Value] = frozenset()
-    """Results of relabel nodes that are tensors of their own all the same."""
+    """Results of relabel nodes that are tensors of their own all the same; the node may be left out."""
     undone: set[ir.Node] = field(default_factory=set)
     behind: dict[ir.Value, Operand | None] = field(default_factory=dict)
     """Values as views of what stands before such operators."""
@@ -147,7 +147,7 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
             _undoes(node, rule, found) or _enter_view(node, rule, found, _view(node, rule, found.operands))
         ):
             return
-        rule = None
+        rule = _kept(node, rule, found)
     elif isinstance(rule, Free) and rule.left_out is not None and _undoes(node, rule.left_out, found):
         return
     for graph in graphs_of(node):
@@ -160,6 +160,18 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
     for value in node.outputs:
         found.add(value, constant=constant)
     found.rules[node] = rule if rule is None or _ranks_known(node, rule, found) else None
+
+
+def _kept(node: ir.Node, rule: Relabel, found: Tensors) -> Free | None:
+    """The rule of a relabel node that stands apart: it runs as in the source, or is left out. None where nothing is
+    laid out that it could be left out of."""
+    extents = [extents_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
+    if len(extents) < 2 or None in extents or found.is_constant(node.inputs[0]):
+        return None
+    read, given = (tuple(each or ()) for each in extents)
+    axes = tuple(range(len(read) + len(given)))
+    order = (axes[: len(read)],), (axes[len(read) :],)
+    return Free((*read, *given), *order, allows=axes.__eq__, left_out=rule)
 
 
 def _enter_view(node: ir.Node, rule: Relabel, found: Tensors, view: Operand | None) -> bool:

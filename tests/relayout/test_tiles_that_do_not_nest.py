@@ -219,3 +219,34 @@ def test_an_output_may_lie_in_tiles_that_do_not_nest_in_what_it_merges(tile: int
     (x,) = random_feeds(net.model()).values()
     blocks = np.maximum(x, 0).reshape(2, 12 // tile, tile, 5, 6).transpose(0, 1, 3, 4, 2)
     np.testing.assert_array_equal(run(legal, {"x": x})[0], blocks)
+
+
+class Either(Backend):
+    """A convolution takes its channels in blocks of four, filled up with zeros, or as they are, which costs a lot."""
+
+    name = "either"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        if node.op_type != "Conv" or node.domain:
+            return super().implementations(node)
+        kernel = [Layout.parse("OIHW"), Layout.any(1)][: len(node.inputs) - 1]
+        tiles, plain = Layout.from_tvm("NCHW4c"), Layout.parse("NCHW")
+        return [
+            Implementation((tiles, *kernel), (tiles,), pads=True),
+            Implementation((plain, *kernel), (plain,), cost=10**6),
+        ]
+
+
+def test_what_reads_in_tiles_only_where_they_pay_reads_channels_shuffled_in_no_multiple_of_them() -> None:
+    """Of two groups of five, four neighbours are two of each group: the group would have to be filled up, not the
+    channels. As a tensor of its own, the shuffled picture is one axis; who reads it otherwise still reads a view."""
+    net = Net()
+    picture = reshaped(net, net.node("Relu", net.input("x", (2, 10, 6, 5))), 2, 2, 5, 6, 5)
+    shuffled = reshaped(net, net.transpose(picture, 0, 2, 1, 3, 4), 2, 10, 6, 5)
+    net.output(net.conv(shuffled, 10, 8))
+    net.output(net.node("Exp", shuffled))
+    legal, report = checked(model := net.model(), Either)
+    assert_same_numbers(model, legal)
+    assert report.cost < 10**6
+    again, second = relayout.legalize(legal, Either)
+    assert (second.after, list(again.graph.node)) == (report.after, list(legal.graph.node))
