@@ -8,9 +8,10 @@ its two tensors lie as the operator reads and gives them, in the other an order 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from relayout.choices import LaidForm, Port
-from relayout.memory_format import Atom, Extent, Order, atom_extent, normal_form, with_units
+from relayout.memory_format import Atom, Extent, Order, View, atom_extent, normal_form, with_units
 from relayout.paths import Dims, one_each
 from relayout.rules import Axes, Free, Relabel
 from relayout.views import Operand
@@ -48,7 +49,8 @@ class Pieces:
 
 
 def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
-    """The pieces of a node that only relabels `source` as `result`; None where a tensor behind one is cut otherwise."""
+    """The pieces of a node that only relabels `source` as `result`; None where a tensor behind one is cut otherwise, or
+    has an axis of which it is only said that it is 1."""
     before, after = source.operand.view, result.operand.view
     twins: dict[Atom, Atom] = {}
     for axis, group in enumerate(relabel.axes):
@@ -69,11 +71,17 @@ def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
     axes = tuple(range(len(atoms)))
     operands: list[tuple[Operand, Axes]] = []
     for port, view in zip((source, result), views, strict=True):
-        if view is None:
+        if view is None or not _is_all(view):
             return None
         operands.append((Operand(port.operand.tensor, view, port.operand.value), axes))
     sides = (atoms, before.extents), (given, after.extents)
     return Pieces(Free(extents, (axes,), (axes,), splits=axes), tuple(operands), sides)
+
+
+def _is_all(view: View) -> bool:
+    """Whether the view's axes together are all axes of the tensor but those of extent 1."""
+    seen = {atom.axis for atom in chain.from_iterable(view.axes)}
+    return all(extent == 1 or axis in seen for axis, extent in enumerate(view.root_extents))
 
 
 def _own(order: Order, atoms: tuple[Atom, ...], extents: tuple[Extent, ...]) -> Order:

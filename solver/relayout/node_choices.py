@@ -192,7 +192,8 @@ class NodeChoices:
             format_ = port.format_in(dims)
             if format_ is None:
                 # The layout's factors are not those of the tensor behind the operand.
-                if (regrouped := nearest_regrouped(port.operand.value, self._tensors)) is not None:
+                regrouped = nearest_regrouped(port.operand.value, self._tensors)
+                if regrouped is not None and any(layout is not None and is_tiled(layout) for layout in wish.layouts):
                     self.in_the_way.add(regrouped)
                 return False
             formats.append(format_)

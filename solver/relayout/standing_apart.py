@@ -1,7 +1,7 @@
 """Views that are tensors of their own, for a layout that cuts what it reads otherwise than the view does.
 
 Channels that a Reshape merges of 4 and 3 have no tiles of 2 in the tensor that is reshaped; they have once they are one
-axis. Its node is then one that may be left out: in the formats that the two tensors have pieces for, it is a view still.
+axis. Its node may then be left out: in the formats that the two tensors have pieces for, it is a view still.
 """
 
 from __future__ import annotations

@@ -163,15 +163,16 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
 
 
 def _kept(node: ir.Node, rule: Relabel, found: Tensors) -> Free | None:
-    """The rule of a relabel node that stands apart: it runs as in the source, or is left out. None where nothing is
-    laid out that it could be left out of."""
-    extents = [extents_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
-    if len(extents) < 2 or None in extents or found.is_constant(node.inputs[0]):
+    """The rule of a relabel node that stands apart: it runs as in the source, or is left out. None where it reads
+    nothing that is laid out, or a shape that is computed as the model runs."""
+    source, *others = node.inputs
+    read, given = (extents_of(value) if value is not None else None for value in (source, node.outputs[0]))
+    if read is None or given is None or found.is_constant(source) or not all(map(found.is_constant, others)):
         return None
-    read, given = (tuple(each or ()) for each in extents)
     axes = tuple(range(len(read) + len(given)))
-    order = (axes[: len(read)],), (axes[len(read) :],)
-    return Free((*read, *given), *order, allows=axes.__eq__, left_out=rule)
+    return Free(
+        (*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, left_out=rule
+    )
 
 
 def _enter_view(node: ir.Node, rule: Relabel, found: Tensors, view: Operand | None) -> bool:
