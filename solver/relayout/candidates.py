@@ -121,10 +121,8 @@ class Spaces:
         """The orders of the space in which its operand `place` has this format."""
         geometry = space.geometry
         yield from geometry.extend(place, format_)
-        if not geometry.is_partial:
-            return
         for other, (operand, _) in enumerate(space.operands):
-            for known in tuple(self.formats[operand.tensor]) if other != place else ():
-                both = geometry.merge(place, format_, other, known)
-                if both is not None:
-                    yield both
+            if other == place or not (geometry.is_partial or geometry.lacks_any(place, other)):
+                continue
+            for known in tuple(self.formats[operand.tensor]):
+                yield from geometry.reached(place, format_, other, known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from relayout.memory_format import Atom, Extent, Order, normal_form
 from relayout.paths import Dims, one_each
@@ -21,6 +22,7 @@ class Geometry:
         "_extended",
         "_formats",
         "_insert",
+        "_lacking",
         "_merged",
         "_mixed",
         "_named",
@@ -62,10 +64,11 @@ class Geometry:
         self._insert = rule.insert
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
         self._extended: dict[tuple[int, Order], tuple[Order, ...]] = {}
-        self._merged: dict[tuple[int, Order, int, Order], Order | None] = {}
+        self._merged: dict[tuple[int, Order, int, Order], tuple[Order, ...]] = {}
         # Where no operand has all the axes, an order of the space is made of what several of them have.
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
         self.is_partial = len(operands) > 1 and not any(wide <= set(places) for _, _, places in self._operands)
+        self._lacking = [frozenset(wide - set(places)) for _, _, places in self._operands]
 
     def formats(self, order: Order) -> tuple[Order, ...] | None:
         """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
@@ -136,12 +139,43 @@ class Geometry:
             found.append(format_)
         return tuple(found)
 
-    def merge(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
-        """An order of the space in which both operands have these formats; None where there is none."""
+    def lacks_any(self, place: int, other: int) -> bool:
+        """Whether one of two operands has axes that the other lacks."""
+        return self._lacking[place] != self._lacking[other]
+
+    def reached(self, place: int, format_: Order, other: int, other_format: Order) -> tuple[Order, ...]:
+        """Orders of the space that two operands lead to by these formats: that in which both have them, and those in
+        which one has its own and what it lacks lies as in the other's, piece by piece."""
         key = (place, format_, other, other_format)
         if key not in self._merged:
-            self._merged[key] = self._union(place, format_, other, other_format)
+            found = [
+                self._union(place, format_, other, other_format) if self.is_partial else None,
+                self._following(place, format_, other, other_format),
+                self._following(other, other_format, place, format_),
+            ]
+            self._merged[key] = tuple(dict.fromkeys(order for order in found if order is not None))
         return self._merged[key]
+
+    def _following(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
+        """The order in which operand `place` has its format, and each piece of the axes that it lacks follows what it
+        follows in the other's; None where these are in one piece, so that they go by their neighbours in the source."""
+        lacking = self._lacking[place] - self._lacking[other]
+        if not lacking or all(atom.is_whole for atom in other_format):
+            return None
+        order, guide = self._placed(place, format_), self._placed(other, other_format)
+        if order is None or guide is None or all(a.is_whole for a in guide if a.axis in lacking):
+            return None
+        order, guide = _cut_alike(order, guide), _cut_alike(guide, order)
+        after = -1
+        for atom in guide:
+            if atom.axis in lacking:
+                order.insert(after + 1, atom)
+                after += 1
+            elif atom in order:
+                after = order.index(atom)
+            else:
+                return None
+        return self._completed(list(normal_form(tuple(order), self.extents)))
 
     def _union(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
         order, further = self._placed(place, format_), self._placed(other, other_format)
@@ -207,3 +241,13 @@ class Geometry:
             p for p, atom in enumerate(order) if atom.axis < axis
         ]
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
+
+
+def _cut_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:
+    """The order with its atoms cut where those of the guide begin and end."""
+    found: list[Atom] = []
+    for axis, inner, outer in order:
+        ends = {end for atom in guide if atom.axis == axis for end in (atom.inner, atom.outer)}
+        bounds = [inner, *sorted(end for end in ends if inner < end and (not outer or end < outer)), outer]
+        found += [Atom(axis, low, high) for low, high in reversed(list(pairwise(bounds)))]
+    return found

@@ -289,3 +289,14 @@ def test_a_softmax_of_several_axes_that_cannot_lie_as_asked_is_written_out_where
     net.output(net.node("Conv", net.node("Softmax", x, axis=3), net.weight(6, 6, 1, 1)))
     _, report = twice_cheaper(net.model(), "opencl", objective="transposes")
     assert report.after.transposes == 0
+
+
+def test_what_is_reduced_is_taken_apart_as_what_is_kept_is() -> None:
+    """The copies of x beside each other in the innermost place are the rows and columns of each block."""
+    net = Net()
+    x = net.input("x", (2, 3, 6, 4))
+    blocks = net.node("DepthToSpace", net.node("Concat", x, x, x, x, axis=1), blocksize=2)
+    net.output(net.node("ReduceL2", net.node("Sigmoid", blocks), axes=[3, 0]))
+    legal, report = twice(net.model(), "onnx")
+    assert report.after.transposes == 0
+    assert "DepthToSpace" not in operators(legal)
