@@ -1,7 +1,8 @@
 """How many elements a tensor is taken to have when some of its dims are not known before run time.
 
 A dim that the caller gave a size has that size. Of the others, one that stands first in some graph input (as the source
-has it) is taken for a batch and counts 1, any other counts 64.
+has it) is taken for a batch and counts 1, and one that a Reshape or the like makes has the size that is left of what is
+reshaped; any other counts 64.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ __all__ = ["BATCH", "DYNAMIC", "padded_elements", "price_dims", "tensor_bytes"]
 
 BATCH = 1
 DYNAMIC = 64
+
+_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape | None], int]:
@@ -46,7 +49,34 @@ def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape |
             count *= extent(dim, axis)
         return count
 
+    _size_reshaped(model, sizes, elements)
     return elements
+
+
+def _size_reshaped(
+    model: ir.Model, sizes: dict[str | None, int], elements: Callable[[ir.Shape | None], int]
+) -> None:
+    """Enter the sizes of symbols that first stand in the result of a reshape: it has the elements of what it reads."""
+    seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            new = [name for name in _names(value.shape) if name not in seen]
+            seen.update(new)
+            source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
+            if len(new) != 1 or source is None or source.shape is None or value.shape is None:
+                continue
+            (name,) = new
+            rest = elements(ir.Shape([1 if _name(dim) == name else dim for dim in value.shape]))
+            if name.isidentifier() and rest and elements(source.shape) % rest == 0:
+                sizes[name] = elements(source.shape) // rest
+
+
+def _names(shape: ir.Shape | None) -> list[str]:
+    return [name for dim in shape or () if (name := _name(dim)) is not None]
+
+
+def _name(dim: int | ir.SymbolicDim) -> str | None:
+    return None if isinstance(dim, int) else dim.value
 
 
 def _first(value: ir.Value) -> int | ir.SymbolicDim:

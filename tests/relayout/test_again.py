@@ -300,3 +300,11 @@ def test_what_is_reduced_is_taken_apart_as_what_is_kept_is() -> None:
     legal, report = twice(net.model(), "onnx")
     assert report.after.transposes == 0
     assert "DepthToSpace" not in operators(legal)
+
+
+def test_what_is_reshaped_is_as_large_before_as_after_also_where_nobody_knows_how_large() -> None:
+    net = Net()
+    flat = net.node("Flatten", net.transpose(net.input("x", (6, "n")), 1, 0), axis=0)
+    net.output(net.node("Exp", net.node("Sigmoid", flat)))
+    _, report = twice(net.model(), "onnx")
+    assert report.cost == report.after.bytes == report.before.bytes

@@ -108,6 +108,20 @@ def test_dims_that_are_expressions_are_evaluated_where_they_can_be() -> None:
     assert elements(None) == 64
 
 
+def test_a_dim_that_a_reshape_makes_has_the_size_that_is_left_of_what_is_reshaped() -> None:
+    model = parse(
+        """g (float[N,C,6] x) => (float[M,3] z) <int64[2] shape = {-1,3}> {
+            y = Reshape (x, shape)
+            z = Exp (y) }"""
+    )
+    model.graph.node(0).outputs[0].shape = ir.Shape(["M", 3])
+    assert price_dims(model, {})(ir.Shape(["M"])) == 64 * 2
+    assert price_dims(model, {"C": 4})(ir.Shape(["M"])) == 4 * 2
+    assert price_dims(model, {"M": 5})(ir.Shape(["M"])) == 5
+    model.graph.inputs[0].shape = ir.Shape(["M", "C", 6])
+    assert price_dims(model, {})(ir.Shape(["M"])) == 1, "an input has it first"
+
+
 def test_packed_elements_count_by_their_bits() -> None:
     assert tensor_bytes(3, ir.DataType.INT4) == 2
     assert tensor_bytes(3, ir.DataType.FLOAT16) == 6
