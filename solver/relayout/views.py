@@ -147,7 +147,7 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
             _undoes(node, rule, found) or _enter_view(node, rule, found, _view(node, rule, found.operands))
         ):
             return
-        rule = _kept(node, rule, found)
+        rule = _kept(node, rule, found) if node.outputs[0] in found.apart else None
     elif isinstance(rule, Free) and rule.left_out is not None and _undoes(node, rule.left_out, found):
         return
     for graph in graphs_of(node):

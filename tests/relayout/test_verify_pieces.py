@@ -86,3 +86,17 @@ def test_a_part_that_is_as_long_as_its_axis_is_the_axis() -> None:
     blocked = next(info for info in legal.graph.value_info if info.name == made)
     blocked.type.tensor_type.shape.dim[1].dim_param = "blocks"
     assert verify(legal, "convert-layout", against=model, run=False).findings == ()
+
+
+def test_a_network_that_turns_its_picture_has_no_one_name_for_its_axes() -> None:
+    """Channels of blocks are columns to the normalization; the legal model has no word of the blocks any more."""
+    net = Net(opset=12)
+    blocks = net.node("SpaceToDepth", net.input("x", (2, 5, 6, 2)), blocksize=2)
+    turned = net.transpose(blocks, 0, 2, 3, 1)
+    moments = [net.weight(3), net.weight(3), net.weight(3), net.constant(np.ones(3, np.float32))]
+    normal = net.node("BatchNormalization", turned, *moments)
+    net.output(net.node("Where", net.input("mask", (1, 1, 1, 20), onnx.TensorProto.BOOL), normal, turned))
+    model = net.model()
+    legal, _ = legalize(model, "nhwc")
+    assert "SpaceToDepth" not in {node.op_type for node in legal.graph.node}
+    assert verify(legal, "nhwc", against=model).findings == ()

@@ -117,6 +117,8 @@ def _check_results(
             continue
         expected = tuple(there[axis] if axis is not None else None for axis in arrangement.axes)
         names_here, names_there = common.of(value), common_there.of(source)
+        if any(len({name.upper() for name in names if "." not in name}) > 1 for names in names_there):
+            continue  # A picture that is turned: which operator gives an axis its letter hangs on what lies between.
         for n, axis in enumerate(arrangement.axes):
             extent = value.shape[n]
             if axis is None or extent == 1 or not _contradict(here[n], expected[n]):
