@@ -16,55 +16,29 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from random_values import (
+    BLOWN_UP,
+    EXACT,
+    HIGHEST,
+    I64,
+    JUMPING,
+    LARGEST,
+    NOISE,
+    SUMMING,
+    U8,
+    B,
+    D,
+    F,
+    Rejected,
+    Val,
+    is_near,
+    tolerance,
+)
 
 __all__ = ["NEWEST_OPSET", "Builder", "RandomGraph", "Rejected", "Val", "tolerance"]
 
 NEWEST_OPSET = 26
 """The newest that onnxruntime runs."""
-
-LARGEST = 6000
-HIGHEST = 2000.0
-F, F16, D, I64, I32, I8, U8, B = np.float32, np.float16, np.float64, np.int64, np.int32, np.int8, np.uint8, np.bool_
-NOISE = {np.dtype(F16): 4e-3, np.dtype(F): 2e-6, np.dtype(D): 1e-13}
-# Operators that only move, compare or choose numbers: they add no rounding of their own.
-EXACT = frozenset(
-    "Abs And ArgMax ArgMin BitShift Ceil Clip Compress Concat DepthToSpace Dropout Expand Flatten Floor Gather "
-    "GatherElements GatherND Identity If LeakyRelu Max MaxPool MaxUnpool Min Neg Not OneHot Or Pad ReduceMax ReduceMin "
-    "Relu Reshape ReverseSequence Round Scatter ScatterElements ScatterND Shape Sign Size Slice SpaceToDepth Split "
-    "Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor EyeLike Constant "
-    "SequenceConstruct SequenceAt GlobalMaxPool MaxRoiPool Unique NonZero ConstantOfShape CenterCropPad".split()
-)
-# They sum up what may cancel out: what is lost goes by the sizes of what is summed, not by that of the sum.
-SUMMING = frozenset(
-    "AveragePool Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()
-)
-
-
-class Rejected(Exception):  # noqa: N818
-    """This node cannot be, or would make the comparison meaningless; nothing was added."""
-
-
-@dataclass(frozen=True, eq=False)
-class Val:
-    """A value of the graph with its numbers, clean and with noise."""
-
-    name: str
-    array: np.ndarray
-    noisy: np.ndarray
-    exact: bool
-    constant: bool = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def rank(self) -> int:
-        return int(self.array.ndim)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.array.dtype
 
 
 @dataclass(frozen=True)
@@ -76,13 +50,6 @@ class RandomGraph:
     feeds: Mapping[str, np.ndarray]
     tolerances: Mapping[str, float]
     operators: frozenset[tuple[str, int]]
-
-
-def tolerance(value: Val) -> float:
-    if value.dtype.kind != "f" or value.array.size == 0:
-        return 0.0
-    spread = float(np.abs(value.noisy.astype(D) - value.array.astype(D)).max())
-    return 6 * spread + 4 * NOISE[value.dtype] * max(1e-3, float(np.abs(value.array.astype(D)).max()))
 
 
 @dataclass
@@ -255,6 +222,8 @@ class Builder:
         clean = self._run(proto, {v.name: v.array for v in read})
         exact = all(v.exact for v in read)
         noisy = clean if exact else self._run(proto, {v.name: v.noisy for v in read})
+        if not exact:
+            self._stays(proto, read, clean)
         constant = bool(read) and all(v.constant for v in read)
         made = []
         for name, one, other in zip(proto.output, clean, noisy, strict=True):
@@ -267,6 +236,17 @@ class Builder:
         for value in made:
             self._keep(value)
         return made
+
+    def _stays(self, proto: onnx.NodeProto, read: Sequence[Val], clean: Sequence[Any]) -> None:
+        """Raise Rejected where a result jumps, and hangs on which way the operands are rounded: noise of one sign alone
+        may keep two that are equal apart."""
+        results = [each for each in clean if isinstance(each, np.ndarray)]
+        if proto.op_type not in JUMPING and all(each.dtype.kind == "f" for each in results):
+            return
+        mirrored = self._run(proto, {v.name: v.mirrored for v in read})
+        for one, other in zip(clean, mirrored, strict=True):
+            if isinstance(one, np.ndarray) and not is_near(one, other):
+                raise Rejected("hangs on rounding")
 
     def _summed(self, proto: onnx.NodeProto, read: Sequence[Val]) -> float:
         """The largest sum of absolute values that this node makes."""
@@ -301,7 +281,7 @@ class Builder:
             raise Rejected("a type that numbers cannot be compared in")
         sign = self.numbers.choice((-1.0, 1.0), clean.shape)
         wide = noisy.astype(D) + sign * level * (np.abs(noisy.astype(D)) + 0.2 * max(scale, summed))
-        if scale and float(np.abs(wide - clean.astype(D)).max(initial=0.0)) > 200 * level * scale:
+        if scale and float(np.abs(wide - clean.astype(D)).max(initial=0.0)) > BLOWN_UP * level * scale:
             raise Rejected("blows rounding up")
         return Val(name, clean, np.asarray(wide).astype(clean.dtype), False, constant)
 
