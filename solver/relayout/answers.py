@@ -20,7 +20,7 @@ from relayout.roles import input_role, onnx_letters, result_role
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MAX_COST", "ask", "ask_order_cost", "stated"]
+__all__ = ["MAX_COST", "ask", "ask_order_cost", "shown", "stated"]
 
 MAX_COST = 1 << 48
 """The most that an implementation may cost, in bytes: sums over all nodes of a graph stay within 63 bits."""
@@ -45,7 +45,7 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     except Exception as error:
         question.blame(error)
     if given is None:
-        raise question.nonsense("a sequence of Implementation", _shown(answer))
+        raise question.nonsense("a sequence of Implementation", shown(answer))
     if not given:
         raise question.nonsense(
             "at least one implementation", "none", hint="`supports` is where a backend declines a node"
@@ -100,7 +100,7 @@ class _Question:
 
     def implementation(self, given: object) -> Implementation:
         if not isinstance(given, Implementation):
-            raise self.nonsense("an Implementation", _shown(given))
+            raise self.nonsense("an Implementation", shown(given))
         return Implementation(
             _Question(self.backend, self.node, "input").layouts(given.inputs, self.node.inputs),
             _Question(self.backend, self.node, "result").layouts(given.results, self.node.outputs),
@@ -112,7 +112,7 @@ class _Question:
 
     def layouts(self, given: object, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise self.nonsense(f"a tuple of {self.kind} layouts", _shown(given))
+            raise self.nonsense(f"a tuple of {self.kind} layouts", shown(given))
         if len(given) != len(values):
             raise self.nonsense(f"{len(values)} {self.kind} layouts, one an operand", f"{len(given)}")
         return tuple([self.layout(each, value, n) for n, (each, value) in enumerate(zip(given, values, strict=True))])
@@ -137,7 +137,7 @@ class _Question:
             except LayoutSyntaxError as error:
                 self.blame(error, n)
         if not isinstance(given, Layout):
-            raise self.nonsense("a Layout or its string", _shown(given), n)
+            raise self.nonsense("a Layout or its string", shown(given), n)
         if axis_count(given) == rank or value.shape is None:
             return self.named(given, n) if given.is_numbered else given
         if str(given) == "*":
@@ -158,12 +158,13 @@ class _Question:
         except TypeError:
             number = -1
         if isinstance(given, bool) or not 0 <= number <= MAX_COST:
-            raise self.nonsense(f"a cost in bytes: an integer from 0 to {MAX_COST}", _shown(given))
+            raise self.nonsense(f"a cost in bytes: an integer from 0 to {MAX_COST}", shown(given))
         return number
 
     def place(self, given: object) -> str:
-        if not isinstance(given, str):
-            raise self.nonsense("a place by its name", _shown(given))
+        places = self.backend.places() or ("",)
+        if not isinstance(given, str) or given not in places:
+            raise self.nonsense(f"one of the backend's places: {', '.join(map(repr, places))}", shown(given))
         return given
 
     def blame(self, error: Exception, n: int | None = None) -> NoReturn:
@@ -194,6 +195,10 @@ class _Question:
         return place if n is None else f"{place}, {self.kind} {n}"
 
 
-def _shown(answer: object) -> str:
-    text = repr(answer)
+def shown(answer: object) -> str:
+    """An answer that is none, in words for an error."""
+    try:
+        text = repr(answer)
+    except Exception:  # a stranger's code too
+        text = "what cannot be shown"
     return f"{type(answer).__name__}: {text[:77] + '...' if len(text) > 80 else text}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend import Backend
+from relayout.backend_members import check_members
 from relayout.backend_options import check_options
 from relayout.errors import BackendError, RelayoutError
 
@@ -186,17 +187,22 @@ def _configured(
     """`found` itself, or an instance of it made with `options`. Raises BackendError where it takes no such option."""
     if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
         raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
-    name = name or found.name or (found.__name__ if isinstance(found, type) else type(found).__name__)
-    check_options(name, found, options)
-    if isinstance(found, Backend):
-        return found
-    takes_context = "context" in inspect.signature(found).parameters
-    in_context = {"context": context} if context is not None and takes_context else {}
+    given_name, kind = name, found if isinstance(found, type) else type(found)
     try:
-        backend = found(**options, **in_context)
+        name = given_name or found.name or kind.__name__
+        check_options(name, found, options)
+        if isinstance(found, Backend):
+            backend = found
+        else:
+            takes_context = "context" in inspect.signature(found).parameters
+            backend = found(**options, **({"context": context} if context is not None and takes_context else {}))
     except RelayoutError:
         raise
     except Exception as error:
-        raise BackendError(f"the backend {name!r} cannot be made", found=f"{type(error).__name__}: {error}") from error
-    backend.name = backend.name or name
+        raise BackendError(
+            f"the backend {given_name or kind.__name__!r} cannot be made", found=f"{type(error).__name__}: {error}"
+        ) from error
+    check_members(backend)
+    if backend is not found:
+        backend.name = backend.name or name
     return backend

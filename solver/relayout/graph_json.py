@@ -8,10 +8,10 @@ values where their type is evident, `{"type": ..., "value": ...}` where it is no
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails
 
 from relayout.errors import InputError
 
@@ -189,13 +189,16 @@ def validate(schema: type[_Model], data: object, where: str) -> _Model:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False)
-        fault, more = faults[0], len(faults) - 1
+        faults: dict[str, list[ErrorDetails]] = {}
+        for fault in error.errors(include_url=False, include_context=False):
+            faults.setdefault(_path(fault, data), []).append(fault)
+        (path, first), more = next(iter(faults.items())), len(faults) - 1
+        expected = dict.fromkeys(_EXPECTED.get(fault["type"], fault["msg"]) for fault in first)
         raise InputError(
             "not graph JSON, version 1",
-            where=f"{where}, {_path(fault['loc'])}" if fault["loc"] else where,
-            expected=_EXPECTED.get(fault["type"], fault["msg"]),
-            found="nothing" if fault["type"] == "missing" else _shorten(fault["input"]),
+            where=f"{where}, {path}" if path else where,
+            expected=", or ".join(text.removeprefix("Input should be ") for text in expected),
+            found="nothing" if first[0]["type"] == "missing" else _shorten(first[0]["input"]),
             hint=f"{more} more fault{'s' * (more > 1)} of this kind follow" if more else "",
         ) from error
 
@@ -207,8 +210,17 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON number; write it as a string in a typed attribute")
 
 
-def _path(loc: Sequence[int | str]) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc)
+def _path(fault: ErrorDetails, data: object) -> str:
+    """Where in the data the fault is: pydantic names the kinds that it tried too, which nobody wrote."""
+    text = ""
+    for step in fault["loc"]:
+        is_missing = fault["type"] == "missing" and isinstance(data, dict)
+        if isinstance(data, list) and isinstance(step, int) and step < len(data):
+            text, data = f"{text}[{step}]", data[step]
+        elif isinstance(data, dict) and step in data:
+            text, data = f"{text}.{step}", data[step]
+        elif is_missing and step == fault["loc"][-1]:
+            text = f"{text}.{step}"
     return text.removeprefix(".")
 
 

@@ -25,6 +25,7 @@ __all__ = ["bytes_of", "constant_to_proto", "number_of", "tensor_to_json", "text
 
 MOST_VALUES = 64
 MOST_NESTED_TYPES = 8
+DEEPEST = 64
 SMALL = 1024
 """Constants up to this many bytes are given even where weights are not asked for: shapes, axes, scales."""
 
@@ -117,8 +118,10 @@ def constant_to_proto(constant: ConstantJson, where: str) -> onnx.TensorProto:
 
 
 def _elements(values: Sequence[Any], count: int, where: str) -> list[Any]:
-    """Nested lists made flat; how they nest is left to the shape."""
-    while values and all(isinstance(value, list) for value in values):
+    """Nested lists made flat; how they nest is left to the shape. A list that holds itself has no end."""
+    for _ in range(DEEPEST):
+        if not values or not all(isinstance(value, list) for value in values):
+            break
         values = [element for value in values for element in value]
     if len(values) != count or any(isinstance(value, dict | list) for value in values):
         raise InputError(

@@ -31,8 +31,9 @@ from relayout.layout_functions import with_bodies
 from relayout.layout_transform import deduce_permutations
 from relayout.normal_form import normalize
 from relayout.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
-from relayout.shape_inference import infer_shapes
+from relayout.shape_inference import infer_shapes, subgraphs_of
 from relayout.structure import check_structure
+from relayout.tensor_types import check_type
 from relayout.weights import attach, detach, detach_from_model
 
 __all__ = ["Source", "collector_paused", "read_model", "to_json", "to_proto", "warnings_of", "write_model"]
@@ -156,6 +157,7 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
         raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
+    _check_inferred(inferred)
     model = serde.deserialize_model(inferred)
     for graph in model.graph.subgraphs():
         # ONNX says them once for the whole model; whoever holds a node asks its graph.
@@ -166,6 +168,14 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     return model
+
+
+def _check_inferred(proto: onnx.ModelProto) -> None:
+    """InputError for a value that is inferred to be of a type that nothing here knows."""
+    for graph in subgraphs_of(proto.graph):
+        for info in (*graph.output, *graph.value_info):
+            if info.type.WhichOneof("value") not in (None, "tensor_type"):
+                check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
 
 
 def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:

@@ -30,7 +30,7 @@ def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.
     for graph in subgraphs_of(proto.graph):
         _name_standard(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
-            _forget_minus_one(info.type)
+            _forget_no_extents(info.type)
     for function in proto.functions:
         _name_standard(function.node)
     _import_domains(proto)
@@ -102,11 +102,11 @@ def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
     proto.ir_version = OLDEST_IR_VERSION_WITH_CONSTANTS
 
 
-def _forget_minus_one(proto: onnx.TypeProto) -> None:
-    """Old exporters write an unknown extent as -1."""
+def _forget_no_extents(proto: onnx.TypeProto) -> None:
+    """Exporters write an unknown extent as -1, or as a symbol without a name."""
     if proto.HasField("tensor_type"):
         for dim in proto.tensor_type.shape.dim:
-            if dim.dim_value == -1:
+            if dim.dim_value == -1 or (dim.HasField("dim_param") and not dim.dim_param):
                 dim.ClearField("value")
 
 

@@ -18,7 +18,7 @@ from relayout.own_conversions import question_of, written_by
 from relayout.paths import moves, passes
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
-from relayout.strangers import conversion_cost_of, conversion_of
+from relayout.strangers import conversion_cost_of, conversion_of, crossing_cost_of
 from relayout.views import Tensor
 
 __all__ = ["Prices"]
@@ -88,7 +88,7 @@ class Prices:
 
     def crossing(self, tensor: Tensor, format_: Order, source: str, target: str) -> int:
         """What bringing the tensor in this format from one place to another costs."""
-        return self._backend.crossing_cost(self.bytes_of(tensor, format_), source, target)
+        return crossing_cost_of(self._backend, self.bytes_of(tensor, format_), source, target)
 
     def _answer(self, tensor: Tensor, place: str, source: Order, target: Order) -> tuple[int | None, bool]:
         question = (tensor, place, source, target)

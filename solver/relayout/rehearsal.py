@@ -21,7 +21,7 @@ from relayout.layout_faults import MAX_RANK
 from relayout.memory_format import Atom
 from relayout.paths import dims_shape
 from relayout.rules import Axes, Free
-from relayout.strangers import is_met_by
+from relayout.strangers import is_met_by, supported_by
 
 __all__ = ["Rehearsal"]
 
@@ -85,7 +85,7 @@ class Rehearsal:
         """Whether every operator has its operands, but for constants, as the backend asks for them at a place."""
         own = backend.at(place)
         return all(
-            own.supports(node) and any(self._meets(node, way.inputs, way.results, own) for way in ask(own, node))
+            supported_by(own, node) and any(self._meets(node, way.inputs, way.results, own) for way in ask(own, node))
             for node in self._nodes
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from relayout.answers import MAX_COST
+from relayout.answers import MAX_COST, shown
 from relayout.backend import Backend, Reordering, TensorType
 from relayout.errors import BackendError, RelayoutError
 from relayout.layout import Layout
@@ -22,9 +22,11 @@ __all__ = [
     "blaming",
     "conversion_cost_of",
     "conversion_of",
+    "crossing_cost_of",
     "finished_by",
     "is_met_by",
     "prepared_by",
+    "supported_by",
     "wrong_answer",
 ]
 
@@ -53,7 +55,7 @@ def conversion_of(backend: Backend, tensor: TensorType, source: Layout, target: 
     if answer is None:
         return None
     if not isinstance(answer, Reordering):
-        raise wrong_answer(backend, where, "a Reordering or None", _shown(answer))
+        raise wrong_answer(backend, where, "a Reordering or None", shown(answer))
     if answer.cost is not None:
         _check_cost(backend, where, answer.cost)
     return answer
@@ -67,10 +69,24 @@ def conversion_cost_of(backend: Backend, tensor: TensorType, source: Layout, tar
     return None if answer is None else _check_cost(backend, where, answer)
 
 
+def crossing_cost_of(backend: Backend, nbytes: int, source: str, target: str) -> int:
+    """What bringing so many bytes from one place to another costs, checked. Raises BackendError."""
+    where = f"{source} to {target}"
+    with blaming(backend, "crossing_cost", where):
+        answer = backend.crossing_cost(nbytes, source, target)
+    return _check_cost(backend, where, answer)
+
+
 def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: Layout | None, where: str = "") -> bool:
     """Whether the backend takes the tensor for one that meets the layout. Raises BackendError."""
     with blaming(backend, "is_satisfied_by", where):
         return bool(backend.is_satisfied_by(tensor, required, current))
+
+
+def supported_by(backend: Backend, node: ir.Node) -> bool:
+    """Whether the backend runs the node at all. Raises BackendError."""
+    with blaming(backend, "supports", node.name or node.op_type):
+        return bool(backend.supports(node))
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
@@ -91,7 +107,7 @@ def _check_cost(backend: Backend, where: str, answer: object) -> int:
     except TypeError:
         number = -1
     if isinstance(answer, bool) or not 0 <= number <= MAX_COST:
-        raise wrong_answer(backend, where, f"a cost in bytes: an integer from 0 to {MAX_COST}", _shown(answer))
+        raise wrong_answer(backend, where, f"a cost in bytes: an integer from 0 to {MAX_COST}", shown(answer))
     return number
 
 
@@ -100,10 +116,6 @@ def wrong_answer(backend: Backend, where: str, expected: str, found: str) -> Bac
     return BackendError(
         "the backend's answer makes no sense", where=_place(backend, where), expected=expected, found=found
     )
-
-
-def _shown(answer: object) -> str:
-    return f"{type(answer).__name__}: {answer!r:.80}"
 
 
 def _place(backend: Backend, where: str) -> str:

@@ -188,6 +188,17 @@ def test_what_does_not_fit_the_schema_is_an_error_with_its_path(fault: str) -> N
     assert expected in caught.value.expected
 
 
+def test_a_fault_is_where_it_was_written_and_all_that_it_might_have_been_is_expected() -> None:
+    source = graph()
+    source["inputs"][0]["shape"][0] = ""
+    with pytest.raises(InputError) as caught:
+        read_model(source)
+    assert caught.value.where == "graph JSON, inputs[0].shape[0]"
+    assert caught.value.expected == "a valid integer, or String should have at least 1 character"
+    assert caught.value.found == "''"
+    assert caught.value.hint == ""
+
+
 def test_json_is_checked_like_any_other_graph() -> None:
     for nodes, problem in (
         ([{"op": "Relu", "inputs": ["gone"], "outputs": ["y"]}], "an operand does not exist"),
@@ -235,7 +246,7 @@ def test_damaged_json_is_a_model_or_one_clear_error(seed: Json, changes: list[tu
         places = _places(source)
         if places:
             part, key = places[number % len(places)]
-            part[key] = leaf
+            part[key] = copy.deepcopy(leaf)  # what is drawn twice must not come to hold itself
     try:
         model = read_model(source, external_data=False)
     except RelayoutError:

@@ -156,12 +156,16 @@ def test_elements_are_of_the_constants_type(dtype: str, values: list[Any], expec
     np.testing.assert_array_equal(constant(to_json(read_model(source))).numpy(), expected)
 
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
 CONSTANT_FAULTS: dict[str, tuple[Json, str]] = {
     "unknown dtype": ({"dtype": "float128", "data": DATA}, "unknown dtype"),
     "no base64": ({"data": "%%%"}, "is not base64"),
     "no ASCII": ({"data": "ä"}, "is not base64"),
     "short data": ({"data": "AAAA"}, "data does not fit its shape"),
     "too few values": ({"values": [1]}, "values do not fit its shape"),
+    "values without end": ({"values": ENDLESS}, "values do not fit its shape"),
     "uneven values": ({"values": [[0, 1, 2, 3], 4, 5]}, "values do not fit its shape"),
     "text for numbers": ({"values": ["a"] * 6}, "not a number"),
     "fractions for integers": ({"dtype": "int32", "values": [0.5] * 6}, "element has the wrong type"),

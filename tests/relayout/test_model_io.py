@@ -355,3 +355,22 @@ def test_constants_of_strings_survive(tmp_path: Path) -> None:
     model = parse('g () => (string[2] y) <string[2] k = {"a", "ä"}> { y = Identity (k) }')
     write_model(read_model(model), tmp_path / "model.onnx")
     assert onnx.load(tmp_path / "model.onnx").graph.initializer[0].string_data == [b"a", "ä".encode()]
+
+
+def test_a_symbol_without_a_name_is_an_extent_that_nobody_knows() -> None:
+    model = parse("g (float[N,3] x) => (float[N,3] y) { y = Relu (x) }")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = ""
+    read = read_model(model)
+    assert to_json(read)["inputs"][0]["shape"] == [None, 3]
+    assert same(read, read_model(to_json(read)))
+
+
+def test_a_map_is_refused_by_name_where_it_is_only_inferred() -> None:
+    zipped = onnx.helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2])
+    graph = onnx.helper.make_graph([zipped], "g", [given], [onnx.ValueInfoProto(name="y")])
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    with pytest.raises(InputError, match="maps are not supported") as caught:
+        read_model(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    assert caught.value.where == "graph 'g', value 'y'"

@@ -108,3 +108,52 @@ def test_what_a_kernel_would_be_is_told_in_the_letters_of_kernels() -> None:
 
     with pytest.raises(InfeasibleError, match="took input 1 in OIHW"):
         relayout.legalize(model(), type("Careless", (Backend,), {"nth_input_layout_requirements": ask}))
+
+
+class Silent(Backend):
+    """A constructor of its own, which calls no other."""
+
+    def __init__(self) -> None:
+        self.name = "silent"
+
+
+MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "name": ({"name": 5}, "the backend's name makes no sense", "int: 5"),
+    "is_enabled": ({"is_enabled": lambda self: True}, "the backend's is_enabled makes no sense", "method"),
+    "flows_down raises": ({"flows_down": property(fail)}, "the backend failed in flows_down", "ZeroDivisionError"),
+    "a hook is no method": ({"implementations": ("NHWC",)}, "the backend's implementations makes no sense", "tuple"),
+    "places is a text": ({"places": lambda self: "ab"}, "the backend's places makes no sense", "str: 'ab'"),
+    "places raises": ({"places": fail}, "the backend failed in places", "ZeroDivisionError"),
+    "host is nowhere": ({"host": lambda self: "attic"}, "the backend's host makes no sense", "str: 'attic'"),
+    "a place is no backend": (
+        {"places": lambda self: ("a",), "at": lambda self, place: place},
+        "the backend's at('a') makes no sense",
+        "str: 'a'",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", MEMBERS)
+@pytest.mark.parametrize("door", [relayout.legalize, relayout.verify, relayout.explain])
+def test_what_a_backend_says_of_itself_is_checked_at_every_door(door: Callable[..., Any], fault: str) -> None:
+    members, problem, found = MEMBERS[fault]
+    kind: type[Backend] = type("Odd", (Pools,), members)
+    for backend in (kind, kind()):
+        with pytest.raises(BackendError) as caught:
+            door(model(), backend)
+        assert caught.value.problem == problem
+        assert caught.value.where.startswith("backend ")
+        assert found in caught.value.found
+
+
+def test_a_backend_that_was_never_made_is_told_what_its_constructor_lacks() -> None:
+    with pytest.raises(BackendError, match="failed in context"):
+        relayout.legalize(model(), Silent)
+
+
+def test_a_way_to_run_a_node_is_at_a_place_that_the_backend_has() -> None:
+    members = {"places": lambda self: ("a", "b"), "at": lambda self, place: Pools()}
+    with pytest.raises(BackendError) as caught:
+        relayout.legalize(model(), type("Odd", (Pools,), members))
+    assert caught.value.expected == "one of the backend's places: 'a', 'b'"
+    assert caught.value.found == "str: ''"
