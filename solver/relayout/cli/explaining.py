@@ -23,7 +23,7 @@ _MOST_NAMES = 4
 
 def run_explain(model: Path, wanted: Wanted, report_file: Path | None) -> int:
     """Legalize `model` without writing it, and print why each conversion is there."""
-    check_files({"--report": report_file})
+    check_files({"--report": report_file}, reads=[model])
     from relayout.rendering import render_json
 
     with Bar(STEPS) as bar:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from relayout.cli.terminal import print_data
@@ -26,9 +26,13 @@ def check_output(path: Path) -> None:
         )
 
 
-def check_files(files: Mapping[str, Path | None]) -> None:
-    """Raise UsageError where a file cannot be put, before any work is done for it. Keys are the options."""
+def check_files(files: Mapping[str, Path | None], *, reads: Iterable[Path | None] = ()) -> None:
+    """Raise UsageError where a file cannot be put, before any work is done for it. Keys are the options.
+
+    What is told of a model never takes the place of a file that is read; a model, after `-o`, may take its source's.
+    """
     wanted: dict[Path, str] = {}
+    kept = [path.resolve() for path in reads if path is not None]
     for option, path in files.items():
         if path is None:
             continue
@@ -38,6 +42,8 @@ def check_files(files: Mapping[str, Path | None]) -> None:
         wanted[path] = where
         if path == STDOUT:
             continue
+        if option != "-o" and path.resolve() in kept:
+            raise UsageError("a result in the place of what is read", where=where, expected="another file")
         if path.is_dir():
             raise UsageError("that is a folder", where=where, expected="the name of a file", found="a folder")
         if path.exists() and not path.is_file():

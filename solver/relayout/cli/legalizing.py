@@ -59,7 +59,7 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
     """Legalize `model` into `output`, and return the exit status; nothing is written where something failed."""
     if output != STDOUT:
         check_output(output)
-    check_files({"-o": output, "--report": report_file})
+    check_files({"-o": output, "--report": report_file}, reads=[model])
     from relayout.rendering import render_json
 
     with Bar(STEPS) as bar:

@@ -94,7 +94,8 @@ def run_verify(
     """Verify the model at `path`, print what was found, and return the exit status."""
     sizes = dim_sizes(dims)
     chosen = backend_of(backend, layouts_by_operator(desired), skip, backend_options(options))
-    check_files({"--report": files.report, "--junit": files.junit, "--sarif": files.sarif})
+    results = {"--report": files.report, "--junit": files.junit, "--sarif": files.sarif}
+    check_files(results, reads=[path, against, budget_file])
     budget = read_budget(budget_file) if budget_file is not None else Budget()
     from relayout.report import Report
     from relayout.totals import totals

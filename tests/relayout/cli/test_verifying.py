@@ -83,3 +83,16 @@ def test_a_budget_is_kept_or_a_finding(name: str, text: str, status: int, model:
 
 def test_a_budget_that_is_not_there_is_2(model: Path, run: Run) -> None:
     assert run("verify", model, "--budget", model.parent / "none.toml").status == 2
+
+
+@pytest.mark.parametrize("option", ["--report", "--junit", "--sarif"])
+def test_no_report_takes_the_place_of_a_model(option: str, model: Path, plain: Path, run: Run) -> None:
+    before = model.read_bytes(), plain.read_bytes()
+    spelled = model.parent / ".." / model.parent.name / model.name
+    for arguments in (["verify", model, option, spelled], ["verify", plain, "--against", model, option, model]):
+        said = run(*arguments)
+        assert said.status == 2
+        assert "a result in the place of what is read" in said.err
+    for command in (["explain", model], ["legalize", model, "-o", model.parent / "legal.onnx"]):
+        assert run(*command, "--report", model).status == 2
+    assert (model.read_bytes(), plain.read_bytes()) == before
