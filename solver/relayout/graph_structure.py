@@ -157,7 +157,7 @@ def _check_attributes(
             )
         if attribute.type not in _ATTRIBUTE_TYPES:
             raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {attribute.type}")
-        check_strings(attribute, place)
+        check_strings(attribute, place, is_standard=node.domain in ("", "ai.onnx"))
         for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
             check_tensor(tensor, place)
         for kind in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):

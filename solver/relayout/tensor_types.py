@@ -63,10 +63,11 @@ def check_text(texts: Iterable[str], where: str) -> None:
         raise InputError("a text is not UTF-8", where=where, expected="UTF-8", found=str(error)) from error
 
 
-def check_strings(attribute: onnx.AttributeProto, where: str) -> None:
-    """InputError where one string of a list is not UTF-8. A single one may be any bytes: custom operators use that."""
+def check_strings(attribute: onnx.AttributeProto, where: str, *, is_standard: bool) -> None:
+    """InputError where one string of a list is not UTF-8. A single one may be any bytes: custom operators use that, and
+    not those that are `is_standard`."""
     try:
-        for text in attribute.strings:
+        for text in (*attribute.strings, *([attribute.s] if is_standard else [])):
             text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError("a string is not UTF-8", where=where, expected="UTF-8", found=str(error)) from error

@@ -148,6 +148,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "an attribute refers to a function's",
         "node 0 (Relu), attribute 'alpha'",
     ),
+    "attribute of bytes that are no text": (
+        lambda m: m.graph.node[0].CopyFrom(helper.make_node("Pad", ["x", "x"], ["a"], mode=b"\xff\xfe")),
+        "a string is not UTF-8",
+        "node 0 (Pad), attribute 'mode'",
+    ),
     "missing attribute": (
         lambda m: m.graph.node[0].CopyFrom(helper.make_node("Cast", ["x"], ["a"])),
         "an operator lacks an attribute",
