@@ -94,26 +94,30 @@ class Spaces:
         self._queue.append((tensor, format_))
         return True
 
-    def add_order(self, space: Space[Answer], order: Order) -> None:
-        """Consider this order of the space, with the formats that it gives its operands."""
+    def add_order(self, space: Space[Answer], order: Order) -> bool:
+        """Consider this order of the space, with the formats that it gives its operands; whether it is considered."""
         if order in space.orders:
-            return
+            return True
         answer = space.accepts(order)
         formats = space.geometry.formats(order) if answer is not None else None
         if answer is None or formats is None:
-            return
+            return False
         if all(self.add_format(operand.tensor, f) for (operand, _), f in zip(space.operands, formats, strict=True)):
             space.orders[order] = (answer, formats)
             for further in space.proposes(order) if space.proposes is not None else ():
                 self.add_order(space, further)
+        return order in space.orders
 
     def spread(self) -> None:
         """Carry every format through every space that touches it until nothing new appears."""
         while self._queue:
             tensor, format_ = self._queue.popleft()
             for space, place in self._spaces.get(tensor, ()):
-                for order in self._reached(space, place, format_):
-                    self.add_order(space, order)
+                taken = [self.add_order(space, order) for order in self._reached(space, place, format_)]
+                if not any(taken):
+                    # The node takes its axes whole: what comes next to this format is worth a conversion.
+                    for order in space.geometry.gathered(place, format_):
+                        self.add_order(space, order)
             for hear in self._listeners.get(tensor, ()):
                 hear(format_)
 

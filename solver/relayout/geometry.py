@@ -83,6 +83,17 @@ class Geometry:
             self._extended[key] = self._extension(place, format_)
         return self._extended[key]
 
+    def gathered(self, place: int, format_: Order) -> tuple[Order, ...]:
+        """Orders of whole axes near a format of operand `place` in which they are in pieces: each axis where the first
+        of its pieces stands, and each where the last does."""
+        order = self._placed(place, format_)
+        if order is None or all(atom.is_whole for atom in order):
+            return ()
+        firsts = list(dict.fromkeys(atom.axis for atom in order))
+        lasts = list(dict.fromkeys(atom.axis for atom in reversed(order)))[::-1]
+        found = [self._completed([Atom(axis) for axis in axes]) for axes in (firsts, lasts)]
+        return tuple(dict.fromkeys(each for each in found if each is not None))
+
     def grouped(self, order: Order) -> Dims | None:
         """The order as dimensions of the node: a factor each where factors may stand apart, one for an axis whose
         factors only change places; None where the node does not take such factors."""

@@ -52,6 +52,8 @@ def _named(choice: NodeChoice) -> frozenset[Layout]:
 
 
 def _own(node: ir.Node, n: int) -> str:
+    if node.domain != "relayout":
+        return ""  # ONNX's own order
     layout = own_layout(node, native_role(node.op_type, 1, n), rank_of(node.outputs[n]), is_result=True)
     return "" if layout.is_any else str(layout)
 

@@ -308,3 +308,17 @@ def test_what_is_reshaped_is_as_large_before_as_after_also_where_nobody_knows_ho
     net.output(net.node("Exp", net.node("Sigmoid", flat)))
     _, report = twice(net.model(), "onnx")
     assert report.cost == report.after.bytes == report.before.bytes
+
+
+def test_a_node_that_takes_its_axes_whole_is_asked_for_whole_axes_near_a_format_in_pieces() -> None:
+    """What the pool reads merges blocks of the picture; in the picture's own order they stand apart, and next to that
+    order they stand together, before the channels: nobody else names it."""
+    net = Net(opset=16)
+    x = net.input("x", (5, 6, 3, 2))
+    tall = net.node("Concat", x, x, axis=2)
+    both = net.node("Concat", tall, tall, axis=3)
+    pieces = net.transpose(net.node("Reshape", both, net.constant([5, 6, 3, 2, 2, 2])), 0, 2, 4, 3, 5, 1)
+    net.output(net.node("GlobalMaxPool", net.node("Reshape", pieces, net.constant([5, 24, 3, 2]))))
+    legal, report = checked(model := net.model(), "onnx")
+    assert_same_numbers(model, legal)
+    assert report.cost == 0
