@@ -100,3 +100,16 @@ def test_a_network_that_turns_its_picture_has_no_one_name_for_its_axes() -> None
     legal, _ = legalize(model, "nhwc")
     assert "SpaceToDepth" not in {node.op_type for node in legal.graph.node}
     assert verify(legal, "nhwc", against=model).findings == ()
+
+
+def test_two_inputs_may_be_read_beside_each_other_where_no_name_reaches() -> None:
+    """A shuffle hides whose channels they are; the legal model reads the other input in the order of the shuffle."""
+    net = Net(opset=15)
+    picture, beside = net.input("x", (5, 6, 4, 2)), net.input("beside", (5, 6, 1, 2))
+    cut = net.transpose(net.node("Reshape", picture, net.constant([5, 2, 3, 4, 2])), 0, 2, 1, 3, 4)
+    product = net.node("Mul", beside, net.node("Reshape", cut, net.constant([5, 6, 4, 2])))
+    value = net.node("Sigmoid", net.transpose(product, 3, 1, 2, 0))
+    net.output(net.node("Div", net.node("Reshape", net.input("scale", (6,)), net.constant([6, 1, 1])), value))
+    model = net.model()
+    legal, _ = legalize(model)
+    assert verify(legal, against=model).findings == ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
 from relayout.report import Finding
 from relayout.verify.arrangement import arrangement_of, whole
+from relayout.verify.borders import graphs_of
 from relayout.verify.common_names import CommonNames
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import SOURCE, Derivation, derive, fed, walk
@@ -28,10 +29,9 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     both models, whatever layouts lie between; and an axis that is given by number must have the same meaning in both.
     The axes of a graph input are named for their place in the original's.
     """
-    places = _places(model)
-    theirs, mine = derive(original, _places(original)), derive(model, places)
-    common = CommonNames(model, beside_pieces=True, given=places)
-    theirs_common = CommonNames(original, beside_pieces=True, given=_places(original))
+    places = _places(original)
+    theirs, mine = derive(original, places), derive(model, _places(model))
+    common = CommonNames(original, beside_pieces=True, given=places)
     twins = _by_name(original)
     namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
     for name, node in _by_name(model).items():
@@ -44,7 +44,7 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
             here, there = _relation(node, n, mine, by_place), _relation(twin, n, theirs, by_place)
             if here is not None and there is not None and here != there and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there, here)
-        yield from _check_results(node, twin, namesakes, (mine, theirs), (common, theirs_common))
+        yield from _check_results(node, twin, namesakes, (mine, theirs), common)
         axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
         if axes_here is None or axes_there is None or not _alike(axes_here, axes_there):
             continue
@@ -74,11 +74,29 @@ def _is_part(name: str | None, other: str | None) -> bool:
     return name is not None and other is not None and len(name) == 1 and name != other and name.upper() == other.upper()
 
 
-def _join_inputs(name: str | None, other: str | None, here: Collection[str], there: Collection[str]) -> bool:
-    """Whether the two are axes of different inputs, and operators of this model or of the original read them beside
-    each other: `here` and `there` is all that these call the axis."""
+def _are_joined(name: str | None, other: str | None, source: ir.Value) -> bool:
+    """Whether the two are axes of different inputs, and the original makes the value of both: then operators bring them
+    together, if only where names do not reach, behind axes that are cut and merged anew."""
     inputs = {text.rpartition(".")[0] for text in (name, other) if text is not None}
-    return len(inputs) > 1 and (other in here or name in there)
+    return len(inputs) > 1 and inputs <= _hangs_on(source)
+
+
+def _hangs_on(value: ir.Value) -> set[str | None]:
+    """The names of all that a value is computed from and that no node gives."""
+    found: set[str | None] = set()
+    seen, open_ = {value}, [value]
+    while open_:
+        each = open_.pop()
+        node = each.producer()
+        if node is None:
+            found.add(each.name)
+            continue
+        inner = [read for graph in graphs_of(node) for within in walk(graph) for read in within.inputs]
+        for read in (*node.inputs, *inner):
+            if read is not None and read not in seen:
+                seen.add(read)
+                open_.append(read)
+    return found
 
 
 def _made(relation: Relation) -> list[str]:
@@ -95,16 +113,16 @@ def _check_results(
     twin: ir.Node,
     namesakes: Mapping[str | None, ir.Value],
     derivations: tuple[Derivation, Derivation],
-    commons: tuple[CommonNames, CommonNames],
+    common: CommonNames,
 ) -> Iterator[Finding]:
     """An annotated order leads from the names of the original's axes to the names of the value's own, or to those of
-    another input, if operators of either model take the two for one axis.
+    another input that the value is made of too.
 
-    `derivations` and `commons` are this model's and the original's.
+    `derivations` are this model's and the original's, `common` is the original's.
 
     The original's value is the one of the same name, for a Transpose between the two may have gone, or else its twin's.
     """
-    (mine, theirs), (common, common_there) = derivations, commons
+    mine, theirs = derivations
     for value, result in zip(node.outputs, twin.outputs, strict=False):
         source = namesakes.get(value.metadata_props.get(SOURCE, value.name), result)
         here, there, arrangement = mine.made(value), theirs.made(source), arrangement_of(value)
@@ -116,15 +134,14 @@ def _check_results(
         if not fits or len(set(known)) != len(known):
             continue
         expected = tuple(there[axis] if axis is not None else None for axis in arrangement.axes)
-        names_here, names_there = common.of(value), common_there.of(source)
-        if any(len({name.upper() for name in names if "." not in name}) > 1 for names in names_there):
+        if any(len({name.upper() for name in names if "." not in name}) > 1 for names in common.of(source)):
             continue  # A picture that is turned: which operator gives an axis its letter hangs on what lies between.
         for n, axis in enumerate(arrangement.axes):
             extent = value.shape[n]
             if axis is None or extent == 1 or not _contradict(here[n], expected[n]):
                 continue
             is_all = extent == source.shape[axis] and _is_part(here[n], expected[n])
-            if not is_all and not _join_inputs(here[n], expected[n], names_here[n], names_there[axis]):
+            if not is_all and not _are_joined(here[n], expected[n], source):
                 yield _disordered(node, value, expected, here)
                 break
 
