@@ -125,10 +125,16 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
     from onnx.reference import ReferenceEvaluator
 
-    opsets = {opset.domain: opset.version for opset in model.opset_import}
     feeds = dict(zip([name for name in node.input if name], operands, strict=True))
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
     try:
-        results = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
+        # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
+        alone = onnx.helper.make_graph([node], "known", inputs, outputs)
+        results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
     except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
         return None
     arrays = [np.asarray(result) for result in results]

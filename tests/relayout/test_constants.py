@@ -378,3 +378,15 @@ def test_a_known_shape_is_that_of_the_source_wherever_the_tensor_lies(bounds: di
     for backend in ("nhwc", "x86-nchwc"):
         legal, _ = legalize(model, backend)
         assert_same_numbers(model, legal)
+
+
+def test_a_computed_scale_of_unknown_extent_is_read_for_each_channel() -> None:
+    net = Net(opset=17)
+    pooled, places = net.node("MaxPool", net.weight(3, 1, 2, 4), kernel_shape=[2, 2], strides=[2, 2], results=2)
+    unpooled = net.node("MaxUnpool", pooled, places, net.constant([3, 1, 2, 4]), kernel_shape=[2, 2], strides=[2, 2])
+    scale = net.node("Slice", net.node("Reshape", unpooled, net.constant([-1])), net.constant([0]), net.constant([5]))
+    x = net.transpose(net.input("x", (3, 2, 3, 5)), 0, 3, 1, 2)
+    net.output(net.transpose(net.node("InstanceNormalization", x, scale, net.weight(5)), 0, 2, 3, 1))
+    model = net.model()
+    legal, _ = legalize(model, objective="transposes")
+    assert_same_numbers(model, legal)

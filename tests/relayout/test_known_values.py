@@ -76,3 +76,12 @@ def test_a_small_constant_gets_unit_axes_where_they_belong(axes: list[int]) -> N
     legal, report = legalize(model)
     assert report.after.transposes == 0
     assert_same_numbers(model, legal)
+
+
+def test_a_squeeze_takes_out_the_axes_of_its_attribute_alone() -> None:
+    net = Net(opset=11)
+    kept = net.node("Squeeze", net.constant(np.ones((1, 1), np.float32)), axes=[1])
+    shape = net.node("Mul", net.constant([3, 2]), net.constant([1]))
+    net.output(net.node("Add", net.node("Reshape", net.input("x", (2, 3)), shape), kept))
+    model = read_model(net.model())
+    assert next(node for node in model.graph if node.op_type == "Squeeze").outputs[0].shape == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from graphs import Net
@@ -56,3 +57,18 @@ def test_what_comes_of_a_branch_is_no_constant_whatever_the_branch_reads() -> No
     assert [finding.node for finding in verify(model, "nhwc").findings] == ["pool"]
     legal, _ = legalize(model, "nhwc")
     assert verify(legal, "nhwc", against=model).findings == ()
+
+
+def test_what_is_computed_from_constants_lies_as_each_reader_takes_it() -> None:
+    """Beside the picture its axes are the picture's; what is scattered into it is no picture."""
+    net = Net(opset=16)
+    picture = net.input("x", (1, 2, 4, 2))
+    half = net.node("Sin", net.weight(1, 2, 4, 2))
+    rois = net.constant(np.array([[0, 0, 1.5, 1.5]], np.float32))
+    both = net.node("Add", picture, half)
+    net.output(net.node("RoiAlign", both, rois, net.constant([0]), output_height=2, output_width=2))
+    indices = net.constant(np.zeros((1, 2, 4, 1), np.int64))
+    net.output(net.node("ScatterElements", half, indices, net.input("updates", (1, 2, 4, 1)), axis=3))
+    model = net.model()
+    legal, _ = legalize(model, "canonical")
+    assert verify(legal, "canonical", against=model).findings == ()

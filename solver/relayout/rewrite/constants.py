@@ -230,7 +230,8 @@ class Constants:
                 made = self._emitter.node("Transpose", [made], {"perm": list(step["perm"])}, value, shape, stem)
             elif step["op"] == "reshape":
                 shape = step["shape"]
-                given = self._emitter.integers(f"{stem}_shape", shape)
+                # No more than one extent is open: units come and go, and pieces are of known extent.
+                given = self._emitter.integers(f"{stem}_shape", [e if isinstance(e, int) else -1 for e in shape])
                 made = self._emitter.node("Reshape", [made, given], {}, value, shape, stem)
             elif step["op"] == "pad":
                 ends = step["pads"][len(shape) :]

@@ -26,23 +26,26 @@ __all__ = ["check_requirements", "known_extents", "node_label"]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of the layouts of a model's values; `boxes` are the black boxes that they carry."""
+    """What is known of the layouts of a model's values; `boxes` are the black boxes that they carry, `ahead` the values
+    that are computed before the model runs."""
 
     derivation: Derivation
     common: CommonNames
     boxes: dict[ir.Value, Layout]
+    ahead: frozenset[ir.Value]
 
 
 def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation) -> Iterator[Finding]:
     """Yield a finding for each operand that is not as `backend` asks.
 
-    What an operator of ONNX's computes from constants alone is known before the model runs: nothing is asked of it.
+    What an operator of ONNX's computes from constants alone is known before the model runs: nothing is asked of it, nor
+    of what it gives where the reader itself does not name the axes.
     Where a backend runs a node in several ways, the node is sound if one of them is met; else the findings are those of
     the way that is missed by the fewest operands.
     """
     boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
-    known = _Known(derivation, CommonNames(model), boxes)
     ahead = computed_ahead(model.graph)
+    known = _Known(derivation, CommonNames(model), boxes, frozenset(value for node in ahead for value in node.outputs))
     for node in walk(model.graph):
         if node in ahead:
             continue
@@ -97,6 +100,8 @@ def _unsatisfied(
     if n == 0 and _resizes_only_places(node, required):
         return None
     own = own_names(node, side, n)
+    if own is None and value in known.ahead and not required.is_numbered:
+        return None  # It lies as each of its readers takes it, whatever its axes are called beside the data of another.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
     tensor = TensorType(element_size(value), known_extents(value))
