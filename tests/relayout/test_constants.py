@@ -380,6 +380,22 @@ def test_a_known_shape_is_that_of_the_source_wherever_the_tensor_lies(bounds: di
         assert_same_numbers(model, legal)
 
 
+def test_a_computed_scale_of_two_unknown_extents_is_read_for_each_place() -> None:
+    def unknown(net: Net) -> Any:
+        pooled, places = net.node("MaxPool", net.weight(1, 1, 4, 5), kernel_shape=[1, 1], results=2)
+        unpooled = net.node("MaxUnpool", pooled, places, net.constant([1, 1, 4, 5]), kernel_shape=[1, 1])
+        return net.node("Squeeze", unpooled, net.constant([0, 1]))
+
+    net = Net(opset=17)
+    x = net.transpose(net.input("x", (4, 5, 6, 3)), 2, 3, 0, 1)
+    normal = net.node("LayerNormalization", x, unknown(net), unknown(net), axis=-2, epsilon=1e-3)
+    net.output(net.transpose(normal, 2, 3, 0, 1))
+    model = net.model()
+    legal, report = legalize(model, objective="transposes")
+    assert report.after.transposes == 0
+    assert_same_numbers(model, legal)
+
+
 def test_a_computed_scale_of_unknown_extent_is_read_for_each_channel() -> None:
     net = Net(opset=17)
     pooled, places = net.node("MaxPool", net.weight(3, 1, 2, 4), kernel_shape=[2, 2], strides=[2, 2], results=2)

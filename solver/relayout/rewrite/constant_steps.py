@@ -26,8 +26,9 @@ def steps_to(dims: Laid, extents: tuple[Extent, ...]) -> list[Step]:
     """What makes these dimensions of a constant of these extents; known ones but where it is only turned."""
     if not is_turned(dims, len(extents)):
         units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
+        # A unit axis has no place of its own: it goes, and the empty groups bring others.
         wanted = tuple(
-            () if group is None or extents[group[0].axis] == 1 else normal_form(group, extents) for group in dims
+            normal_form(tuple(atom for atom in group or () if extents[atom.axis] != 1), extents) for group in dims
         )
         return [*steps_of(units, wanted, extents)]
     perm = tuple(group[0].axis for group in dims if group is not None)

@@ -62,10 +62,12 @@ class Constants:
 
     def stepped(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         """`value` re-laid by `steps` (see `relayout.tensors`)."""
-        return self._make(value, list(steps)) if steps else value
+        return self._make(value, list(steps))
 
     def _known(self, value: ir.Value, dims: Laid) -> ir.Value | None:
-        return value if dims == in_source(len(dims)) else self._made.get((value, dims))
+        extents = extents_of(value)
+        as_it_is = dims == in_source(len(dims)) and (extents is None or len(extents) == len(dims))
+        return value if as_it_is else self._made.get((value, dims))
 
     def _read_by(self, value: ir.Value, dims: Laid) -> Iterator[tuple[ir.Value, Laid]]:
         """What `value` with these dimensions is computed from, where it is computed again."""
@@ -106,6 +108,8 @@ class Constants:
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
 
     def _make(self, value: ir.Value, steps: list[Step]) -> ir.Value:
+        if not steps:
+            return value
         while (seen := self._seen_of(value)) is not None:
             # Whoever has the data does all the steps.
             value, steps = seen[0], [*seen[1], *steps]
@@ -230,8 +234,7 @@ class Constants:
                 made = self._emitter.node("Transpose", [made], {"perm": list(step["perm"])}, value, shape, stem)
             elif step["op"] == "reshape":
                 shape = step["shape"]
-                # No more than one extent is open: units come and go, and pieces are of known extent.
-                given = self._emitter.integers(f"{stem}_shape", [e if isinstance(e, int) else -1 for e in shape])
+                given = self._emitter.integers(f"{stem}_shape", shape)
                 made = self._emitter.node("Reshape", [made, given], {}, value, shape, stem)
             elif step["op"] == "pad":
                 ends = step["pads"][len(shape) :]

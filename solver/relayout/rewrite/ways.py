@@ -16,7 +16,7 @@ from relayout.errors import BackendError
 from relayout.formulation import Made
 from relayout.layout_functions import DOMAIN, ensure_body
 from relayout.memory_format import Atom, Extent, Order, normal_form
-from relayout.paths import Dims, dims_shape, steps_of
+from relayout.paths import Dims, dims_shape
 from relayout.physical import Physical
 from relayout.rewrite.dims import port_dims, root_dims
 from relayout.rewrite.workshop import Workshop
@@ -204,14 +204,7 @@ class SpaceWay(_Way):
         assert axes is not None
         known = self._ports.get((False, index))
         if known is None:
-            # A unit axis of the constant itself has no place: the steps drop it, and the empty groups bring others.
-            extents = extents_of(value)
-            assert extents is not None
-            units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
-            wanted = tuple(
-                normal_form(tuple(a for a in self._own(g, axes) if extents[a.axis] != 1), extents) for g in dims
-            )
-            return self._shop.constants.stepped(value, steps_of(units, wanted, extents))
+            return self._shop.constants.laid(value, tuple(self._own(group, axes) or None for group in dims))
         port, format_ = known
         stem = port.operand.tensor.root.name or "value"
         return self._shop.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
