@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from relayout.memory_format import Atom, Extent, Order, normal_form
-from relayout.paths import Dims, one_each
+from relayout.paths import Dims, cuts_nest, one_each
 from relayout.rules import Axes, Free
 from relayout.views import Operand
 
@@ -175,6 +175,8 @@ class Geometry:
             return None
         order, guide = self._placed(place, format_), self._placed(other, other_format)
         if order is None or guide is None or all(a.is_whole for a in guide if a.axis in lacking):
+            return None
+        if not cuts_nest(tuple(order), tuple(guide)):
             return None
         order, guide = _cut_alike(order, guide), _cut_alike(guide, order)
         after = -1

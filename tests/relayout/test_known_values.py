@@ -8,7 +8,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 from onnx import TensorProto, helper
 
-from relayout import legalize
+from relayout import legalize, verify
 from relayout.model_io import read_model
 
 
@@ -85,3 +85,14 @@ def test_a_squeeze_takes_out_the_axes_of_its_attribute_alone() -> None:
     net.output(net.node("Add", net.node("Reshape", net.input("x", (2, 3)), shape), kept))
     model = read_model(net.model())
     assert next(node for node in model.graph if node.op_type == "Squeeze").outputs[0].shape == [1]
+
+
+def test_an_index_without_a_place_that_is_found_out_is_no_fault() -> None:
+    net = Net(opset=10)
+    x = net.input("x", (6, 4, 4, 1))
+    places = net.node("Concat", net.node("Gather", net.node("Shape", x), net.constant([0])), net.constant([-1]), axis=0)
+    net.output(net.node("OneHot", places, net.constant(3), net.constant(np.array([0.25, 1.5], np.float32)), axis=1))
+    net.output(net.node("Reshape", net.transpose(x, 0, 3, 1, 2), places))
+    model = net.model()
+    legal, _ = legalize(model)
+    assert verify(legal, against=model).passed

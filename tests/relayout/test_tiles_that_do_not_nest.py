@@ -13,9 +13,13 @@ from outcomes import checked, operators
 
 import relayout
 from relayout import Backend, Implementation, Layout, Report
+from relayout.geometry import Geometry
+from relayout.memory_format import Atom, Order
 from relayout.model_io import read_model
 from relayout.rendering import render_text
+from relayout.rules import Free
 from relayout.verify import check_report
+from relayout.views import collect_tensors
 
 
 class Tiles(Backend):
@@ -250,3 +254,27 @@ def test_what_reads_in_tiles_only_where_they_pay_reads_channels_shuffled_in_no_m
     assert report.cost < 10**6
     again, second = relayout.legalize(legal, Either)
     assert (second.after, list(again.graph.node)) == (report.after, list(legal.graph.node))
+
+
+def test_operands_whose_pieces_cut_through_each_other_lead_to_no_order_of_both() -> None:
+    net = Net()
+    net.output(net.node("MatMul", net.input("x", (6, 6)), net.input("y", (6, 6))))
+    model = read_model(net.model())
+    tensors = collect_tensors(model.graph, model.opset_imports)
+    (node,) = model.graph
+    rule = tensors.rules[node]
+    assert isinstance(rule, Free)
+    operands = [
+        (tensors.operands[value], axes)
+        for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=True)
+        if value is not None and axes is not None
+    ]
+    geometry = Geometry(rule, tuple(operands))  # type: ignore[arg-type]
+
+    def cut(axis: int, *tiles: int) -> Order:
+        return tuple(Atom(axis, low, high) for low, high in zip((1, *tiles), (*tiles, 0), strict=True))
+
+    # One row of the first is a column of the second: halves of it beside thirds.
+    rows, thirds = (Atom(0), *cut(1, 2)), (*cut(0, 3), *cut(1, 3))
+    assert geometry.reached(0, rows, 1, (*cut(0, 2), *cut(1, 3)))
+    assert not geometry.reached(0, rows, 1, thirds)

@@ -1,10 +1,11 @@
-"""With which sizes, and in which evaluator, the verifier runs a model whose dims are not all known."""
+"""What the verifier makes of dims that are not all known: what it says of axes, and with which sizes it runs."""
 
 from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import Net
 
 from relayout.legalize import legalize
 from relayout.report import Numeric
@@ -80,3 +81,34 @@ def test_the_reference_runs_functions_whose_attributes_are_not_all_given() -> No
     legal, _ = legalize(source, "nhwc")
     assert {"pads", "strides"} <= {name for function in legal.functions for name in function.attribute}
     assert compared(legal, source).runtime == "onnx.reference"
+
+
+def turned(declared: str = "", perm: str = "0,3,1,2") -> onnx.ModelProto:
+    return model_of(f"""net (float[2,4,5,U] x, float[3,1,1,1] w) => (y) <{declared}> {{
+        [pool] pooled = AveragePool <kernel_shape = [1,1]> (x)
+        [turn] turned = Transpose <perm = [{perm}]> (pooled)
+        [conv] y = Conv (turned, w) }}""")
+
+
+def test_an_axis_known_as_a_unit_in_one_of_two_models_may_be_one_in_the_other() -> None:
+    known = turned("float[2,1,4,5] turned")
+    assert not verify(turned(), against=known, run=False).findings
+    assert not verify(known, against=turned(), run=False).findings
+
+
+def test_no_axis_is_taken_for_another_beside_a_unit_that_one_of_two_models_knows() -> None:
+    known = turned("float[2,1,4,5] turned")
+    findings = verify(turned(perm="0,3,2,1"), against=known, run=False).findings
+    assert ("axis-mismatch", "conv") in [(each.rule, each.node) for each in findings]
+
+
+def test_a_normalization_of_unknown_extents_tells_no_letter_but_that_of_its_channels() -> None:
+    net = Net(opset=23)
+    value = net.node("DeformConv", net.input("x", (3, 3, 2, 2)), net.weight(3, 3, 2, 2), net.weight(3, 8, 1, 1))
+    turn = net.transpose(value, 0, 3, 1, 2)
+    normal = net.node("GroupNormalization", turn, net.weight(1), net.weight(1), num_groups=1)
+    net.output(net.transpose(normal, 0, 2, 3, 1))
+    net.output(net.node("Reshape", net.node("ReduceMean", normal, net.constant([1, 2])), net.constant([-1, 1])))
+    source = net.model()
+    legal, _ = legalize(source, "nhwc")
+    compared(legal, source)

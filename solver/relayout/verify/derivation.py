@@ -188,7 +188,9 @@ def _forward(node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], takes_wr
         return tuple(carried)
     if channels_only:
         # Of a layout that it is in only the channels mean anything to it: the rest is what the operand says.
-        return tuple(mine if mine == "C" else theirs or mine for mine, theirs in zip(own, carried, strict=True))
+        rest = own if takes_written else (None,) * rank
+        told = (theirs or written for theirs, written in zip(carried, rest, strict=True))
+        return tuple(mine if mine == "C" else other for mine, other in zip(own, told, strict=True))
     return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
 
 

@@ -13,13 +13,10 @@ from relayout.verify.borders import graphs_of
 from relayout.verify.common_names import CommonNames
 from relayout.verify.contract import node_label
 from relayout.verify.derivation import SOURCE, Derivation, derive, fed, walk
-from relayout.verify.operators import OURS, AxisNames, axis_names, constant_ints, named
-from relayout.verify.resizing import placed_names
+from relayout.verify.operators import OURS, AxisNames
+from relayout.verify.readings import Meanings, Pair, numbered_axes, relation
 
 __all__ = ["check_meanings"]
-
-Relation = frozenset[tuple[str, str]]
-"""What the producer of a value calls each axis, and what a reader takes it for."""
 
 
 def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
@@ -41,20 +38,20 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
         for n in range(len(node.inputs)):
             # What is said by place in a layout was said by place in the source; a standard operator's was rewritten.
             by_place = node.domain == OURS
-            here, there = _relation(node, n, mine, by_place), _relation(twin, n, theirs, by_place)
-            if here is not None and there is not None and here != there and _alike(_made(here), _made(there)):
-                yield _mismatch(node, n, there, here)
+            here, there = relation(node, n, mine, by_place), relation(twin, n, theirs, by_place)
+            if here is not None and there is not None and not here.agree(there) and _alike(_made(here), _made(there)):
+                yield _mismatch(node, n, there.known, here.known)
         yield from _check_results(node, twin, namesakes, (mine, theirs), common)
-        axes_here, axes_there = _numbered_axes(node, mine), _numbered_axes(twin, theirs)
-        if axes_here is None or axes_there is None or not _alike(axes_here, axes_there):
+        axes_here, axes_there = numbered_axes(node, mine), numbered_axes(twin, theirs)
+        if axes_here is None or axes_there is None or not _alike(axes_here.known, axes_there.known):
             continue
-        if axes_here != axes_there:
+        if not axes_here.agree(axes_there):
             yield Finding(
                 rule="axis-mismatch",
                 node=node_label(node),
                 operand=0,
-                expected=f"axes {', '.join(sorted(axes_there.elements()))}",
-                found=f"axes {', '.join(sorted(axes_here.elements()))}",
+                expected=f"axes {', '.join(sorted(axes_there.known.elements()))}",
+                found=f"axes {', '.join(sorted(axes_here.known.elements()))}",
                 message=f"this {node.op_type} works along other axes than in the original",
             )
 
@@ -99,8 +96,8 @@ def _hangs_on(value: ir.Value) -> set[str | None]:
     return found
 
 
-def _made(relation: Relation) -> list[str]:
-    return [made for made, _ in relation]
+def _made(relation: Meanings[Pair]) -> list[str]:
+    return [made for made, _ in relation.known]
 
 
 def _alike(names: Iterable[str], others: Iterable[str]) -> bool:
@@ -168,93 +165,8 @@ def _by_name(model: ir.Model) -> dict[str, ir.Node]:
     return {node.name: node for node in nodes if node.name and counts[node.name] == 1}
 
 
-def _relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> Relation | None:
-    """What the producer calls each axis, beside what this operator reads it for; None where not all of it is known.
-
-    Axes of extent 1 are left out: they may stand anywhere. The outer and the inner part of an axis are that axis, if
-    the one is read for the outer and the other for the inner part.
-    """
-    value, read, facts = node.inputs[n], axis_names(node, "input", n), named(node)
-    if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
-        read = placed_names(node, len(value.shape))
-    made = derivation.made(value) if value is not None else None
-    if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
-        return None
-    pairs: set[tuple[str, str]] = set()
-    for a, b, extent in zip(made, read, value.shape, strict=True):
-        reading = _reading(b, read, node)
-        if reading is None or extent == 1:
-            continue
-        if a is None or b is None:
-            return None
-        is_part = (_axis(a, made) != a, _axis(b, read) != b)
-        pairs.add((a, b) if is_part[0] != is_part[1] else (_axis(a, made), reading))
-    return frozenset(pairs)
-
-
-def _reading(name: str | None, names: AxisNames, node: ir.Node) -> str | None:
-    """What an operator takes an axis that it names so for; None where it is nothing to it."""
-    facts, axis = named(node), _axis(name, names) if name is not None else None
-    if facts is not None and facts.pooled:
-        return "kept" if axis in ("N", "C") else "reduced"
-    return axis if facts is None or facts.spatial or axis == "C" else None
-
-
-def _axis(name: str, names: AxisNames) -> str:
-    """The axis that a name is, or is the inner part of."""
-    return name.upper() if len(name) == 1 and name.upper() in names else name
-
-
-_ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", "Softmax", "Split", "TopK"})
-# Before opset 13 they work on the axis and all that follow it as one.
-_FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
-# They may work on whole blocks of an axis.
-_IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
-
-
-def _numbered_axes(node: ir.Node, derivation: Derivation) -> Counter[str] | None:
-    """The names of the axes that an operator is given by number; None where it is given none, or one has no name."""
-    value = node.inputs[0] if node.inputs else None
-    made = derivation.made(value) if value is not None else None
-    reduces = node.op_type.startswith("Reduce") or node.op_type in ("ArgMax", "ArgMin")
-    if made is None or node.domain not in ("", "ai.onnx") or not (reduces or node.op_type in _ALONG_AXES):
-        return None
-    axes = (
-        constant_ints(node, "axes", 1)
-        if node.op_type.startswith("Reduce")
-        else constant_ints(node, "axis", 1 if node.op_type == "CumSum" else len(node.inputs))
-    )
-    if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
-        return None
-    named_axes = {axis % len(made) for axis in axes}
-    if node.op_type in _FLATTENING and node.graph is not None and node.graph.opset_imports.get("", 13) < 13:
-        named_axes = set(range(min(named_axes), len(made)))
-    if any(made[axis] is None and (node.op_type in _IN_BLOCKS or _extent(value, axis) != 1) for axis in named_axes):
-        return None
-    # An axis of extent 1 may stand anywhere.
-    parts = {str(name) for axis, name in enumerate(made) if name is not None and _extent(value, axis) != 1}
-    if node.op_type in _IN_BLOCKS:
-        blocks = {str(made[axis]) for axis in named_axes}
-        found = Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
-        # What is put together of single slices says nothing where the other model knows no extents.
-        return found or None
-    names = {str(made[axis]) for axis in named_axes if _extent(value, axis) != 1}
-    # Of an axis in parts all parts are meant, or else it is not the axis that is.
-    return Counter({_whole_axis(name, names, parts, made) for name in names})
-
-
-def _whole_axis(name: str, names: set[str], parts: set[str], made: AxisNames) -> str:
-    axis = _axis(name, made)
-    own = {part for part in parts if _axis(part, made) == axis}
-    return axis if own <= names else f"part {name} of {axis}"
-
-
-def _extent(value: ir.Value | None, axis: int) -> object:
-    return value.shape[axis] if value is not None and value.shape is not None else None
-
-
-def _mismatch(node: ir.Node, n: int, expected: Relation, found: Relation) -> Finding:
-    def text(relation: Relation) -> str:
+def _mismatch(node: ir.Node, n: int, expected: Iterable[Pair], found: Iterable[Pair]) -> Finding:
+    def text(relation: Iterable[Pair]) -> str:
         return ", ".join(f"{made} read as {read}" for made, read in sorted(relation))
 
     return Finding(
