@@ -72,6 +72,11 @@ class Contract:
         # A network asks the same of the same shapes all over.
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The backend's places; a backend that has none is at one without a name."""
+        return self._backend.places() or ("",)
+
     def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
         """What the backend says."""
         return ask(self._backend, node)
@@ -145,7 +150,7 @@ class Contract:
     def converts(self, root: Operand, source: Order, target: Order) -> bool:
         """Whether the backend, anywhere, has an operator of its own that makes one format of a tensor from another."""
         question = question_of(self._names, root, source, target)
-        devices = [self._backend.at(place) for place in self._backend.places() or ("",)]
+        devices = [self._backend.at(place) for place in self.places]
         return any(written_by(each, question) is not None for each in devices)
 
     def letters(self, port: Port, wanted: Layout) -> str | None:

@@ -15,6 +15,7 @@ from relayout.backend import Backend, load_backend
 from relayout.backend_options import gathered
 from relayout.declared_layouts import boundary_layouts, settle
 from relayout.errors import UsageError
+from relayout.inlining import inline
 from relayout.layout_functions import drop_unused
 from relayout.model_io import Source, collector_paused, read_model, to_json, to_proto
 from relayout.options import BackendSpec, Options, Progress
@@ -118,9 +119,7 @@ def _forget_untyped(model: ir.Model) -> None:
 
 def inline_functions(model: ir.Model) -> None:
     """Replace every `relayout::` operator by its body, for runtimes that know no functions."""
-    from onnx_ir.passes.common import InlinePass
-
-    InlinePass()(model)
+    inline(model)
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:

@@ -219,7 +219,7 @@ class NodeChoices:
         self._open.append(_Open(choice, axes_of, space, self._moves(choice) if pieces is not None else 0))
         self._spaces.add_space(space)
         if pieces is not None:
-            self._leave_out(choice, pieces, wishes)
+            self._leave_out(choice, pieces)
         if rule.letters:
             self._packed(choice, operand_by_operand(rule), wishes)
         for wish in wishes:
@@ -238,12 +238,11 @@ class NodeChoices:
                 for form in fixed_forms(choice, rule, wish.implementation):
                     self._enter(choice, wish, form, letters)
 
-    def _leave_out(self, choice: NodeChoice, pieces: Pieces, wishes: list[Wish]) -> None:
-        """Let the node be no node, at each place where it may run."""
+    def _leave_out(self, choice: NodeChoice, pieces: Pieces) -> None:
+        """Let the node be no node. Who runs nothing takes none of a place's operators, so that it may be anywhere."""
         assert choice.node is not None
         nothing = (_ANY,) * len(choice.node.inputs), (_ANY,) * len(choice.node.outputs)
-        places = dict.fromkeys(wish.implementation.place for wish in wishes)
-        free = [Wish(Implementation(*nothing, place=p), choice.ports) for p in places]
+        free = [Wish(Implementation(*nothing, place=place), choice.ports) for place in self._contract.places]
 
         def ways(order: Order) -> _Ways:
             return tuple((wish, pieces.form(order), 0) for wish in free)

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from relayout.errors import InputError, InternalError
+from relayout.inlining import inline
 from relayout.operator_schema import since
 from relayout.shape_inference import subgraphs_of
 from relayout.structure import OLDEST_OPSET, check_structure
@@ -113,7 +113,7 @@ def _forget_no_extents(proto: onnx.TypeProto) -> None:
 def _inline(model: ir.Model) -> None:
     outputs = [value.name for value in model.graph.outputs]
     try:
-        InlinePass(lambda function: function.domain != FUNCTION_DOMAIN)(model)
+        inline(model, lambda function: function.domain != FUNCTION_DOMAIN)
     except Exception as error:
         raise InputError(
             "the model's local functions cannot be inlined",
@@ -122,7 +122,5 @@ def _inline(model: ir.Model) -> None:
             found=str(error.__cause__ or error)[:500],
             hint="export the model and its functions with one opset",
         ) from error
-    for identifier in [key for key in model.functions if key[0] != FUNCTION_DOMAIN]:
-        del model.functions[identifier]
     if [value.name for value in model.graph.outputs] != outputs:
         raise InternalError("inlining changed the names of the outputs", expected=", ".join(map(str, outputs)))

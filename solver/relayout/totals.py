@@ -55,10 +55,10 @@ def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[
     """Return the values of `graph` and its subgraphs that are known before any input is: weights, known shapes, and
     what follows.
 
-    `outer` holds the constants of the graphs around it. An initializer that is a graph input too (as up to IR version
-    3 all are) counts as the weight that it is.
+    `outer` holds the constants of the graphs around it. An initializer that is a graph input as well is a default,
+    which a caller may replace: no constant.
     """
-    constants = set(outer) | set(graph.initializers.values())
+    constants = {*outer, *graph.initializers.values()}.difference(graph.inputs)
     for node in graph:
         for subgraph in _subgraphs(node):
             constants |= constant_values(subgraph, constants)

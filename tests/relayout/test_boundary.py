@@ -298,3 +298,17 @@ def test_an_output_that_is_an_input_cannot_be_tied() -> None:
     net.output(net.conv("x", 8, 8))
     with pytest.raises(UsageError, match="cannot be chosen"):
         relayout.legalize(net.model(), output_layouts={"conv_0,x": "any", "x": "any"})
+
+
+def test_an_inlined_model_says_how_its_outputs_lie() -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 3, 6, 5)), 3, 4))
+    model = net.model()
+    output = model.graph.output[0].name
+    layouts = {"input_layouts": {"x": "NHWC"}, "output_layouts": {output: "NHWC"}}
+    legal, _ = relayout.legalize(model, "nhwc", inline=True, **layouts)  # type: ignore[arg-type]
+    assert {node.domain for node in legal.graph.node} == {""}
+    assert {e.key: e.value for e in legal.graph.output[0].metadata_props}["relayout.order"] == "0,2,3,1"
+    checked = relayout.verify(legal, "onnx", against=model)
+    assert checked.findings == ()
+    assert checked.numeric is not None

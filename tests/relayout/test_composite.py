@@ -120,6 +120,22 @@ def test_where_a_node_may_go_to_either_the_choice_is_made_together_with_the_layo
         assert report.verification.passed
 
 
+def test_what_only_moves_data_is_left_out_where_the_data_are_whoever_takes_its_operator() -> None:
+    net = Net()
+    blocks = net.node("DepthToSpace", net.node("Relu", net.input("x", (1, 16, 4, 6))), blocksize=2)
+    net.output(net.node("Relu", blocks))
+    # Two crossings of 1,536 bytes each way, or a Transpose between two Reshapes, which any place runs.
+    for crossing, cost in ((0.1, 614), (10, 3072)):
+        npu = {"name": "npu", "op": "Relu", "crossing": crossing}
+        places = [npu, {"name": "cpu", "crossing": crossing}]
+        assigned = [{"op": "DepthToSpace", "places": "cpu"}]
+        spec = {"name": "two", "host": "npu", "place": places, "assign": assigned}
+        legal, report = legalize(net.model(), spec)
+        assert (report.status, report.cost) == ("optimal", cost)
+        assert verify(legal, spec, report=report, run=False).findings == ()
+        assert_same_numbers(net.model(), legal)
+
+
 def test_a_copy_that_two_places_need_is_made_once_where_crossing_is_cheap_and_twice_where_it_is_dear() -> None:
     net = Net()
     given = net.node("Relu", net.input("x", (1, 4, 8, 8)))

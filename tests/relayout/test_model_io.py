@@ -107,6 +107,42 @@ def test_a_function_that_passes_its_input_on_keeps_the_outputs_name() -> None:
     assert [value.name for value in read_model(model).graph.outputs] == ["y"]
 
 
+def test_a_result_that_is_an_input_of_its_function_leaves_the_caller_s_value_its_name() -> None:
+    read = read_model(
+        parse(
+            """g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y, z = mine.both (x) }
+            <domain: "mine", opset_import: ["" : 20]> both (a) => (a, b) { b = Relu (a) }"""
+        )
+    )
+    assert [value.name for value in read.graph.inputs] == ["x"]
+    assert [(node.op_type, node.inputs[0].name, node.outputs[0].name) for node in read.graph if node.inputs[0]] == [
+        ("Relu", "x", "z"),
+        ("Identity", "x", "y"),
+    ]
+
+
+@pytest.mark.parametrize("inner", ["{ b = Neg (a)  c = Relu (a) }", "{ b, c = mine.inner (a)  d = Abs (c) }"])
+def test_results_that_nobody_reads_of_a_function_are_made_in_it_all_the_same(inner: str) -> None:
+    text = f"""g (float[2,3] x) => (float[2,3] y) {{ , y = mine.outer (x) }}
+        <domain: "mine", opset_import: ["" : 20, "mine" : 1]> outer (a) => (b, c) {inner}
+        <domain: "mine", opset_import: ["" : 20]> inner (a) => (b, c) {{ b = Neg (a)  c = Relu (a) }}"""
+    read = read_model(parse(text))
+    assert not read.functions
+    made = {str(value.name): node.op_type for node in read.graph for value in node.outputs}
+    assert made["y"] == "Relu"
+    assert "Neg" in made.values()
+
+
+def test_what_the_model_says_of_a_function_s_result_is_said_of_what_takes_its_place() -> None:
+    model = parse(
+        """g (float[1,2,4,4] x) => (float[1,2,4,4] y) { t = mine.f (x)  y = mine.f (t) }
+        <domain: "mine", opset_import: ["" : 20]> f (a) => (b) { b = Relu (a) }"""
+    )
+    model.graph.output[0].metadata_props.add(key="told", value="y")
+    [first, second] = read_model(model).graph
+    assert (first.outputs[0].metadata_props.get("told"), second.outputs[0].metadata_props["told"]) == (None, "y")
+
+
 def test_functions_of_the_domain_relayout_are_operators() -> None:
     model = parse(
         """g (float[1,4,4,3] x) => (y) { y = relayout.MaxPool <data_layout = "NHWC", kernel_shape = [2, 2]> (x) }
