@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from relayout.backend import Implementation, element_size
-from relayout.binding import bind, names_for
+from relayout.binding import bind, layout_of, names_for
 from relayout.choices import LaidForm, NodeChoice, Port
 from relayout.contract import Contract, Wish, says_something
 from relayout.layout import Layout
@@ -53,7 +53,11 @@ def laid_forms(choice: NodeChoice, rule: Rule | None, implementation: Implementa
 
 
 def fixed_forms(choice: NodeChoice, rule: Fixed, implementation: Implementation) -> list[LaidForm]:
-    """The dimensions that the layouts ask for, by the operator's letters; none where one cannot be bound."""
+    """The dimensions that the layouts ask for, by the operator's letters; none where one cannot be bound.
+
+    One word says how all data that an operator reads lies, and one how all that it gives does: what is asked of one is
+    asked of those that nothing is said of, and no two can be in two layouts.
+    """
     assert choice.node is not None
     found: list[list[Dims | None]] = [[], []]
     sides = (
@@ -61,16 +65,26 @@ def fixed_forms(choice: NodeChoice, rule: Fixed, implementation: Implementation)
         (rule.outputs, rule.native_outputs, implementation.results, choice.node.outputs),
     )
     for side, (letters, natives, layouts, values) in enumerate(sides):
-        for names, native, layout, value in zip(letters, natives, layouts, values, strict=False):
+        operands = list(zip(letters, natives, layouts, values, strict=False))
+        data = [each for n, each in enumerate(operands) if each[0] is not None and (side, n) != (0, rule.kernel)]
+        common = next((layout for _, _, layout, value in data if value is not None and says_something(layout)), None)
+        words: set[str] = set()
+        for n, (names, native, layout, value) in enumerate(operands):
             if names is None or native is None or value is None:
                 found[side].append(None)
                 continue
-            asked = layout if says_something(layout) else Layout.from_names(native)
+            is_kernel = (side, n) == (0, rule.kernel)
+            unsaid = Layout.from_names(native) if is_kernel or common is None else common
+            asked = layout if says_something(layout) else unsaid
             extents = extents_of(value) or (None,) * len(names)
             order = bind(asked, names, extents, element_size(value), native=native, pads=implementation.pads)
             if order is None:
                 return []
+            if not is_kernel:
+                words.add(str(layout_of(order, names)))
             found[side].append(one_each(order))
+        if len(words) > 1:
+            return []
     return [LaidForm(tuple(found[0]), tuple(found[1]))]
 
 
