@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from relayout.same_extents import MADE_UP
 from relayout.stand_ins import carry_over, graphs_in
 from relayout.tensor_types import is_absent
 
@@ -228,7 +229,7 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
 
 def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
     """Whether a dim has a name that onnx's inference makes up where it does not know the number."""
-    return any(dim.dim_param.startswith("unk__") for dim in value.type.tensor_type.shape.dim)
+    return any(dim.dim_param.startswith(MADE_UP) for dim in value.type.tensor_type.shape.dim)
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:

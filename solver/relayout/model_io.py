@@ -31,6 +31,7 @@ from relayout.layout_functions import with_bodies
 from relayout.layout_transform import deduce_permutations
 from relayout.normal_form import normalize
 from relayout.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
+from relayout.same_extents import name_alike
 from relayout.shape_inference import infer_shapes, subgraphs_of
 from relayout.structure import check_structure
 from relayout.tensor_types import check_type
@@ -158,6 +159,7 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     _check_inferred(inferred)
+    name_alike(inferred.graph)
     model = serde.deserialize_model(inferred)
     for graph in model.graph.subgraphs():
         # ONNX says them once for the whole model; whoever holds a node asks its graph.

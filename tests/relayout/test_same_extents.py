@@ -1,0 +1,75 @@
+"""A dim that a Reshape leaves open is the one that it reads, where nothing else can have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+from relayout import legalize, verify
+from relayout.model_io import read_model
+from relayout.same_extents import name_alike
+
+
+def seen_as(shape: Sequence[int | str], *targets: Sequence[int]) -> onnx.ModelProto:
+    """An input of this shape, reshaped to each of these one after the other."""
+    net = Net()
+    value = net.input("x", shape)
+    for target in targets:
+        value = net.node("Reshape", net.node("Relu", value), net.constant(np.array(target)))
+    net.output(value)
+    return net.model()
+
+
+def given(model: onnx.ModelProto) -> list[int | str | None]:
+    (output,) = read_model(model).graph.outputs
+    assert output.shape is not None
+    return [dim if isinstance(dim, int) else dim.value for dim in output.shape]
+
+
+@pytest.mark.parametrize("targets", [[(-1, 12, 16)], [(-1, 12, 16), (-1, 4, 4, 12)], [(12, 16, -1)]], ids=str)
+def test_the_rest_of_the_extents_says_which_it_is(targets: list[Sequence[int]]) -> None:
+    expected = ["N" if extent == -1 else extent for extent in targets[-1]]
+    assert given(seen_as(("N", 12, 4, 4), *targets)) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [
+        (("N", 12, 4, 4), (-1, 6, 16)),  # two for each picture
+        (("N", 12, "H", 4), (-1, 12, 4)),  # pictures and rows
+    ],
+    ids=str,
+)
+def test_otherwise_it_is_a_dim_of_its_own(shape: Sequence[int | str], target: Sequence[int]) -> None:
+    first, *_ = given(seen_as(shape, target))
+    assert first not in shape
+
+
+def test_what_is_fed_keeps_its_names() -> None:
+    model = seen_as(("unk__7", 12, 4, 4), (-1, 12, 16))
+    assert given(model) == ["unk__7", 12, 16]
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "pictures"
+    inferred = onnx.shape_inference.infer_shapes(model)
+    name_alike(inferred.graph)
+    assert inferred.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "unk__7"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+def test_the_report_says_of_the_legal_model_what_its_conversions_come_to(backend: str) -> None:
+    net = Net()
+    rows = net.node("Reshape", net.transpose(net.input("x", ("N", 4, 4, 12)), 0, 3, 1, 2), net.constant([-1, 12, 16]))
+    turned = net.node("MatMul", net.transpose(rows, 0, 2, 1), net.weight(12, 12))
+    picture = net.node("Reshape", net.transpose(turned, 0, 2, 1), net.constant([-1, 12, 4, 4]))
+    net.output(net.node("AveragePool", picture, kernel_shape=[3, 3]))
+    net.output(picture)
+    model = net.model()
+    legal, report = legalize(model, backend)
+    assert report.after.bytes == sum(conversion.bytes for conversion in report.conversions) < report.before.bytes
+    assert verify(legal, backend=backend, against=model, report=report).findings == ()
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, backend)
+    assert (second.cost, again.graph.node) == (report.cost, legal.graph.node)
