@@ -58,8 +58,15 @@ class Geometry:
         self._steps = rule.steps
         self._mixed = (frozenset(rule.mixes) | frozenset(rule.scrambles)) - uneven - self._apart
         self._padded = frozenset(rule.zeros) - uneven
-        # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for.
-        self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven
+        # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for,
+        # but those that are of extent 1 in its result: these have no pieces there.
+        different = {
+            axis
+            for operand, axes in operands
+            for place, axis in enumerate(axes)
+            if operand.view.extents[place] != extents[axis]
+        }
+        self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven - different
         self._beside = rule.beside
         self._insert = rule.insert
         self._formats: dict[Order, tuple[Order, ...] | None] = {}
@@ -169,7 +176,8 @@ class Geometry:
 
     def _following(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
         """The order in which operand `place` has its format, and each piece of the axes that it lacks follows what it
-        follows in the other's; None where these are in one piece, so that they go by their neighbours in the source."""
+        follows in the other's; None where these are in one piece, so that they go by their neighbours in the source, or
+        where the two cut an axis into pieces that do not nest."""
         lacking = self._lacking[place] - self._lacking[other]
         if not lacking or all(atom.is_whole for atom in other_format):
             return None
@@ -257,7 +265,7 @@ class Geometry:
 
 
 def _cut_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:
-    """The order with its atoms cut where those of the guide begin and end."""
+    """The order with its atoms cut where those of the guide begin and end; all these cuts nest."""
     found: list[Atom] = []
     for axis, inner, outer in order:
         ends = {end for atom in guide if atom.axis == axis for end in (atom.inner, atom.outer)}

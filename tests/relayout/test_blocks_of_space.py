@@ -263,6 +263,23 @@ def test_pieces_that_do_not_go_together_are_converted_by_what_they_are_part_of()
     assert_same_numbers(model, legal)
 
 
+@pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_mean_over_a_picture_whose_channels_are_cut_in_two_ways_that_do_not_nest(keepdims: int, backend: str) -> None:
+    net = Net(opset=20)
+
+    def among_blocks(value: str) -> str:
+        return to_space(net, net.node("Relu", to_depth(net, value)), mode="CRD")
+
+    first = net.node("Sigmoid", among_blocks(net.input("x", (1, 12, 4, 6))))
+    net.output(among_blocks(first))
+    net.output(net.node("ReduceMean", first, net.constant([2, 3]), keepdims=keepdims))
+    model = net.model()
+    legal, report = checked(model, backend)
+    assert report.status == "optimal"
+    assert_same_numbers(model, legal)
+
+
 @pytest.mark.parametrize("seed", range(80))
 def test_random_chains_compute_the_same_and_never_cost_more(seed: int) -> None:
     model, backend = block_chain(seed), BACKENDS[seed // 2 % len(BACKENDS)] if seed % 2 else "onnx"

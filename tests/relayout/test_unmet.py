@@ -50,6 +50,16 @@ def test_what_would_do_does() -> None:
     assert legalize(pooled().model(), table(**{**rule, "inputs": ["NHWC"]}))[1].status == "optimal"
 
 
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool", "MaxPool", "AveragePool"])
+def test_rows_by_two_are_nothing_that_the_one_row_of_a_result_has(operator: str) -> None:
+    net = Net()
+    window = {} if operator.startswith("Global") else {"kernel_shape": [4, 1]}
+    net.output(net.node(operator, net.input("x", (2, 8, 4, 6)), **window))
+    rule = {"op": operator, "inputs": ["NCHW2h"], "results": ["NCHW2h"]}
+    assert refused(net, table(**rule)).conflict == (f"{operator} 'n0' result 0 requires NCHWh[tile:2]",)
+    assert legalize(net.model(), table(**{**rule, "results": ["NHWC"]}))[1].status == "optimal"
+
+
 def test_two_operands_that_cannot_lie_otherwise_than_each_other_are_both_named() -> None:
     """Each alone can be met; of three the one that has nothing to do with it is not named."""
 
