@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import run
 from model_files import conv, large, outside, parse, same, shapes
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -141,6 +142,31 @@ def test_what_the_model_says_of_a_function_s_result_is_said_of_what_takes_its_pl
     model.graph.output[0].metadata_props.add(key="told", value="y")
     [first, second] = read_model(model).graph
     assert (first.outputs[0].metadata_props.get("told"), second.outputs[0].metadata_props["told"]) == (None, "y")
+
+
+def test_what_comes_with_a_function_has_the_name_of_nothing_inside_a_branch_or_another_body() -> None:
+    model = parse(
+        """g (float[2,3] x, bool c) => (float[2,3] y, float[2,3] z) {
+            u = mine.f (x, c)
+            v = mine.f (u, c)
+            y = If (c) <
+                then_branch = one () => (float[2,3] r) { t = Neg (v)  b_2 = mine.f (t, c)  r = Relu (b_2) },
+                else_branch = other () => (float[2,3] s) { b = Abs (v)  s = Tanh (b) }
+            >
+            z = Add (v, y) }
+        <domain: "mine", opset_import: ["" : 20]> f (a, c) => (t) {
+            b = Abs (a)
+            d = If (c) <
+                then_branch = one () => (float[2,3] r) { k = Neg (b)  r = Relu (k) },
+                else_branch = other () => (float[2,3] s) { k = Relu (b)  s = Neg (k) }
+            >
+            t = Add (b, d) }"""
+    )
+    read = to_proto(read_model(model))
+    onnx.checker.check_model(read, full_check=True)
+    feeds = {"x": np.array([[-1, 2, 3], [4, -5, 6]], np.float32), "c": np.array(True)}
+    for one, other in zip(run(model, feeds), run(read, feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_functions_of_the_domain_relayout_are_operators() -> None:
