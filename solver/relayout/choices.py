@@ -100,10 +100,15 @@ class Port:
         return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.root) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> Order | None:
-        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes."""
+        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes, each
+        by itself: factors next to each other lie as their axis does, and are dimensions all the same."""
         if dims is None:
             return self.format_of(None)
-        return self.operand.view.to_root(normal_form(tuple(chain.from_iterable(dims)), self.operand.view.extents))
+        view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
+        parts = [normal_form((atom,), view.extents) for atom in atoms if not atom.is_whole]
+        if any(view.to_root(part) is None for part in parts):
+            return None
+        return view.to_root(normal_form(atoms, view.extents))
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,11 +115,8 @@ class Formulation:
                     format_ = held.formats[f]
                     size = self.prices.bytes_of(held.tensor, format_)
                     cost = self.prices.crossing(held.tensor, format_, place, target)
-                    readers = self._readers(held, assignment, target)
-                    direct = [t for t in readers if self._alternative(t, assignment).formats[t.port] == format_]
-                    yield Crossed(
-                        held.tensor, format_, place, target, size, cost, held.producer, tuple(direct or readers)
-                    )
+                    takers = tuple(self._takers(held, assignment, target, format_))
+                    yield Crossed(held.tensor, format_, place, target, size, cost, held.producer, takers)
 
     def _made(self, held: Held, assignment: Sequence[int]) -> Iterator[Made]:
         giver = self._alternative(held.producer, assignment)
@@ -145,7 +142,7 @@ class Formulation:
                 touch
                 for q, formats in plan.items()
                 if at == place and g in formats
-                for touch in self._readers(held, assignment, q)
+                for touch in self._takers(held, assignment, q, target)
             ]
             yield self._conversion(held, at, source, target, readers or beyond, [*readers, *beyond])
 
@@ -169,6 +166,11 @@ class Formulation:
             wanted.setdefault(taker.place, set()).add(number[taker.formats[reader.port]])
         lies = number[giver.formats[held.producer.port]]
         return giver.place, lies, {place: frozenset(formats) for place, formats in wanted.items()}
+
+    def _takers(self, held: Held, assignment: Sequence[int], place: str, format_: Order) -> list[Touch]:
+        """Who reads the tensor at a place in this format; where nobody does, all for whom it is converted there."""
+        readers = self._readers(held, assignment, place)
+        return [t for t in readers if self._alternative(t, assignment).formats[t.port] == format_] or readers
 
     def _readers(self, held: Held, assignment: Sequence[int], place: str) -> list[Touch]:
         return [touch for touch in held.readers if self._alternative(touch, assignment).place == place]

@@ -16,7 +16,7 @@ from graphs import Net, assert_same_numbers
 from random_graphs import Rejected
 from random_patterns import draw_graph
 
-from relayout.backend import Backend, load_backend
+from relayout.backend import Backend, TensorType, load_backend
 from relayout.cli import main
 from relayout.composite import Assignment, Composite, Nodes, Place
 from relayout.errors import BackendError
@@ -155,6 +155,29 @@ def test_a_copy_that_two_places_need_is_made_once_where_crossing_is_cheap_and_tw
         assert report.verification.passed, report.verification.findings
         assert verification.passed, verification.findings
         assert report.after.transposes == transposes
+
+
+class Dear(type(load_backend("nhwc"))):  # type: ignore[misc]
+    """Channels last, and no conversion that is worth it."""
+
+    name = "dear"
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int:
+        return 10**6
+
+
+def test_what_crosses_in_two_formats_is_made_in_the_order_of_those_who_read_it_so() -> None:
+    net = Net()
+    given = net.node("Relu", net.input("x", (1, 3, 4, 6)))
+    net.output(net.node("NonZero", given), onnx.TensorProto.INT64)
+    net.output(net.node("MaxPool", given, kernel_shape=[2, 2]))
+    relu = Place("cpu", takes=Nodes(operators=("Relu",)), crossing=0.1)
+    board = Composite([relu, Place("npu", Dear, crossing=0.1)], host="cpu")
+    legal, report = legalize(net.model(), board)
+    crossed = {c.layout: [each.node for each in c.required_by] for c in report.crossings if c.value == given}
+    assert crossed == {"NCHW": ["NonZero 'n1'"], "NHWC": ["MaxPool 'n2'"]}
+    assert verify(legal, board, report=report, against=net.model()).findings == ()
+    assert_same_numbers(net.model(), legal)
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -196,6 +196,22 @@ def test_tiles_that_do_not_nest_in_what_two_views_in_a_row_regroup() -> None:
     assert_same_numbers(model, legal)
 
 
+@pytest.mark.parametrize("perm", [(0, 1, 2, 3), (2, 1, 0, 3)])
+@pytest.mark.parametrize(("tile", "results"), [(3, 72), (6, 72), (4, 72), (3, 8)])
+def test_tiles_of_a_picture_of_one_point_lie_as_their_channels_and_do_not_nest_all_the_same(
+    tile: int, results: int, perm: tuple[int, ...]
+) -> None:
+    net = Net()
+    value = net.transpose(net.node("Relu", net.input("x", (6, 6, 6, 4))), *perm)
+    net.output(net.node("Conv", reshaped(net, value, 6, 144, 1, 1), net.weight(results, 144, 1, 1)))
+    desired = {"Conv": [f"NCHW{tile}c", "OIHW"]}
+    legal, report = checked(model := net.model(), "convert-layout", desired_layouts=desired)
+    assert_same_numbers(model, legal)
+    assert report.after.transposes == (perm[0] != 0)
+    again, second = relayout.legalize(legal, "convert-layout", desired_layouts=desired)
+    assert (second.after, operators(again)) == (report.after, operators(legal))
+
+
 class Pairs(Backend):
     """Pools take their channels in pairs."""
 

@@ -77,11 +77,13 @@ def _in_full(made: Made) -> tuple[Order, Order]:
 
 def _first_dims(shop: Workshop, made: Made) -> Dims:
     """The dimensions in which the first reader takes the copy, or in which those take it that a left-out node leaves it
-    to."""
-    choices = [shop.requirements.choices[touch.choice] for touch in made.wanted_by]
-    left_out = [shop.chosen[id(choice)].is_left_out for choice in choices]
-    place = left_out.index(False) if False in left_out else 0
-    return _dims_for(shop, choices[place], made.wanted_by[place].port)
+    to. A copy that nobody takes as it is, for it is converted where it crosses to, has its atoms one by one."""
+    wanted = [(shop.requirements.choices[touch.choice], touch.port) for touch in made.wanted_by]
+    takers = [(choice, port) for choice, port in wanted if shop.chosen[id(choice)].formats[port] == made.target]
+    if not takers:
+        return one_each(_in_full(made)[1])
+    left_out = [shop.chosen[id(choice)].is_left_out for choice, _ in takers]
+    return _dims_for(shop, *takers[left_out.index(False) if False in left_out else 0])
 
 
 def _dims_for(shop: Workshop, choice: NodeChoice, place: int) -> Dims:
