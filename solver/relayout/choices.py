@@ -100,8 +100,8 @@ class Port:
         return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.root) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> Order | None:
-        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes, each
-        by itself: factors next to each other lie as their axis does, and are dimensions all the same."""
+        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes,
+        each by itself: factors next to each other lie as their axis does, and are dimensions all the same."""
         if dims is None:
             return self.format_of(None)
         view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
