@@ -50,6 +50,9 @@ places = "npu"
 """
 
 
+_BACKENDS = ("auto-nhwc", "nchw", "nhwc", "onnx", "xla-cpu")
+
+
 def network() -> onnx.ModelProto:
     """Two convolutions with a Softmax between them, which the accelerator does not have."""
     net = Net()
@@ -192,7 +195,7 @@ def test_random_graphs_over_random_places_add_up_and_compute_the_same(seed: int)
     operators = sorted({node.op_type for node in graph.model.graph.node})
     names = ["npu", "gpu", "cpu"][: random.randint(2, 3)]
     places: list[dict[str, Any]] = [
-        {"name": name, "backend": random.choice(["onnx", "nchw"]), "crossing": random.choice([0, 0.1, 1, 3])}
+        {"name": name, "backend": random.choice(_BACKENDS), "crossing": random.choice([0, 0.1, 1, 3])}
         for name in names
     ]
     for place in places[:-1]:
