@@ -6,7 +6,7 @@ counts for an operator between that asks for a layout, nobody can say, and so an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 from itertools import chain
 
@@ -16,7 +16,7 @@ from relayout.layout import Layout
 from relayout.verify.borders import crossings
 from relayout.verify.constants import computed_ahead
 from relayout.verify.derivation import passes, walk
-from relayout.verify.operators import OURS, AxisNames, axis_names, beside_reshaped, is_pooled
+from relayout.verify.operators import OURS, AxisNames, axis_names, beside_reshaped, is_by_place, is_pooled
 
 __all__ = ["CommonNames"]
 
@@ -38,12 +38,18 @@ class CommonNames:
         self._silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
         self._beside_pieces = beside_pieces
         self._same: dict[_Place, _Place] = {}
+        self._written: set[ir.Value] = set()
 
     def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
         """For each axis of a value of known rank, what operators call it; empty where none names it."""
         names = self._names
         places = [(value, axis) for axis in range(len(value.shape or ()))]
         return tuple(frozenset(names.get(self._first(place), ())) for place in places)
+
+    @property
+    def written(self) -> Set[ir.Value]:
+        """The values of whose axes nothing is told but how a node of ours is written, to which they mean nothing."""
+        return self._written if self._names else set()
 
     def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:
         """The names by which the value is in this layout, if each of its axes has that name among others, or none at
@@ -82,11 +88,22 @@ class CommonNames:
         for node in nodes:
             self._join_node(node)
         found: dict[_Place, set[str]] = {}
-        for value, names in chain(self._given.items(), *(_named(node) for node in nodes if node not in self._silent)):
-            for axis, name in enumerate(names):
-                if name is not None:
-                    found.setdefault(self._first((value, axis)), set()).add(name)
+        telling = [node for node in nodes if node not in self._silent]
+        for value, names in chain(self._given.items(), *(_named(n) for n in telling if not is_by_place(n))):
+            self._enter(found, value, names)
+        for node in telling if not self._given else ():
+            # What it is written in is no meaning to it: that tells of axes of which nothing else is told.
+            named = list(_named(node)) if is_by_place(node) else []
+            if not any(self._first((v, axis)) in found for v, names in named for axis in range(len(names))):
+                for value, names in named:
+                    self._enter(found, value, names)
+                    self._written.add(value)
         return found
+
+    def _enter(self, found: dict[_Place, set[str]], value: ir.Value, names: AxisNames) -> None:
+        for axis, name in enumerate(names):
+            if name is not None:
+                found.setdefault(self._first((value, axis)), set()).add(name)
 
     def _first(self, place: _Place) -> _Place:
         while (other := self._same.get(place, place)) != place:

@@ -35,7 +35,9 @@ class _Known:
     ahead: frozenset[ir.Value]
 
 
-def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation) -> Iterator[Finding]:
+def check_requirements(
+    model: ir.Model, backend: Backend, derivation: Derivation, common: CommonNames
+) -> Iterator[Finding]:
     """Yield a finding for each operand that is not as `backend` asks.
 
     What an operator of ONNX's computes from constants alone is known before the model runs: nothing is asked of it, nor
@@ -45,7 +47,7 @@ def check_requirements(model: ir.Model, backend: Backend, derivation: Derivation
     """
     boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
     ahead = computed_ahead(model.graph)
-    known = _Known(derivation, CommonNames(model), boxes, frozenset(value for node in ahead for value in node.outputs))
+    known = _Known(derivation, common, boxes, frozenset(value for node in ahead for value in node.outputs))
     for node in walk(model.graph):
         if node in ahead:
             continue

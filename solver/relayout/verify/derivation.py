@@ -62,18 +62,22 @@ def fed(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
-def derive(model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None) -> Derivation:
+def derive(
+    model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None, written: Set[ir.Value] = frozenset()
+) -> Derivation:
     """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
 
     From given names no more follows than the graph says: only without them is the layout that a node of ours is written
     in what its result's axes are where nothing else is known, for its twin in another model has no such layout; and
-    what computes from constants alone names nothing, for a constant follows the data that it meets.
+    what computes from constants alone names nothing, for a constant follows the data that it meets. Where axes mean
+    nothing to the node itself, that goes for the results in `written` alone.
     """
-    takes_written, silent = given is None, computed_ahead(model.graph) if given is None else frozenset()
+    silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
+    takes_written = given is None
     if given is None:
         given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
     made: dict[ir.Value, AxisNames] = dict(given)
-    _carry_forward(model.graph, (), made, silent, takes_written=takes_written)
+    _carry_forward(model.graph, (), made, silent, written if takes_written else None)
     read: dict[ir.Value, frozenset[AxisNames]] = {}
     _carry_back(model.graph, read, silent)
     return Derivation(made, read)
@@ -84,21 +88,21 @@ def _carry_forward(
     inward: Sequence[Crossing],
     made: dict[ir.Value, AxisNames],
     silent: Set[ir.Node],
-    *,
-    takes_written: bool,
+    written: Set[ir.Value] | None,
 ) -> None:
     """Enter what is known of all that the graph gives; `inward` is what crosses its border on the way in, and `silent`
-    are the nodes that name nothing."""
+    are the nodes that name nothing. `written` are values that are as the node that gives them is written; None where
+    no layout that a node is written in tells anything."""
     for value in graph.inputs:
         if value not in made:
             _enter_crossed(value, inward, made)
     for node in graph:
         across = list(crossings(node))
         for inner in graphs_of(node):
-            _carry_forward(inner, across, made, silent, takes_written=takes_written)
+            _carry_forward(inner, across, made, silent, written)
         for m, result in enumerate(node.outputs):
             if result.shape is not None and node not in silent:
-                made[result] = with_whole_parts(_forward(node, m, made, takes_written), result.shape)
+                made[result] = with_whole_parts(_forward(node, m, made, written), result.shape)
                 if not any(made[result]):
                     _enter_crossed(result, across, made)
 
@@ -167,7 +171,9 @@ def declared_layout(value: ir.Value) -> Layout | None:
     return layout if layout.rank == len(value.shape) else None
 
 
-def _forward(node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], takes_written: bool) -> AxisNames:
+def _forward(
+    node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], written: Set[ir.Value] | None
+) -> AxisNames:
     rank = len(node.outputs[m].shape or ())
     own = axis_names(node, "result", m) or (None,) * rank
     channels_only = node.op_type in _CHANNELS_ONLY
@@ -182,13 +188,13 @@ def _forward(node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], takes_wr
                 known[axis].add(name)
     carried = [_agreed(names) for names in known]
     if not _names_axes(node):
-        is_told = takes_written and not any(carried) and None not in own and not is_pooled(node)
+        is_told = node.outputs[m] in (written or ()) and not any(carried) and None not in own and not is_pooled(node)
         return own if is_told else tuple(carried)
     if is_pooled(node):
         return tuple(carried)
     if channels_only:
         # Of a layout that it is in only the channels mean anything to it: the rest is what the operand says.
-        rest = own if takes_written else (None,) * rank
+        rest = own if written is not None else (None,) * rank
         told = (theirs or written for theirs, written in zip(carried, rest, strict=True))
         return tuple(mine if mine == "C" else other for mine, other in zip(own, told, strict=True))
     return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))

@@ -22,6 +22,7 @@ __all__ = [
     "axis_sources",
     "beside_reshaped",
     "constant_ints",
+    "is_by_place",
     "is_elementwise",
     "is_pooled",
     "kernel_names",
@@ -132,6 +133,12 @@ def is_pooled(node: ir.Node) -> bool:
     """Whether `node` keeps two axes and reduces all others to extent 1, whichever they are."""
     facts = named(node)
     return facts is not None and facts.pooled
+
+
+def is_by_place(node: ir.Node) -> bool:
+    """Whether axes mean nothing to `node`, which is told of them in the order of the layout that it is written in."""
+    facts = named(node)
+    return facts is not None and facts.by_place
 
 
 def standard_names(rank: int) -> AxisNames:

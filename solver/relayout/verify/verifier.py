@@ -18,6 +18,7 @@ from relayout.report import Finding, Report, Verification
 from relayout.verify.accounting import check_report
 from relayout.verify.annotations import check_annotations
 from relayout.verify.blocked import check_blocked
+from relayout.verify.common_names import CommonNames
 from relayout.verify.comparison import check_against
 from relayout.verify.contract import check_requirements
 from relayout.verify.derivation import derive
@@ -104,13 +105,14 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
 
 
 def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
-    derivation = derive(model)
+    common = CommonNames(model)
+    derivation = derive(model, written=common.written)
     yield from check_onnx(model)
     yield from check_shapes(model)
     yield from check_channels(model)
     yield from check_functions(model)
     yield from check_annotations(model, derivation)
-    yield from check_requirements(model, backend, derivation)
+    yield from check_requirements(model, backend, derivation, common)
     yield from check_placement(model, backend)
     yield from check_blocked(model, backend)
 

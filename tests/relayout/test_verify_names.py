@@ -1,0 +1,53 @@
+"""Which names the verifier gives to axes: what means nothing to an operator is written in some layout all the same."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+from relayout import legalize
+from relayout.verify import verify
+
+SHAPE = (4, 4, 6, 4)
+
+
+def beside_a_row(gone: int, lies: tuple[int, ...]) -> onnx.ModelProto:
+    """A convolution calls three of the four axes of x by their names; the fourth has none."""
+    net = Net(opset=17)
+    x = net.input("x", SHAPE)
+    row = net.transpose(net.node("ReduceMax", x, axes=[gone], keepdims=0), *lies)
+    left = [extent for axis, extent in enumerate(SHAPE) if axis != gone]
+    net.output(net.node("Conv", row, net.weight(3, left[lies[1]], 2)))
+    larger = net.node("Resize", x, "", "", net.constant([4, 4, 3, 4]), mode="nearest")
+    net.output(net.node("LayerNormalization", larger, net.weight(4), net.weight(4), axis=-1))
+    return net.model()
+
+
+@pytest.mark.parametrize("gone", [0, 1, 3])
+@pytest.mark.parametrize("lies", list(permutations(range(3))), ids=lambda lies: "".join("NCW"[i] for i in lies))
+def test_what_a_resize_is_written_in_is_no_name_beside_what_a_convolution_says(
+    gone: int, lies: tuple[int, ...]
+) -> None:
+    source = beside_a_row(gone, lies)
+    legal, _ = legalize(source, "opencl")
+    assert [node.op_type for node in legal.graph.node if node.domain == "relayout"] == ["Resize"]
+    assert_same_numbers(source, legal)
+    assert not verify(legal, "opencl", against=source).findings
+
+
+def test_what_a_resize_is_written_in_is_a_name_where_nothing_else_is_said() -> None:
+    net = Net(opset=17)
+    larger = net.node("Resize", net.input("x", SHAPE), "", "", net.constant([4, 4, 3, 4]), mode="nearest")
+    net.output(net.node("ReduceSumSquare", larger, axes=[1]))
+    legal, _ = legalize(net.model(), "opencl")
+    (place,) = (n for n, node in enumerate(legal.graph.node) if node.op_type == "ReduceSumSquare")
+    (resize,) = (node for node in legal.graph.node if node.op_type == "Resize")
+    assert verify(legal, "opencl").passed
+    legal.graph.node.insert(place, onnx.helper.make_node("Transpose", resize.output, ["turned"], perm=[0, 3, 1, 2]))
+    legal.graph.node[place + 1].input[0] = "turned"
+    del legal.graph.value_info[:]
+    findings = verify(legal, "opencl").findings
+    assert ("layout-requirement", "NHWC", "NCHW") in [(each.rule, each.expected, each.found) for each in findings]
