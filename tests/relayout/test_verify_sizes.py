@@ -112,3 +112,17 @@ def test_a_normalization_of_unknown_extents_tells_no_letter_but_that_of_its_chan
     source = net.model()
     legal, _ = legalize(source, "nhwc")
     compared(legal, source)
+
+
+def test_a_unit_is_not_taken_for_an_axis_by_who_does_not_know_that_it_is_one() -> None:
+    net = Net(opset=21)
+    rank = net.node("LayerNormalization", net.input("x", (4, 4, 5)), net.weight(4, 4, 5), axis=0, results=2)
+    turn = net.transpose(rank[1], 0, 2, 1)
+    net.output(rank[0])
+    net.output(net.node("GroupNormalization", turn, net.input("scale", ("C",)), net.weight(1), num_groups=1))
+    source = net.model()
+    for _ in range(3):
+        source.graph.output[1].type.tensor_type.shape.dim.add()
+    legal, _ = legalize(source)
+    assert "Transpose" not in [node.op_type for node in legal.graph.node]
+    compared(legal, source)

@@ -250,8 +250,10 @@ def passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
         sources = tuple(range(len(result.shape)))
     else:
         return None
-    if not is_pooled(node):
-        return sources
-    # What reads an axis that is reduced to extent 1 may call it anything.
-    pairs = zip(sources, result.shape, strict=True)
-    return tuple(None if one == 1 and source.shape[axis] != 1 else axis for axis, one in pairs)
+    # What reads an axis of extent 1 may call it anything. What it is stretched to, or reduced from, is another; and who
+    # does not know that it has extent 1 must not take its name for that of an axis.
+    units = [(axis, source.shape[axis] == 1, extent == 1) for axis, extent in zip(sources, result.shape, strict=True)]
+    pooled = is_pooled(node)
+    return tuple(
+        None if (before and not after) or (pooled and after and not before) else axis for axis, before, after in units
+    )
