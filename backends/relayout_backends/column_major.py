@@ -168,8 +168,20 @@ def _dot(node: ir.Node, side: int, opset: int) -> _Dot | None:
     own, result = set(terms[side]), set(terms[2])
     other = set(terms[1 - side])
     is_dot = len(own & result) == 1 and own - result <= other and not own & result & other
+    is_dot = is_dot and (node.op_type != "Einsum" or _are_as_many(node, terms))
     is_written = opset >= EINSUM_SINCE or node.op_type == "Gemm" or rank_of(node.inputs[1 - side]) == 2
     return _Dot(node, side, terms) if is_dot and is_written else None
+
+
+def _are_as_many(node: ir.Node, terms: tuple[str, str, str]) -> bool:
+    """Whether the axes of an Einsum that go by one letter are known to be equally long: runtimes stretch one of extent
+    1, which a product does not."""
+    extents: dict[str, set[int | str | None]] = {}
+    for letters, value in zip(terms, node.inputs, strict=False):
+        for letter, extent in zip(letters, (value.shape if value is not None else None) or (), strict=False):
+            extents.setdefault(letter, set()).add(extent.value if isinstance(extent, ir.SymbolicDim) else extent)
+    shared = [extents.get(letter, {None}) for letter in set(terms[0]) & set(terms[1])]
+    return all(len(found) == 1 and None not in found for found in shared)
 
 
 def _terms(node: ir.Node, side: int) -> tuple[str, str, str] | None:

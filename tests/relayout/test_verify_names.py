@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import permutations
 
+import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
+from onnx import TensorProto
 
 from relayout import legalize
 from relayout.verify import verify
@@ -51,3 +53,17 @@ def test_what_a_resize_is_written_in_is_a_name_where_nothing_else_is_said() -> N
     del legal.graph.value_info[:]
     findings = verify(legal, "opencl").findings
     assert ("layout-requirement", "NHWC", "NCHW") in [(each.rule, each.expected, each.found) for each in findings]
+
+
+def test_of_two_axes_that_go_by_one_name_one_is_another() -> None:
+    net = Net(opset=17)
+    x = net.input("x", (3, 3, 1, 3))
+    turned = net.transpose(x, 0, 3, 2, 1)
+    normal = net.node("BatchNormalization", turned, *[net.constant(np.ones(3, np.float32)) for _ in range(4)])
+    # So the first axis of what is turned is called by the name of its last.
+    net.output(net.node("Add", x, normal))
+    net.output(net.node("ArgMax", turned, axis=-3, keepdims=1), TensorProto.INT64)
+    source = net.model()
+    legal, _ = legalize(source, "canonical")
+    assert_same_numbers(source, legal)
+    assert not verify(legal, "canonical", against=source).findings

@@ -73,6 +73,19 @@ def test_a_dot_of_more_dimensions_is_written_as_einsum() -> None:
     assert right_operands(legal) == [(32, 64)]
 
 
+def test_an_einsum_that_may_stretch_an_axis_is_no_dot() -> None:
+    net = Net()
+    x = net.input("x", (6, 3, 4, "W"))
+    matrix = net.node("Reshape", net.weight(6), net.constant([2, 3]))
+    net.output(net.node("Einsum", x, matrix, equation="nchw,wk->nchk"))
+    model = net.model()
+    legal, _ = relayout.legalize(model, XlaCpu())
+    assert operators(legal) == ["Reshape", "Einsum"]
+    for wide in (1, 2):
+        feeds = {"x": np.random.default_rng(0).standard_normal((6, 3, 4, wide)).astype(np.float32)}
+        assert_same_numbers(model, legal, feeds)
+
+
 def test_the_left_operand_of_a_gemm_may_come_transposed() -> None:
     net = Net()
     value = net.transpose(net.node("Relu", net.input("x", (64, 8))), 1, 0)

@@ -53,17 +53,20 @@ class CommonNames:
 
     def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:
         """The names by which the value is in this layout, if each of its axes has that name among others, or none at
-        all; None where one has others only. Axes of extent 1 may stand anywhere, and of names that the layout does not
-        have it says nothing."""
+        all; None where one has others only, but for those that another axis has: of two that go by one name, one is
+        another. Axes of extent 1 may stand anywhere, and of names that the layout does not have it says nothing."""
         shape = value.shape
         if shape is None or len(shape) != required.rank:
             return None
         found: list[str | None] = []
-        for name, known, extent in zip(required.names, self.of(value), shape, strict=True):
-            telling = known.intersection(required.names) if extent != 1 and name != "*" else ()
-            if telling and name not in telling:
+        own = self.of(value)
+        wide = (place for place, extent in enumerate(shape) if extent != 1)
+        had = {required.names[place] for place in wide if required.names[place] in own[place]}
+        for name, known, extent in zip(required.names, own, shape, strict=True):
+            telling = known.intersection(required.names) if extent != 1 and name != "*" else frozenset()
+            if name not in telling and not telling <= had:
                 return None
-            found.append(name if telling else None)
+            found.append(name if name in telling else None)
         return tuple(found) if any(found) else None
 
     def _join_node(self, node: ir.Node) -> None:
