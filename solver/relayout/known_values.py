@@ -8,7 +8,7 @@ sizes that the op table reads. The graph is not changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -177,26 +177,43 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 def _enter_ranks(proto: onnx.ModelProto, inferred: onnx.GraphProto) -> bool:
     """Declare in `proto` the ranks of values of which no shape is known but that a reader of them tells: a Transpose by
-    its perm, a convolution by its kernel, a pool by its window. Whether there was one."""
+    its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by what its body declares. Whether there
+    was one."""
     listed = {value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}
     ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
     known = {value.name: len(value.type.tensor_type.shape.dim) for value in ranked}
     known |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
     for node in inferred.node:
         if node.op_type in TELLS_RANK and node.domain in ("", "ai.onnx") and node.input[0] not in known:
             rank = _rank_read(node, known)
             if rank is not None and node.input[0] in listed:
-                found[node.input[0]] = rank
+                found[node.input[0]] = listed[node.input[0]].type.tensor_type.elem_type, rank
+        for name, state in _states(node):
+            kind = state.type.tensor_type
+            if name and name not in known and kind.elem_type and kind.HasField("shape"):
+                found[name] = kind.elem_type, len(kind.shape.dim)
     declared = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
-    for name, rank in found.items():
-        element = listed[name].type.tensor_type.elem_type
+    for name, (element, rank) in found.items():
         hint = onnx.helper.make_tensor_value_info(name, element, [None] * rank)
         if name in declared:
             declared[name].type.CopyFrom(hint.type)
         else:
             proto.graph.value_info.append(hint)
     return bool(found)
+
+
+def _states(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
+    """What a Loop or Scan hands to its body whole at first, and the body's input that takes it."""
+    bodies = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
+    if node.domain not in ("", "ai.onnx") or "body" not in bodies:
+        return
+    inputs = bodies["body"].input
+    if node.op_type == "Loop":
+        yield from zip(node.input[2:], inputs[2:], strict=False)
+    elif node.op_type == "Scan" and len(node.input) == len(inputs):  # before opset 9 they have an axis for a batch
+        pieces = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
+        yield from zip(node.input[: len(inputs) - pieces], inputs, strict=False)
 
 
 def _rank_read(node: onnx.NodeProto, known: Mapping[str, int]) -> int | None:

@@ -96,3 +96,27 @@ def test_an_index_without_a_place_that_is_found_out_is_no_fault() -> None:
     model = net.model()
     legal, _ = legalize(model)
     assert verify(legal, against=model).passed
+
+
+BEHIND_A_STRANGER = """<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
+    net (float[1,2,3,1] x, float[2] b) => (y) <float[2,2,3,1] one, float[2,2,3,1] other> {
+        rounds = Constant <value = int64 {2}> ()
+        turned = Transpose <perm = [0,3,2,1]> (x)
+        given = com.microsoft.BiasGelu (turned, b)
+        state = Transpose <perm = [0,3,2,1]> (given)
+        y = Loop (rounds, "", state) <
+            body = body (int64 i, bool going, float[1,2,3,1] in) => (bool on, float[1,2,?,?] out) {
+                on = Identity (going)
+                kernel = Mul (one, other)
+                out = Conv <auto_pad = "SAME_UPPER"> (in, kernel)
+            }
+        > }"""
+
+
+def test_what_a_body_declares_of_its_state_tells_the_rank_of_what_comes_in() -> None:
+    model = onnx.parser.parse_model(BEHIND_A_STRANGER)
+    for name in ("one", "other"):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 2, 3, 1), np.float32), name))
+    legal, _ = legalize(model, "nhwc")
+    assert_same_numbers(model, legal)
+    assert verify(legal, "nhwc", against=model).passed
