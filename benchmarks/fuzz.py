@@ -24,9 +24,10 @@ from time import perf_counter
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import onnx
-from fuzzing import Failure, check, draw_settings, runs
+from fuzzing import Failure, check, runs
 from random_graphs import Rejected
 from random_patterns import draw_graph
+from random_settings import draw_settings
 
 from relayout.rules import rows
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from fuzzing import check, draw_settings, laid, runs
+from fuzzing import check, laid, runs
 from graphs import Net, assert_same_numbers, random_feeds, run
 from random_graphs import Rejected
 from random_patterns import draw_graph, forced_row
+from random_settings import draw_settings
 
 from relayout.errors import UsageError
 from relayout.legalize import legalize

@@ -1,0 +1,117 @@
+"""Local functions, replaced by their bodies: names, what is said of results, and opsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import run
+from model_files import parse, same, shapes
+
+from relayout.errors import InputError
+from relayout.model_io import read_model, to_json, to_proto
+
+
+def test_local_functions_are_inlined() -> None:
+    model = parse(
+        """g (float[2,3] x) => (float[3,2] y) { y = mine.outer <n = 2> (x) }
+        <domain: "mine", opset_import: ["" : 20, "mine" : 1]> outer <n> (a) => (b) {
+            t = mine.inner (a)  b = Identity (t) }
+        <domain: "mine", opset_import: ["" : 20]> inner (a) => (b) { r = Relu (a)  b = Transpose (r) }"""
+    )
+    read = read_model(model)
+    assert [node.op_type for node in read.graph] == ["Relu", "Transpose", "Identity"]
+    assert not read.functions
+    assert [value.name for value in read.graph.outputs] == ["y"]
+
+
+def test_a_function_of_another_opset_is_inlined_where_its_operators_mean_the_same() -> None:
+    text = """g (float[2,3] x) => (y) {{ y = mine.f (x) }}
+        <domain: "mine", opset_import: ["" : 17]> f (a) => (b) {{ r = Relu (a)  b = {} (r) }}"""
+    assert [node.op_type for node in read_model(parse(text.format("Tanh"))).graph] == ["Relu", "Tanh"]
+    with pytest.raises(InputError, match="cannot be inlined") as caught:
+        read_model(parse(text.format("ReduceMean")))
+    assert "17" in caught.value.found
+
+
+def test_a_function_that_passes_its_input_on_keeps_the_outputs_name() -> None:
+    model = parse(
+        """g (float[2,3] x) => (float[2,3] y) { y = mine.same (x) }
+        <domain: "mine", opset_import: ["" : 20]> same (a) => (b) { b = Identity (a) }"""
+    )
+    assert [value.name for value in read_model(model).graph.outputs] == ["y"]
+
+
+def test_a_result_that_is_an_input_of_its_function_leaves_the_caller_s_value_its_name() -> None:
+    read = read_model(
+        parse(
+            """g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y, z = mine.both (x) }
+            <domain: "mine", opset_import: ["" : 20]> both (a) => (a, b) { b = Relu (a) }"""
+        )
+    )
+    assert [value.name for value in read.graph.inputs] == ["x"]
+    assert [(node.op_type, node.inputs[0].name, node.outputs[0].name) for node in read.graph if node.inputs[0]] == [
+        ("Relu", "x", "z"),
+        ("Identity", "x", "y"),
+    ]
+
+
+@pytest.mark.parametrize("inner", ["{ b = Neg (a)  c = Relu (a) }", "{ b, c = mine.inner (a)  d = Abs (c) }"])
+def test_results_that_nobody_reads_of_a_function_are_made_in_it_all_the_same(inner: str) -> None:
+    text = f"""g (float[2,3] x) => (float[2,3] y) {{ , y = mine.outer (x) }}
+        <domain: "mine", opset_import: ["" : 20, "mine" : 1]> outer (a) => (b, c) {inner}
+        <domain: "mine", opset_import: ["" : 20]> inner (a) => (b, c) {{ b = Neg (a)  c = Relu (a) }}"""
+    read = read_model(parse(text))
+    assert not read.functions
+    made = {str(value.name): node.op_type for node in read.graph for value in node.outputs}
+    assert made["y"] == "Relu"
+    assert "Neg" in made.values()
+
+
+def test_what_the_model_says_of_a_function_s_result_is_said_of_what_takes_its_place() -> None:
+    model = parse(
+        """g (float[1,2,4,4] x) => (float[1,2,4,4] y) { t = mine.f (x)  y = mine.f (t) }
+        <domain: "mine", opset_import: ["" : 20]> f (a) => (b) { b = Relu (a) }"""
+    )
+    model.graph.output[0].metadata_props.add(key="told", value="y")
+    [first, second] = read_model(model).graph
+    assert (first.outputs[0].metadata_props.get("told"), second.outputs[0].metadata_props["told"]) == (None, "y")
+
+
+def test_what_comes_with_a_function_has_the_name_of_nothing_inside_a_branch_or_another_body() -> None:
+    model = parse(
+        """g (float[2,3] x, bool c) => (float[2,3] y, float[2,3] z) {
+            u = mine.f (x, c)
+            v = mine.f (u, c)
+            y = If (c) <
+                then_branch = one () => (float[2,3] r) { t = Neg (v)  b_2 = mine.f (t, c)  r = Relu (b_2) },
+                else_branch = other () => (float[2,3] s) { b = Abs (v)  s = Tanh (b) }
+            >
+            z = Add (v, y) }
+        <domain: "mine", opset_import: ["" : 20]> f (a, c) => (t) {
+            b = Abs (a)
+            d = If (c) <
+                then_branch = one () => (float[2,3] r) { k = Neg (b)  r = Relu (k) },
+                else_branch = other () => (float[2,3] s) { k = Relu (b)  s = Neg (k) }
+            >
+            t = Add (b, d) }"""
+    )
+    read = to_proto(read_model(model))
+    onnx.checker.check_model(read, full_check=True)
+    feeds = {"x": np.array([[-1, 2, 3], [4, -5, 6]], np.float32), "c": np.array(True)}
+    for one, other in zip(run(model, feeds), run(read, feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_functions_of_the_domain_relayout_are_operators() -> None:
+    model = parse(
+        """g (float[1,4,4,3] x) => (y) { y = relayout.MaxPool <data_layout = "NHWC", kernel_shape = [2, 2]> (x) }
+        <domain: "relayout", opset_import: ["" : 20]> MaxPool <data_layout, kernel_shape> (x) => (y) {
+            a = Transpose <perm = [0, 3, 1, 2]> (x)
+            b = MaxPool <kernel_shape: ints = @kernel_shape> (a)
+            y = Transpose <perm = [0, 2, 3, 1]> (b) }"""
+    )
+    read = read_model(model)
+    assert [node.domain for node in read.graph] == ["relayout"]
+    assert shapes(read)["y"] == [1, 3, 3, 3]
+    assert same(read, read_model(to_json(read)))

@@ -1,0 +1,114 @@
+"""What a random graph is legalized with: the backend and its options, the objective, layouts of inputs and outputs."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from random_graphs import RandomGraph
+
+from relayout.backend import Backend, load_backend
+from relayout.discovery import find_backends
+from relayout.roles import OPERATORS, kernel_input
+
+__all__ = ["Settings", "draw_settings"]
+
+# How often a shipped backend is drawn, where that is not once.
+_OFTEN = {"onnx": 5, "nhwc": 3, "convert-layout": 3, "auto-nhwc": 2, "x86-nchwc": 2}
+_SPATIAL = ("W", "HW", "DHW")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the graph is legalized with. `options` are the backend's own."""
+
+    backend: str = "onnx"
+    objective: str = "bytes"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    input_layouts: Mapping[str, str] = field(default_factory=dict)
+    output_layouts: Mapping[str, str] = field(default_factory=dict)
+    second: str = "onnx"
+
+    def loaded(self, backend: str = "") -> Backend:
+        return _loaded(backend, "") if backend else _loaded(self.backend, repr(self.options))
+
+
+@cache
+def _loaded(name: str, options: str) -> Backend:
+    """An instance for all graphs that are drawn with these options: a backend remembers nothing of a graph."""
+    return load_backend(name, options=ast.literal_eval(options) if options else {})
+
+
+@cache
+def _shipped() -> tuple[str, ...]:
+    return tuple(name for name, plugin in find_backends().items() if plugin.value.startswith("relayout_backends."))
+
+
+def draw_settings(graph: RandomGraph) -> Settings:
+    """A shipped backend with options of its own, an objective, and sometimes boundary layouts."""
+    draw = random.Random(graph.seed * 7919 + 13)
+    names = _shipped()
+    backend = draw.choices(names, [_OFTEN.get(name, 1) for name in names])[0]
+    options = _OPTIONS[backend](draw, graph) if backend in _OPTIONS else {}
+    inputs: dict[str, str] = {}
+    outputs: dict[str, str] = {}
+    if draw.random() < 0.3:
+        for values, chosen in ((graph.model.graph.input, inputs), (graph.model.graph.output, outputs)):
+            for value in values:
+                if draw.random() < 0.4:
+                    rank = len(value.type.tensor_type.shape.dim)
+                    mixed = _mixed(draw, "NC" + _SPATIAL[rank - 3]) if 3 <= rank <= 5 else ""
+                    chosen[value.name] = draw.choice(["any", mixed or "any"])
+    objective = "transposes" if draw.random() < 0.25 else "bytes"
+    return Settings(backend, objective, options, inputs, outputs, draw.choice(["onnx", *names]))
+
+
+def _mixed(draw: random.Random, letters: str) -> str:
+    return "".join(draw.sample(letters, len(letters)))
+
+
+def _desired_layouts(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
+    """Some operators, those of the graph likelier, at a rank each, in a usual order of their letters or in any."""
+    present = sorted({operator for operator, _ in graph.operators}.intersection(OPERATORS))
+    wished = {}
+    for operator in dict.fromkeys([*draw.sample(present, min(len(present), 3)), *draw.sample(OPERATORS, 2)]):
+        spatial = draw.choice(("HW", "HW", "HW", *_SPATIAL))
+        if draw.random() < 0.2:
+            wished[operator] = _packed(draw, operator, spatial)
+            continue
+        usual = draw.random() < 0.7
+        data = draw.choice([f"N{spatial}C", f"N{spatial}C", f"NC{spatial}"]) if usual else _mixed(draw, "NC" + spatial)
+        layouts = [data]
+        if kernel_input(operator) is not None:
+            kernel = _mixed(draw, "OI" + spatial)
+            layouts += draw.choice([[], ["default"], [kernel]]) if usual else [kernel]
+        wished[operator] = layouts
+    skipped = [node.name for node in graph.model.graph.node if draw.random() < 0.1]
+    return {"desired_layouts": wished, "skip": skipped}
+
+
+def _packed(draw: random.Random, operator: str, spatial: str) -> list[str]:
+    """Channels by a few, in the data alone or in the kernel too."""
+    tile = draw.choice([2, 2, 3, 4])
+    data = f"NC{spatial}{tile}c"
+    kernels = [f"OI{spatial}{tile}i{tile}o", f"OI{spatial}{tile}o", f"O{spatial}I"]
+    return [data] if kernel_input(operator) is None else [data, draw.choice(kernels)]
+
+
+def _device(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
+    return {"device": draw.choice(["cuda"] * 9 + ["cpu"])}
+
+
+def _first_convolution(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
+    return draw.choice([{}, {"max_batch": 64, "max_channels": 64}, {"space_to_depth": False}])
+
+
+_OPTIONS: dict[str, Callable[[random.Random, RandomGraph], dict[str, Any]]] = {
+    "auto-nhwc": _device,
+    "convert-layout": _desired_layouts,
+    "tpu": _first_convolution,
+}
