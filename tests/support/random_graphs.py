@@ -24,6 +24,7 @@ from random_values import (
     JUMPING,
     LARGEST,
     NOISE,
+    NORMALIZING,
     SUMMING,
     U8,
     B,
@@ -221,7 +222,10 @@ class Builder:
         read = list({v.name: v for v in read}.values())
         clean = self._run(proto, {v.name: v.array for v in read})
         exact = all(v.exact for v in read)
-        noisy = clean if exact else self._run(proto, {v.name: v.noisy for v in read})
+        if proto.op_type in NORMALIZING:
+            noisy = self._run(proto, {v.name: v.disturbed(self._count) for v in read})
+        else:
+            noisy = clean if exact else self._run(proto, {v.name: v.noisy for v in read})
         if not exact:
             self._stays(proto, read, clean)
         constant = bool(read) and all(v.constant for v in read)

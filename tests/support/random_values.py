@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "BLOWN_UP", "EXACT", "HIGHEST", "JUMPING", "LARGEST", "NOISE", "SUMMING", "Rejected", "Val", "is_near", "tolerance",
+    "BLOWN_UP", "EXACT", "HIGHEST", "JUMPING", "LARGEST", "NOISE", "NORMALIZING", "SUMMING", "Rejected", "Val",
+    "is_near", "tolerance",
 ]  # fmt: skip
 
 LARGEST = 6000
@@ -29,6 +30,9 @@ BLOWN_UP = 200
 SUMMING = frozenset(
     "AveragePool Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()
 )
+# They divide by how far numbers are apart, and where these are equal by next to nothing: what is lost of their mean is
+# blown up, however exact the numbers are.
+NORMALIZING = frozenset("GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization".split())
 # Their results jump, as do those that are no real numbers: which side an operand is on must not hang on its rounding.
 JUMPING = frozenset("Ceil Floor Hardmax Mod Round Shrink Sign ThresholdedRelu".split())
 
@@ -58,6 +62,13 @@ class Val:
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.array.dtype
+
+    def disturbed(self, seed: int) -> np.ndarray:
+        """The numbers with noise, also where they are exact."""
+        if not self.exact or self.dtype not in NOISE:
+            return self.noisy
+        sign = np.random.default_rng(seed).choice((-1.0, 1.0), self.shape)
+        return np.asarray(self.array.astype(D) * (1 + sign * NOISE[self.dtype])).astype(self.dtype)
 
     @property
     def mirrored(self) -> np.ndarray:
