@@ -19,19 +19,31 @@ from itertools import combinations, permutations, product
 
 from relayout.problem import Choice, Use, Value
 
-__all__ = ["Arrivals", "Stated"]
+__all__ = ["Arrival", "Arrivals", "State", "Stated"]
 
 Formats = tuple[int, ...]
 Wanted = Mapping[str, frozenset[int]]
-Stated = tuple[int, tuple[tuple[str, int], ...]]
-"""A choice by its number, and for each of its alternatives the place and the format in which it has the tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where an alternative has the tensor, and in which format. `is_memory`: what gives it is no node, but what lies at
+    each of these places."""
+
+    places: tuple[str, ...]
+    format: int
+    is_memory: bool = False
+
+
+Stated = tuple[int, tuple[State, ...]]
+"""A choice by its number, and how each of its alternatives has the tensor."""
 
 _MOST_FORMATS = 4
 """With more, a tensor that crosses in several formats crosses in two: sets of them would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
+class Arrival:
     """The tensor crosses from `source` in `formats`; without a source it was made here, in its one format. Without
     formats nothing is here."""
 
@@ -55,19 +67,24 @@ class Arrivals:
     carry: Callable[[str, str, int], int]
 
     @cached_property
+    def given(self) -> tuple[State, ...]:
+        """How the tensor may be given."""
+        return tuple(dict.fromkeys(self.producer[1]))
+
+    @cached_property
     def makers(self) -> tuple[str, ...]:
         """The places where the tensor may be made."""
-        return tuple(dict.fromkeys(place for place, _ in self.producer[1]))
+        return tuple(dict.fromkeys(place for state in self.given for place in state.places))
 
     @cached_property
     def places(self) -> tuple[str, ...]:
         """All places that may touch it, those that may make it first."""
-        read = [place for _, states in self.readers for place, _ in states]
+        read = [place for _, states in self.readers for state in states for place in state.places]
         return tuple(dict.fromkeys((*self.makers, *read)))
 
     def wanted(self, place: str) -> Formats:
         """The formats in which somebody at a place may want it."""
-        return tuple(sorted({f for _, states in self.readers for at, f in states if at == place}))
+        return tuple(sorted({s.format for _, states in self.readers for s in states if place in s.places}))
 
     def crossings(self, source: str, target: str) -> list[Formats]:
         """The sets of formats in which it may cross: single ones, and more where that can spare a conversion."""
@@ -81,32 +98,37 @@ class Arrivals:
         most = len(wanted) if self.count <= _MOST_FORMATS else 2
         return singles + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
 
-    def plan(self, place: str, format_: int, wanted: Wanted) -> dict[str, Formats]:
-        """In which formats the tensor crosses to each other place that wants it, at the least cost of it all, and as it
-        is made where that costs no more.
+    def plan(self, given: State, wanted: Wanted) -> dict[str, Arrival]:
+        """From where and in which formats the tensor crosses to each other place that wants it, at the least cost of it
+        all, and as it is made where that costs no more.
 
         Raises ValueError where that cannot be.
         """
-        targets = [q for q in self.places if q != place and wanted.get(q)]
-        best: tuple[tuple[int, int], tuple[Formats, ...]] | None = None
-        for sets in product(*(self._crossings[place, q] for q in targets)):
-            arrived = dict(zip(targets, sets, strict=True))
-            cost = self.cost(place, format_, wanted, arrived)
+        targets = [q for q in self.places if q not in given.places and wanted.get(q)]
+        best: tuple[tuple[int, int], tuple[Arrival, ...]] | None = None
+        for each in product(*(self._ways(given, q) for q in targets)):
+            arrived = dict(zip(targets, each, strict=True))
+            cost = self.cost(given, wanted, arrived)
             if cost is None:
                 continue
-            rank = cost, sum(f != format_ for formats in sets for f in formats)
+            rank = cost, sum(f != given.format for arrival in each for f in arrival.formats)
             if best is None or rank < best[0]:
-                best = rank, sets
+                best = rank, each
         if best is None:
             raise ValueError(f"no way to bring {self.name} to {', '.join(targets)}")
         return dict(zip(targets, best[1], strict=True))
 
-    def cost(self, place: str, format_: int, wanted: Wanted, arrived: Mapping[str, Formats]) -> int | None:
-        """What it costs that the tensor crosses in these formats; None where something cannot be made."""
+    def _ways(self, given: State, target: str) -> list[Arrival]:
+        """How the tensor may cross to a place where it is not given."""
+        ways = [Arrival(r, formats) for r in given.places for formats in self._crossings[r, target]]
+        return [way for way in ways if _leaves(given, way)]
+
+    def cost(self, given: State, wanted: Wanted, arrived: Mapping[str, Arrival]) -> int | None:
+        """What it costs that the tensor crosses so; None where something cannot be made."""
         total = 0
-        for q, formats in arrived.items():
-            total += sum(self.carry(place, q, f) for f in formats)
-        for q, source, target in self.made(place, format_, wanted, arrived):
+        for q, arrival in arrived.items():
+            total += sum(self.carry(arrival.source, q, f) for f in arrival.formats)
+        for q, source, target in self.made(given, wanted, arrived):
             price = self.change(q, source, target)
             if price is None:
                 return None
@@ -114,15 +136,16 @@ class Arrivals:
         return total
 
     def made(
-        self, place: str, format_: int, wanted: Wanted, arrived: Mapping[str, Formats]
+        self, given: State, wanted: Wanted, arrived: Mapping[str, Arrival]
     ) -> Iterator[tuple[str, int, int]]:
-        """The conversions that this takes, as (place, from, to): first those where the tensor is made."""
-        crossing = {f for formats in arrived.values() for f in formats}
-        for target in sorted({*wanted.get(place, ()), *crossing} - {format_}):
-            yield place, format_, target
-        for q, formats in arrived.items():
-            for target in sorted({*wanted[q]} - {*formats}):
-                yield q, self._nearest(q, formats, target), target
+        """The conversions that this takes, as (place, from, to): first those where the tensor is given."""
+        for place in given.places:
+            crossing = {f for arrival in arrived.values() if arrival.source == place for f in arrival.formats}
+            for target in sorted({*wanted.get(place, ()), *crossing} - {given.format}):
+                yield place, given.format, target
+        for q, arrival in arrived.items():
+            for target in sorted({*wanted[q]} - {*arrival.formats}):
+                yield q, self._nearest(q, arrival.formats, target), target
 
     def _nearest(self, place: str, formats: Formats, target: int) -> int:
         prices = [(price, f) for f in formats if (price := self.change(place, f, target)) is not None]
@@ -133,27 +156,27 @@ class Arrivals:
         return {(r, q): self.crossings(r, q) for r in self.makers for q in self.places if r != q}
 
     @cached_property
-    def _alternatives(self) -> dict[str, list[_Arrival]]:
+    def _alternatives(self) -> dict[str, list[Arrival]]:
         """For each place that chooses, what may arrive there. Where it is made at one place only, it is there."""
-        found: dict[str, list[_Arrival]] = {}
+        found: dict[str, list[Arrival]] = {}
         for q in self.places:
             if self.makers == (q,):
                 continue
-            own = sorted({f for place, f in self.producer[1] if place == q})
+            own = sorted({state.format for state in self.given if q in state.places})
             found[q] = [
-                _Arrival("", ()),
-                *(_Arrival("", (f,)) for f in own),
-                *(_Arrival(r, formats) for r in self.makers if r != q for formats in self._crossings[r, q]),
+                Arrival("", ()),
+                *(Arrival("", (f,)) for f in own),
+                *(Arrival(r, formats) for r in self.makers if r != q for formats in self._crossings[r, q]),
             ]
         return found
 
-    def completed(self, place: str, format_: int, wanted: Wanted) -> tuple[int, ...]:
+    def completed(self, given: State, wanted: Wanted) -> tuple[int, ...]:
         """The alternatives of the choices of `choices` that go with the cheapest plan."""
-        plan = self.plan(place, format_, wanted)
+        plan = self.plan(given, wanted)
         picked = []
         for q, alternatives in self._alternatives.items():
-            elsewhere = _Arrival(place, plan[q]) if q in plan else alternatives[0]
-            picked.append(alternatives.index(_Arrival("", (format_,)) if q == place else elsewhere))
+            here = Arrival("", (given.format,)) if q in given.places else plan.get(q, alternatives[0])
+            picked.append(alternatives.index(here))
         return tuple(picked)
 
     def choices(self) -> list[Choice]:
@@ -176,35 +199,27 @@ class Arrivals:
             if (value := self._at(q, number)) is not None:
                 yield value
 
-    def _agreement(self, place: str, number: int, alternatives: Sequence[_Arrival]) -> Value:
+    def _agreement(self, place: str, number: int, alternatives: Sequence[Arrival]) -> Value:
         """That what arrives at a place comes from where it is made."""
         choice, states = self.producer
-        made = len(self.makers) * self.count
+        made = len(self.given)
         size = made + len(alternatives)
         rows: list[tuple[int | None, ...]] = []
-        for m, maker in enumerate(self.makers):
-            for f in range(self.count):
-                own = m * self.count + f
-                fits = [i == own for i in range(made)] + [self._agrees(a, place, maker, f) for a in alternatives]
-                rows.append(tuple([0 if fit else None for fit in fits]))
+        for own, state in enumerate(self.given):
+            fits = [i == own for i in range(made)] + [_agrees(a, place, state) for a in alternatives]
+            rows.append(tuple([0 if fit else None for fit in fits]))
         rows += [tuple([0 if i == j else None for i in range(size)]) for j in range(made, size)]
-        gives = tuple([self.makers.index(at) * self.count + f for at, f in states])
+        gives = tuple([self.given.index(state) for state in states])
         takes = tuple(range(made, size))
         return Value(f"{self.name} to {place}", Use(choice, gives), (Use(number, takes),), tuple(rows))
-
-    @staticmethod
-    def _agrees(arrival: _Arrival, place: str, maker: str, format_: int) -> bool:
-        if maker == place:
-            return not arrival.source and arrival.formats == (format_,)
-        return arrival.source == maker or not arrival.formats
 
     def _at(self, place: str, number: Mapping[str, int]) -> Value | None:
         """The tensor as it lies at one place, with the copies that are made there; None where nobody wants any."""
         nothing = self.count
         readers = [
-            Use(choice, tuple([f if at == place else nothing for at, f in states]))
+            Use(choice, tuple([state.format if place in state.places else nothing for state in states]))
             for choice, states in self.readers
-            if any(at == place for at, _ in states)
+            if any(place in state.places for state in states)
         ]
         for q, alternatives in self._alternatives.items():
             sets = [a.formats if a.source == place else () for a in alternatives]
@@ -217,7 +232,7 @@ class Arrivals:
         if place not in number:
             choice, states = self.producer
             lies: dict[Formats, int] = {(f,): f for f in range(self.count)}
-            producer = Use(choice, tuple([f for _, f in states]))
+            producer = Use(choice, tuple([state.format for state in states]))
         else:
             arrivals = self._alternatives[place]
             lies = {(f,): f for f in range(self.count)} | {(): nothing}
@@ -238,3 +253,15 @@ class Arrivals:
             known = [0 if f == target else self.change(place, f, target) for f in formats]
             prices.append(min([p for p in known if p is not None], default=None))
         return (*prices, 0, *(0 if i == own else None for i in range(self.count + 1, size)))
+
+
+def _agrees(arrival: Arrival, place: str, given: State) -> bool:
+    """Whether this may be what arrives at a place where the tensor is given so."""
+    if place in given.places:
+        return not arrival.source and arrival.formats == (given.format,)
+    return not arrival.formats or (arrival.source in given.places and _leaves(given, arrival))
+
+
+def _leaves(given: State, arrival: Arrival) -> bool:
+    """Whether the tensor may cross so: memory that is only seen as this tensor crosses as what it is."""
+    return not given.is_memory or given.format not in arrival.formats

@@ -116,7 +116,7 @@ class Alternative:
     """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
     the device that it runs on, where there are several. `moves`: the bytes that an operator reads and writes that might
     be left out; no conversion, they only break ties. `way`: of a node with graphs inside it and of what crosses their
-    borders, which of the ways that the backend states."""
+    borders, which of the ways that the backend states. `beside`: the other places of a node that is left out."""
 
     formats: tuple[Order, ...]
     form: Form
@@ -125,6 +125,12 @@ class Alternative:
     place: str = ""
     moves: int = 0
     way: int = 0
+    beside: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the node runs; a node that is left out may be at several places, for it runs nowhere."""
+        return (self.place, *self.beside)
 
     @property
     def is_left_out(self) -> bool:

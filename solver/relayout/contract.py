@@ -20,7 +20,7 @@ from relayout.own_conversions import question_of, written_by
 from relayout.paths import Dims, dims_shape
 from relayout.rehearsal import Rehearsal
 from relayout.rules import Axes, Free, extents_of
-from relayout.strangers import is_met_by
+from relayout.strangers import is_met_by, supported_by
 from relayout.views import Operand
 
 __all__ = ["Contract", "Wish", "says_something"]
@@ -81,6 +81,10 @@ class Contract:
         """What the backend says."""
         return ask(self._backend, node)
 
+    def _stated(self, node: ir.Node) -> tuple[Implementation, ...]:
+        """What the backend says of a node that it may not run at all."""
+        return ask(self._backend, node) if supported_by(self._backend, node) else ()
+
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, place: str, *, is_rewritten: bool
     ) -> int | None:
@@ -113,6 +117,8 @@ class Contract:
         outputs = [_stand_in(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
         attributes = node.attributes.values()
         turned = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
+        if place and not any(way.place == place for way in self._stated(turned)):
+            return False
         stated = ask(self._backend.at(place), turned)
         return any(not any(map(says_something, (*way.inputs, *way.results))) for way in stated)
 

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import onnx_ir as ir
 
-from relayout.arrivals import Arrivals, Stated
+from relayout.arrivals import Arrivals, State, Stated
 from relayout.backend import Backend
 from relayout.cost import Scale
 from relayout.formulation import Formulation
@@ -88,8 +88,11 @@ def _together(requirements: Requirements) -> Iterator[Value]:
 
 
 def _stated(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Stated:
-    alternatives = requirements.choices[touch.choice].alternatives
-    return touch.choice, tuple([(a.place, number[a.formats[touch.port]]) for a in alternatives])
+    choice = requirements.choices[touch.choice]
+    is_given = choice.ports[touch.port].is_result
+    return touch.choice, tuple(
+        [State(a.places, number[a.formats[touch.port]], is_given and a.is_left_out) for a in choice.alternatives]
+    )
 
 
 def _use(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Use:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from relayout.arrivals import Arrivals
+from relayout.arrivals import Arrivals, State
 from relayout.choices import Alternative
 from relayout.cost import Scale
 from relayout.errors import InternalError
@@ -82,8 +82,21 @@ class Formulation:
         return tuple([known[0] for known in natural]) if all(natural) else None
 
     def of_nodes(self, assignment: Sequence[int]) -> tuple[int, ...]:
-        """The part of a problem's assignment that is about the requirements' choices."""
-        return tuple(assignment[: len(self.requirements.choices)])
+        """The part of a problem's assignment that is about the requirements' choices; nodes that are left out are at no
+        more places than they are needed at."""
+        picked = list(assignment[: len(self.requirements.choices)])
+        # What is left out behind another is settled first.
+        for held in reversed(self.held):
+            alternatives, chosen = self.requirements.choices[held.producer.choice].alternatives, held.producer.choice
+            own = alternatives[picked[chosen]]
+            if held.arrivals is None or not own.beside:
+                continue
+            given, wanted = self._stand(held, picked)
+            plan = held.arrivals.plan(given, wanted)
+            needed = {place for place in own.places if place in wanted} | {a.source for a in plan.values()}
+            same = (i for i, a in enumerate(alternatives) if a.is_left_out and a.formats == own.formats)
+            picked[chosen] = next((i for i in same if {*alternatives[i].places} == needed), picked[chosen])
+        return tuple(picked)
 
     def completed(self, assignment: Sequence[int]) -> tuple[int, ...] | None:
         """An assignment of the requirements' choices with the arrivals that follow; None where there are none."""
@@ -109,14 +122,13 @@ class Formulation:
         for held in self.held:
             if held.arrivals is None:
                 continue
-            place, lies, wanted = self._stand(held, assignment)
-            for target, formats in held.arrivals.plan(place, lies, wanted).items():
-                for f in formats:
-                    format_ = held.formats[f]
+            for target, arrival in held.arrivals.plan(*self._stand(held, assignment)).items():
+                for f in arrival.formats:
+                    format_, source = held.formats[f], arrival.source
                     size = self.prices.bytes_of(held.tensor, format_)
-                    cost = self.prices.crossing(held.tensor, format_, place, target)
+                    cost = self.prices.crossing(held.tensor, format_, source, target)
                     takers = tuple(self._takers(held, assignment, target, format_))
-                    yield Crossed(held.tensor, format_, place, target, size, cost, held.producer, takers)
+                    yield Crossed(held.tensor, format_, source, target, size, cost, held.producer, takers)
 
     def _made(self, held: Held, assignment: Sequence[int]) -> Iterator[Made]:
         giver = self._alternative(held.producer, assignment)
@@ -129,9 +141,9 @@ class Formulation:
                 yield self._conversion(held, giver.place, produced, target, readers, readers)
 
     def _made_apart(self, held: Held, arrivals: Arrivals, assignment: Sequence[int]) -> Iterator[Made]:
-        place, lies, wanted = self._stand(held, assignment)
-        plan = arrivals.plan(place, lies, wanted)
-        for at, f, g in arrivals.made(place, lies, wanted, plan):
+        given, wanted = self._stand(held, assignment)
+        plan = arrivals.plan(given, wanted)
+        for at, f, g in arrivals.made(given, wanted, plan):
             source, target = held.formats[f], held.formats[g]
             readers = [
                 touch
@@ -140,8 +152,8 @@ class Formulation:
             ]
             beyond = [
                 touch
-                for q, formats in plan.items()
-                if at == place and g in formats
+                for q, arrival in plan.items()
+                if at == arrival.source and g in arrival.formats
                 for touch in self._takers(held, assignment, q, target)
             ]
             yield self._conversion(held, at, source, target, readers or beyond, [*readers, *beyond])
@@ -156,16 +168,17 @@ class Formulation:
         touches = tuple(readers), tuple(served)
         return Made(held.tensor, source, target, moved, held.producer, *touches, cost, place)
 
-    def _stand(self, held: Held, assignment: Sequence[int]) -> tuple[str, int, dict[str, frozenset[int]]]:
-        """Where the tensor is made, in which format, and in which it is wanted at each place."""
+    def _stand(self, held: Held, assignment: Sequence[int]) -> tuple[State, dict[str, frozenset[int]]]:
+        """Where and in which format the tensor is given, and in which it is wanted at each place."""
         number = {f: i for i, f in enumerate(held.formats)}
         giver = self._alternative(held.producer, assignment)
         wanted: dict[str, set[int]] = {}
         for reader in held.readers:
             taker = self._alternative(reader, assignment)
-            wanted.setdefault(taker.place, set()).add(number[taker.formats[reader.port]])
-        lies = number[giver.formats[held.producer.port]]
-        return giver.place, lies, {place: frozenset(formats) for place, formats in wanted.items()}
+            for place in taker.places:
+                wanted.setdefault(place, set()).add(number[taker.formats[reader.port]])
+        given = State(giver.places, number[giver.formats[held.producer.port]], giver.is_left_out)
+        return given, {place: frozenset(formats) for place, formats in wanted.items()}
 
     def _takers(self, held: Held, assignment: Sequence[int], place: str, format_: Order) -> list[Touch]:
         """Who reads the tensor at a place in this format; where nobody does, all for whom it is converted there."""
@@ -173,7 +186,7 @@ class Formulation:
         return [t for t in readers if self._alternative(t, assignment).formats[t.port] == format_] or readers
 
     def _readers(self, held: Held, assignment: Sequence[int], place: str) -> list[Touch]:
-        return [touch for touch in held.readers if self._alternative(touch, assignment).place == place]
+        return [touch for touch in held.readers if place in self._alternative(touch, assignment).places]
 
     def _alternative(self, touch: Touch, assignment: Sequence[int]) -> Alternative:
         return self.requirements.choices[touch.choice].alternatives[assignment[touch.choice]]

@@ -144,11 +144,13 @@ class FreeNode:
         return (wish, form, cost) if cost is not None else None
 
     def _is_unasked(self, wish: Wish, form: FreeForm) -> bool:
-        """Whether nothing is asked of the node as it then stands: what is turned has other axes by the same names."""
+        """Whether nothing is asked of the node as it then stands: what is turned has other axes by the same names, and
+        what is in pieces has another rank."""
         letters = self._rule.letters
-        if not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters))):
-            return True
         laid = [operand_dims(axes, form.dims) for axes in self._axes]
+        is_native = not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters)))
+        if is_native and all(d is None or len(d) == len(a) for d, a in zip(laid, self._axes, strict=True) if a):
+            return True
         return self._contract.asks_nothing(self._choice, laid, wish.implementation.place)
 
     def _is_out_of_reach(self, wish: Wish) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from relayout.arrivals import Arrivals
 from relayout.backend import PLACE_KEY
-from relayout.choices import NodeChoice
+from relayout.choices import Alternative, NodeChoice
 from relayout.errors import InternalError
 from relayout.memory_format import Order
 from relayout.prices import Prices
@@ -15,6 +16,9 @@ from relayout.requirements import Requirements
 from relayout.views import Tensor
 
 __all__ = ["PLACE_KEY", "Held", "Touch", "hold_tensors", "settle_places", "told_place"]
+
+_MOST_PLACES = 4
+"""Of more places, a node that is left out is at one, or at one and all that follow: sets of them would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def hold_tensors(requirements: Requirements, prices: Prices, *, apart: bool) -> 
 
 def _places(requirements: Requirements, touches: Sequence[Touch]) -> tuple[str, ...]:
     choices = dict.fromkeys(touch.choice for touch in touches)
-    return tuple(dict.fromkeys(a.place for c in choices for a in requirements.choices[c].alternatives))
+    return tuple(dict.fromkeys(p for c in choices for a in requirements.choices[c].alternatives for p in a.places))
 
 
 def _formats(requirements: Requirements, touches: Sequence[Touch]) -> tuple[Order, ...]:
@@ -90,9 +94,21 @@ def settle_places(requirements: Requirements, places: Sequence[str], hosts: Sequ
             spread = [(a, said, p) for p in hosts for a, said in zip(choice.alternatives, choice.layouts, strict=True)]
             choice.alternatives = [replace(a, place=p) for a, _, p in spread]
             choice.layouts = [said for _, said, _ in spread]
+        _spread_left_out(choice)
         known, told = {a.place for a in choice.alternatives}, told_place(choice)
         usual = told if told in known else next(p for p in (hosts if choice.node is None else places) if p in known)
         choice.alternatives = [replace(a, is_source=a.is_source and a.place == usual) for a in choice.alternatives]
+
+
+def _spread_left_out(choice: NodeChoice) -> None:
+    """Let a node that is left out be at any of the places at once where it may be."""
+    spread: list[tuple[Alternative, tuple[str, ...]]] = []
+    for alternative, said in zip(choice.alternatives, choice.layouts, strict=True):
+        others = [a.place for a in choice.alternatives if a.is_left_out and a.formats == alternative.formats]
+        later = others[others.index(alternative.place) + 1 :] if alternative.is_left_out else []
+        sizes = range(len(later) + 1) if len(others) <= _MOST_PLACES else dict.fromkeys((0, len(later)))
+        spread += [(replace(alternative, beside=more), said) for size in sizes for more in combinations(later, size)]
+    choice.alternatives, choice.layouts = [a for a, _ in spread], [said for _, said in spread]
 
 
 def told_place(choice: NodeChoice) -> str | None:

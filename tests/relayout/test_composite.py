@@ -139,6 +139,62 @@ def test_what_only_moves_data_is_left_out_where_the_data_are_whoever_takes_its_o
         assert_same_numbers(net.model(), legal)
 
 
+def test_memory_that_crosses_is_seen_as_a_left_out_node_gives_it_wherever_it_lies() -> None:
+    net = Net()
+    made = net.node("Relu", net.input("x", (2, 8, 4, 4)))
+    net.output(net.node("Sigmoid", made))
+    blocks = net.node("SpaceToDepth", made, blocksize=2)
+    for operator in ("Tanh", "Neg"):
+        net.output(net.node("DepthToSpace", net.node(operator, blocks), blocksize=2))
+    moves = ["SpaceToDepth", "DepthToSpace"]
+    places = [{"name": "a", "op": ["Relu", "Tanh", *moves]}, {"name": "b", "op": ["Sigmoid", "Neg", *moves]}]
+    for crossing in (1, 0):
+        spec = {"name": "two", "place": [{**place, "crossing": crossing} for place in places]}
+        legal, report = legalize(net.model(), spec)
+        # Sigmoid and Neg read at b what crosses once; nothing of it comes back.
+        assert (report.status, report.cost) == ("optimal", crossing * 2 * 1024)
+        assert [node.op_type for node in legal.graph.node] == ["Relu", "Sigmoid", "Tanh", "Neg"]
+        assert verify(legal, spec, report=report, run=False).findings == ()
+        assert_same_numbers(net.model(), legal)
+
+
+@pytest.mark.parametrize("prices", [(3, 0, 0), (0, 0, 0), (3, 1, 1), (0, 0, 3)])
+def test_what_a_left_out_node_gives_does_not_cross_by_a_place_where_nobody_made_it(prices: tuple[int, int, int]) -> None:
+    net = Net()
+    made = net.node("Relu", net.input("x", (2, 8, 4, 4)))
+    net.output(net.node("Sigmoid", made))
+    blocks = net.node("SpaceToDepth", made, blocksize=2)
+    net.output(net.node("DepthToSpace", net.node("Tanh", blocks), blocksize=2))
+    operators = [["Relu"], ["Sigmoid", "SpaceToDepth", "DepthToSpace"], ["Tanh"]]
+    places = [
+        {"name": name, "op": op, "crossing": price} for name, op, price in zip("abc", operators, prices, strict=True)
+    ]
+    spec = {"name": "three", "place": places}
+    legal, report = legalize(net.model(), spec)
+    assert report.status == "optimal"
+    assert verify(legal, spec, report=report, run=False).findings == ()
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_place_that_takes_some_ranks_alone_runs_a_node_in_pieces_only_in_those() -> None:
+    net = Net()
+    value = net.node("Reshape", net.input("x", (3, 1)), net.constant([1, 1, 3, 1]))
+    for axis in (2, 3):
+        value = net.node("Concat", value, value, axis=axis)
+    blocks = net.node("Reshape", value, net.constant([1, 1, 3, 2, 1, 2]))
+    net.output(net.node("Reshape", net.transpose(blocks, 0, 3, 5, 1, 2, 4), net.constant([1, 4, 3, 1])))
+    npu = {"name": "npu", "when": {"rank": 4}, "crossing": 0}
+    spec = {"name": "two", "host": "cpu", "place": [npu, {"name": "cpu", "crossing": 0}]}
+    for assigned, ranks in (({"npu": 0}, {4}), ({"cpu": 0}, {4, 5})):
+        told = {**spec, "assign": [{"op": "Concat", "places": assigned}]}
+        legal, report = legalize(net.model(), told)
+        assert verify(legal, told, report=report, run=False).findings == ()
+        shapes = {value.name: value for value in (*legal.graph.value_info, *legal.graph.output)}
+        joined = [node for node in legal.graph.node if node.op_type == "Concat"]
+        assert {len(shapes[node.output[0]].type.tensor_type.shape.dim) for node in joined} == ranks
+        assert_same_numbers(net.model(), legal)
+
+
 def test_a_copy_that_two_places_need_is_made_once_where_crossing_is_cheap_and_twice_where_it_is_dear() -> None:
     net = Net()
     given = net.node("Relu", net.input("x", (1, 4, 8, 8)))
