@@ -152,12 +152,13 @@ class Names:
 
     def _enter_pinned(self, node: ir.Node) -> None:
         """What stays as in the source, for all that is not known of it, still gives the axes that it reads."""
-        source, result = next(iter(node.inputs), None), node.outputs[0]
-        if source is None or not (self._follows(source) and self._follows(result)):
+        source = next(iter(node.inputs), None)
+        if source is None or not self._follows(source):
             return
-        kept = kept_whole(source, result)
-        if kept is not None:
-            tie(self._shared, [(source, range(len(kept))), (result, kept)], len(kept))
+        for result in node.outputs:
+            kept = kept_whole(source, result) if self._follows(result) else None
+            if kept is not None:
+                tie(self._shared, [(source, range(len(kept))), (result, kept)], len(kept))
 
     def _enter_passage(self, node: ir.Node, passage: Passage) -> None:
         rule = passage.rule

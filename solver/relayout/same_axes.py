@@ -51,8 +51,8 @@ def hand_over(ties: Ties, place: Place) -> list[Place]:
 
 @cache
 def alike() -> frozenset[str]:
-    """The operators whose first result has the axes of their first input, if it has as many."""
-    return frozenset(row.operator for row in rows() if row.kind == "free") | {"Bernoulli", "ScatterND"}
+    """The operators whose results have the axes of their first input, those that have as many."""
+    return frozenset(row.operator for row in rows() if row.kind == "free") | {"Bernoulli", "Dropout", "ScatterND"}
 
 
 def repeated_by(rule: Free, value: ir.Value, axes: Sequence[int]) -> list[Place]:

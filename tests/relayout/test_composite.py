@@ -159,7 +159,7 @@ def test_memory_that_crosses_is_seen_as_a_left_out_node_gives_it_wherever_it_lie
 
 
 @pytest.mark.parametrize("prices", [(3, 0, 0), (0, 0, 0), (3, 1, 1), (0, 0, 3)])
-def test_what_a_left_out_node_gives_does_not_cross_by_a_place_where_nobody_made_it(prices: tuple[int, int, int]) -> None:
+def test_what_a_left_out_node_gives_does_not_cross_where_nobody_made_it(prices: tuple[int, int, int]) -> None:
     net = Net()
     made = net.node("Relu", net.input("x", (2, 8, 4, 4)))
     net.output(net.node("Sigmoid", made))

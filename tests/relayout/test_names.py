@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 from graphs import Net
 
@@ -31,6 +33,16 @@ def test_a_name_travels_through_operators_and_views() -> None:
     names, operands = named(net)
     assert names.of(operands["x"]) == "NHWC"
     assert not names.has_contested
+
+
+def test_a_name_travels_through_a_dropout_that_draws_and_to_its_mask() -> None:
+    net = Net(opset=13)
+    drawn = net.constant(np.float32(0.5)), net.constant(np.bool_(True))
+    kept, mask = net.node("Dropout", net.input("x", (2, 3, 4, 5)), *drawn, results=2)
+    pooled(net, kept)
+    net.output(mask, onnx.TensorProto.BOOL)
+    names, operands = named(net)
+    assert [names.of(operands[value]) for value in ("x", kept, mask)] == ["NCHW"] * 3
 
 
 def test_the_nearest_name_stays_and_the_other_contests_it() -> None:
