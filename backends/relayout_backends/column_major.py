@@ -8,6 +8,7 @@ constant that others read too, or that the model computes, may come to be one of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -69,6 +70,7 @@ class _Dot:
 def write_dots(model: ir.Model) -> bool:
     """Write the dots of a constant as Einsum, and constants that are column-major row-major; whether there are any."""
     graph = _Graph(model)
+    is_exchanged = _put_rows_first(model, graph)
     dots = [dot for node in model.graph.all_nodes() if (dot := graph.dot_of_constant(node)) is not None]
     products = {dot.node: dot for dot in dots if _is_product(dot.node)} if graph.opset >= EINSUM_SINCE else {}
     for constant, readers in graph.constants().items():
@@ -78,7 +80,7 @@ def write_dots(model: ir.Model) -> bool:
     for dot in products.values():
         if dot.is_in_order:
             dot.write()
-    return bool(products)
+    return is_exchanged or bool(products)
 
 
 def turn_constants(model: ir.Model, place: str) -> bool:
@@ -87,10 +89,7 @@ def turn_constants(model: ir.Model, place: str) -> bool:
     Whether anything changed.
     """
     graph = _Graph(model, place)
-    changed = False
-    for node in model.graph.all_nodes():
-        dot = graph.dot_of_constant(node) if node.op_type == "Einsum" else None
-        changed |= dot is not None and _put_rows_first(dot)
+    changed = _put_rows_first(model, graph)
     read: set[ir.Node] = set()
     for constant, dots in graph.constants().items():
         is_turned = dots[0].is_turned
@@ -100,8 +99,8 @@ def turn_constants(model: ir.Model, place: str) -> bool:
             read.add(dot.node)
             changed |= _read_turned(dot if is_turned else dot.turned(), graph.opset)
     for node in model.graph.all_nodes():
-        dot = graph.dot_of_constant(node) if node.op_type == "Einsum" and node not in read else None
-        changed |= dot is not None and _write_plain(dot)
+        plain = graph.dot_of_constant(node) if node.op_type == "Einsum" and node not in read else None
+        changed |= plain is not None and _write_plain(plain)
     return changed
 
 
@@ -131,12 +130,18 @@ class _Graph:
 
     def dot_of_constant(self, node: ir.Node) -> _Dot | None:
         """The node as a dot of the one of its two operands that is a constant matrix, if it is one."""
-        if node.op_type not in ("MatMul", "Gemm", "Einsum"):
-            return None
-        sides = [side for side, value in enumerate(node.inputs) if value is not None and self._is_constant(value)]
-        if len(node.inputs) != 2 or len(sides) != 1 or rank_of(node.inputs[sides[0]]) != 2:
-            return None
-        return self._dot(node, sides[0])
+        constants = [value for value in node.inputs if value is not None and self._is_constant(value)]
+        return next(self.dots_of_constants(node), None) if len(constants) == 1 else None
+
+    def dots_of_constants(self, node: ir.Node) -> Iterator[_Dot]:
+        """The node as a dot of each of its two operands that is a constant matrix."""
+        if node.op_type not in ("MatMul", "Gemm", "Einsum") or len(node.inputs) != 2:
+            return
+        for side, value in enumerate(node.inputs):
+            is_constant = value is not None and self._is_constant(value) and rank_of(value) == 2
+            dot = self._dot(node, side) if is_constant else None
+            if dot is not None:
+                yield dot
 
     def _is_constant(self, value: ir.Value) -> bool:
         return value in self._computed or _is_stored(value)
@@ -216,16 +221,19 @@ def _turn(constant: ir.Value) -> None:
         maker.attributes.add(ir.AttrTensor("value", turned))
 
 
-def _put_rows_first(dot: _Dot) -> bool:
-    """Let the operand that has the rows of a product of two matrices be the left one; whether it was not."""
-    node, terms = dot.node, dot.terms
-    if not dot.is_of_matrices or terms[2][0] in terms[0]:
-        return False
-    left, right = node.inputs
-    node.replace_input_with(0, right)
-    node.replace_input_with(1, left)
-    _Dot(node, 1 - dot.side, (terms[1], terms[0], terms[2])).write()
-    return True
+def _put_rows_first(model: ir.Model, graph: _Graph) -> bool:
+    """Let the operand that has the rows of a product of two matrices be the left one; whether one was not."""
+    changed = False
+    for node in model.graph.all_nodes():
+        dot = next(graph.dots_of_constants(node), None) if node.op_type == "Einsum" else None
+        if dot is None or not dot.is_of_matrices or dot.terms[2][0] in dot.terms[0]:
+            continue
+        (left, right), terms = node.inputs, dot.terms
+        node.replace_input_with(0, right)
+        node.replace_input_with(1, left)
+        _Dot(node, 1 - dot.side, (terms[1], terms[0], terms[2])).write()
+        changed = True
+    return changed
 
 
 def _read_turned(dot: _Dot, opset: int) -> bool:

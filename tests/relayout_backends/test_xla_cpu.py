@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,36 @@ def test_a_constant_may_be_on_the_left_or_on_both_sides() -> None:
         {"transB"},
         {"transA", "transB"},
     ]
+
+
+@pytest.mark.parametrize("constants", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("terms", [*product(("ab", "ba"), ("bc", "cb"), ("ac", "ca"))])
+@pytest.mark.parametrize("are_exchanged", [False, True])
+def test_a_product_of_two_matrices_in_any_order_of_its_axes_is_a_gemm(
+    constants: tuple[bool, bool], terms: tuple[str, str, str], are_exchanged: bool
+) -> None:
+    net = Net()
+    names = terms[:2]
+    operands = [
+        net.weight(4, 4) if constant else net.input(name, (4, 4))
+        for name, constant in zip(names, constants, strict=True)
+    ]
+    if are_exchanged:
+        operands, names = operands[::-1], names[::-1]
+    made = net.node("Einsum", *operands, equation=f"{names[0]},{names[1]}->{terms[2]}")
+    net.output(net.node("Add", made, net.input("x", (4, 4))))
+    legal, _ = relayout.legalize(net.model(), XlaCpu)
+    assert {node.op_type for node in legal.graph.node} <= {"Gemm", "MatMul", "Add"}
+    assert_same_numbers(net.model(), legal)
+
+
+def test_a_product_that_gives_its_columns_first_takes_its_other_operand_as_it_lies() -> None:
+    net = Net()
+    turned = net.transpose(net.input("x", (4, 5)), 1, 0)
+    net.output(net.node("Einsum", net.weight(5, 3), turned, equation="eb,ed->db"))
+    legal, report = relayout.legalize(net.model(), XlaCpu)
+    assert (report.cost, [node.op_type for node in legal.graph.node]) == (0, ["Gemm"])
+    assert_same_numbers(net.model(), legal)
 
 
 def summand(net: Net) -> None:
