@@ -5,7 +5,8 @@
 Each graph is drawn from its seed, legalized under a random backend with options of its own, objective and boundary, and
 run beside its source; `tests/support/fuzzing.py` says what is checked. Prints the counts, every failing seed, and how
 often each row of the op table occurred. Exit status 1 where anything failed. `--only SEED` repeats one seed with every
-check, and with `--save FILE` keeps its model.
+check, and with `--save FILE` keeps its model. The backend is a shipped one; with `--backends table` or `places` it is
+drawn for the graph.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -25,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import onnx
 from fuzzing import Failure, check, runs
-from random_graphs import Rejected
+from random_graphs import RandomGraph, Rejected
 from random_patterns import draw_graph
-from random_settings import draw_settings
+from random_settings import Settings, draw_settings
+from random_tables import KINDS, draw_specified
 
 from relayout.rules import rows
 
@@ -56,14 +59,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int, help="this seed alone, with every check")
     parser.add_argument("--save", type=Path, help="where the model of --only goes")
+    parser.add_argument("--backends", choices=("shipped", *KINDS), default="shipped")
     parser.add_argument("--rows", action="store_true", help="print how often each row occurred")
     arguments = parser.parse_args()
     if arguments.only is not None:
-        return _repeat(arguments.only, arguments.save)
+        return _repeat(arguments.only, arguments.backends, arguments.save)
     seeds = range(arguments.seed, arguments.seed + arguments.graphs)
     start = perf_counter()
     total = Tally()
-    for tally in _tallies(seeds, arguments.processes):
+    for tally in _tallies(seeds, arguments.backends, arguments.processes):
         for seed, backend, failure in tally.failures:
             print(f"seed {seed} {backend}: {failure}", flush=True)
         total.add(tally)
@@ -72,9 +76,13 @@ def main() -> int:
     return 1 if total.failures else 0
 
 
-def _repeat(seed: int, save: Path | None) -> int:
+def _settings(graph: RandomGraph, backends: str) -> Settings:
+    return draw_settings(graph) if backends == "shipped" else draw_specified(graph, backends)
+
+
+def _repeat(seed: int, backends: str, save: Path | None) -> int:
     graph = draw_graph(seed)
-    settings = draw_settings(graph)
+    settings = _settings(graph, backends)
     print(settings)
     print(onnx.printer.to_text(graph.model))
     if save is not None:
@@ -85,16 +93,17 @@ def _repeat(seed: int, save: Path | None) -> int:
     return 1 if failures else 0
 
 
-def _tallies(seeds: range, processes: int) -> Iterator[Tally]:
+def _tallies(seeds: range, backends: str, processes: int) -> Iterator[Tally]:
     chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
+    examine = partial(_examine, backends)
     if processes == 1:
-        yield from map(_examine, chunks)
+        yield from map(examine, chunks)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_examine, chunks)
+        yield from pool.map(examine, chunks)
 
 
-def _examine(seeds: range) -> Tally:
+def _examine(backends: str, seeds: range) -> Tally:
     warnings.simplefilter("ignore")
     tally = Tally()
     for seed in seeds:
@@ -106,7 +115,7 @@ def _examine(seeds: range) -> Tally:
         if not runs(graph):
             tally.counts["refused by onnx or onnxruntime"] += 1
             continue
-        settings = draw_settings(graph)
+        settings = _settings(graph, backends)
         tally.counts["legalized"] += 1
         tally.counts[f"backend {settings.backend}"] += 1
         tally.covered.update({_row_of(*each) for each in graph.operators} - {None})  # type: ignore[arg-type]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pytest
-from fuzzing import runs
 from graphs import Net, assert_same_numbers
-from random_graphs import Rejected
-from random_patterns import draw_graph
 
 from relayout.backend import Backend, TensorType, load_backend
 from relayout.cli import main
@@ -48,9 +44,6 @@ places = { npu = 0, cpu = 1000000 }
 op = "Conv"
 places = "npu"
 """
-
-
-_BACKENDS = ("auto-nhwc", "nchw", "nhwc", "onnx", "xla-cpu")
 
 
 def network() -> onnx.ModelProto:
@@ -237,35 +230,6 @@ def test_what_crosses_in_two_formats_is_made_in_the_order_of_those_who_read_it_s
     assert crossed == {"NCHW": ["NonZero 'n1'"], "NHWC": ["MaxPool 'n2'"]}
     assert verify(legal, board, report=report, against=net.model()).findings == ()
     assert_same_numbers(net.model(), legal)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_random_graphs_over_random_places_add_up_and_compute_the_same(seed: int) -> None:
-    try:
-        graph = draw_graph(seed)
-    except Rejected:
-        return
-    if not runs(graph):
-        return
-    random = Random(seed)
-    operators = sorted({node.op_type for node in graph.model.graph.node})
-    names = ["npu", "gpu", "cpu"][: random.randint(2, 3)]
-    places: list[dict[str, Any]] = [
-        {"name": name, "backend": random.choice(_BACKENDS), "crossing": random.choice([0, 0.1, 1, 3])}
-        for name in names
-    ]
-    for place in places[:-1]:
-        place["op"] = random.sample(operators, max(1, len(operators) // 2))
-    spec = {"name": "board", "place": places, **({"host": names[0]} if seed % 2 else {})}
-    legal, report = legalize(graph.model, spec, check=True)
-    verification = verify(legal, spec, report=report, run=False)
-    assert report.verification is not None
-    faults = [f for f in (*report.verification.findings, *verification.findings) if f.severity == "error"]
-    assert faults == [], spec
-    twice, again = legalize(legal, spec)
-    assert again.cost <= report.cost
-    if again.cost == report.cost:
-        assert list(twice.graph.node) == list(legal.graph.node)
 
 
 def test_a_body_runs_where_its_node_runs_or_pays_for_crossing() -> None:

@@ -15,16 +15,16 @@ from relayout.backend import Backend, load_backend
 from relayout.discovery import find_backends
 from relayout.roles import OPERATORS, kernel_input
 
-__all__ = ["Settings", "draw_settings"]
+__all__ = ["SPATIAL", "Settings", "draw_options", "draw_settings", "mixed", "shipped"]
 
 # How often a shipped backend is drawn, where that is not once.
 _OFTEN = {"onnx": 5, "nhwc": 3, "convert-layout": 3, "auto-nhwc": 2, "x86-nchwc": 2}
-_SPATIAL = ("W", "HW", "DHW")
+SPATIAL = ("W", "HW", "DHW")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the graph is legalized with. `options` are the backend's own."""
+    """What the graph is legalized with. `options` are the backend's own; `spec` is a backend that has no name."""
 
     backend: str = "onnx"
     objective: str = "bytes"
@@ -32,8 +32,11 @@ class Settings:
     input_layouts: Mapping[str, str] = field(default_factory=dict)
     output_layouts: Mapping[str, str] = field(default_factory=dict)
     second: str = "onnx"
+    spec: Mapping[str, Any] | None = None
 
     def loaded(self, backend: str = "") -> Backend:
+        if self.spec is not None and not backend:
+            return load_backend(self.spec)
         return _loaded(backend, "") if backend else _loaded(self.backend, repr(self.options))
 
 
@@ -44,16 +47,16 @@ def _loaded(name: str, options: str) -> Backend:
 
 
 @cache
-def _shipped() -> tuple[str, ...]:
+def shipped() -> tuple[str, ...]:
     return tuple(name for name, plugin in find_backends().items() if plugin.value.startswith("relayout_backends."))
 
 
 def draw_settings(graph: RandomGraph) -> Settings:
     """A shipped backend with options of its own, an objective, and sometimes boundary layouts."""
     draw = random.Random(graph.seed * 7919 + 13)
-    names = _shipped()
+    names = shipped()
     backend = draw.choices(names, [_OFTEN.get(name, 1) for name in names])[0]
-    options = _OPTIONS[backend](draw, graph) if backend in _OPTIONS else {}
+    options = draw_options(draw, graph, backend)
     inputs: dict[str, str] = {}
     outputs: dict[str, str] = {}
     if draw.random() < 0.3:
@@ -61,13 +64,18 @@ def draw_settings(graph: RandomGraph) -> Settings:
             for value in values:
                 if draw.random() < 0.4:
                     rank = len(value.type.tensor_type.shape.dim)
-                    mixed = _mixed(draw, "NC" + _SPATIAL[rank - 3]) if 3 <= rank <= 5 else ""
-                    chosen[value.name] = draw.choice(["any", mixed or "any"])
+                    order = mixed(draw, "NC" + SPATIAL[rank - 3]) if 3 <= rank <= 5 else ""
+                    chosen[value.name] = draw.choice(["any", order or "any"])
     objective = "transposes" if draw.random() < 0.25 else "bytes"
     return Settings(backend, objective, options, inputs, outputs, draw.choice(["onnx", *names]))
 
 
-def _mixed(draw: random.Random, letters: str) -> str:
+def draw_options(draw: random.Random, graph: RandomGraph, backend: str) -> dict[str, Any]:
+    """Options of a shipped backend's own."""
+    return _OPTIONS[backend](draw, graph) if backend in _OPTIONS else {}
+
+
+def mixed(draw: random.Random, letters: str) -> str:
     return "".join(draw.sample(letters, len(letters)))
 
 
@@ -76,15 +84,15 @@ def _desired_layouts(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
     present = sorted({operator for operator, _ in graph.operators}.intersection(OPERATORS))
     wished = {}
     for operator in dict.fromkeys([*draw.sample(present, min(len(present), 3)), *draw.sample(OPERATORS, 2)]):
-        spatial = draw.choice(("HW", "HW", "HW", *_SPATIAL))
+        spatial = draw.choice(("HW", "HW", "HW", *SPATIAL))
         if draw.random() < 0.2:
             wished[operator] = _packed(draw, operator, spatial)
             continue
         usual = draw.random() < 0.7
-        data = draw.choice([f"N{spatial}C", f"N{spatial}C", f"NC{spatial}"]) if usual else _mixed(draw, "NC" + spatial)
+        data = draw.choice([f"N{spatial}C", f"N{spatial}C", f"NC{spatial}"]) if usual else mixed(draw, "NC" + spatial)
         layouts = [data]
         if kernel_input(operator) is not None:
-            kernel = _mixed(draw, "OI" + spatial)
+            kernel = mixed(draw, "OI" + spatial)
             layouts += draw.choice([[], ["default"], [kernel]]) if usual else [kernel]
         wished[operator] = layouts
     skipped = [node.name for node in graph.model.graph.node if draw.random() < 0.1]

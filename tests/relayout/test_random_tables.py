@@ -1,0 +1,27 @@
+"""Random graphs under backends that are drawn for them: tables of rules, and several places in one graph."""
+
+from __future__ import annotations
+
+import pytest
+from fuzzing import check, runs
+from random_graphs import Rejected
+from random_patterns import draw_graph
+from random_tables import KINDS, draw_specified
+
+GRAPHS, CHUNK = 60, 10
+"""`benchmarks/fuzz.py --backends table` or `places` draws thousands."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))
+def test_random_graphs_stay_what_they_compute(first: int, kind: str) -> None:
+    drawn = 0
+    for seed in range(first, first + CHUNK):
+        try:
+            graph = draw_graph(seed)
+        except Rejected:
+            continue
+        if runs(graph):
+            drawn += 1
+            assert check(graph, draw_specified(graph, kind), deep=seed % CHUNK == 0) == [], f"seed {seed}"
+    assert drawn >= CHUNK - 2

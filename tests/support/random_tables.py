@@ -1,0 +1,130 @@
+"""Backends that nobody ships, drawn for a random graph: tables of rules, and several places in one graph."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from random_graphs import RandomGraph
+from random_settings import SPATIAL, Settings, draw_options, draw_settings, mixed, shipped
+
+from relayout.roles import OPERATORS, kernel_input
+
+__all__ = ["KINDS", "draw_specified"]
+
+KINDS = ("table", "places")
+_CONDITIONS: Sequence[dict[str, Any]] = (
+    {"rank": 4},
+    {"rank": [3, 4]},
+    {"dtype": ["float32"]},
+    {"channels": {"min": 2}},
+    {"channels": {"multiple_of": 2}},
+)
+# Their first result has the rank of their first operand, so that a layout of one is one of the other.
+_OF_ONE_RANK = frozenset(
+    "Abs Cast Clip CumSum DequantizeLinear Dropout Elu Erf Exp Hardmax LeakyRelu LogSoftmax Neg QuantizeLinear Relu "
+    "Sigmoid Softmax Sqrt Tanh".split()
+)
+# They only regroup or transpose, and are where conversions are made: a layout that is asked of them binds nothing.
+_MOVING = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
+_ALIGNED = {"W": ["N[a=8]WC"], "HW": ["N[a=4]HWC", "NHW[a=8]C", "NC[a=16]HW"], "DHW": ["NDHW[a=4]C"]}
+
+
+def draw_specified(graph: RandomGraph, kind: str) -> Settings:
+    """The graph's own settings, but for a backend of this kind, drawn for it; the boundary lies as in the source."""
+    draw = random.Random(graph.seed * 104729 + 7)
+    spec = _table(draw, graph) if kind == "table" else _places(draw, graph)
+    settings = draw_settings(graph)
+    return Settings(kind, settings.objective, second=settings.second, spec=spec)
+
+
+def _table(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
+    base = draw.choice(shipped())
+    rules = [_rule(draw, graph) for _ in range(draw.randint(1, 3))]
+    return {"name": "drawn", "extends": base, "rule": rules, **_options(draw, graph, base)}
+
+
+def _places(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
+    """Two or three places, of which the last takes every node."""
+    present = sorted({node.op_type for node in graph.model.graph.node})
+    names = ["npu", "gpu", "cpu"][: draw.randint(2, 3)]
+    places = [_place(draw, graph, name) for name in names]
+    for place in places[:-1]:
+        taken = draw.random()
+        if taken < 0.5:
+            place["op"] = draw.sample(present, max(1, len(present) // 2))
+        elif taken < 0.7:
+            place["when"] = draw.choice([{"rank": 4}, {"rank": [1, 2, 3]}, {"dtype": "float32"}])
+        elif taken < 0.8:
+            place["nodes"] = ["*2", "*4", "*1*"]
+    spec: dict[str, Any] = {"name": "drawn", "place": places}
+    if draw.random() < 0.5:
+        spec["host"] = draw.choice(names)
+    if draw.random() < 0.6:
+        spec["assign"] = [_assignment(draw, present, names) for _ in range(draw.randint(1, 3))]
+    return spec
+
+
+def _place(draw: random.Random, graph: RandomGraph, name: str) -> dict[str, Any]:
+    backend = draw.choice(shipped())
+    prices = {"crossing": draw.choice([0, 0.1, 1, 3]), "crossing_fixed": draw.choice([0, 0, 100])}
+    rules = [_rule(draw, graph) for _ in range(draw.randint(1, 2))] if draw.random() < 0.3 else []
+    options = _options(draw, graph, backend) if draw.random() < 0.7 else {}
+    return {"name": name, "backend": backend, **prices, **options, **({"rule": rules} if rules else {})}
+
+
+def _assignment(draw: random.Random, present: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """Where the nodes of one operator may run: at the last place, and at some of the others."""
+    *others, last = names
+    costs = {name: draw.choice([0, 0, 50, 1000]) for name in draw.sample(others, draw.randint(0, len(others)))}
+    return {"op": draw.choice(present), "places": {**costs, last: draw.choice([0, 200])}}
+
+
+def _options(draw: random.Random, graph: RandomGraph, backend: str) -> dict[str, Any]:
+    options = {name: value for name, value in draw_options(draw, graph, backend).items() if value != []}
+    return {"options": options} if options else {}
+
+
+def _rule(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
+    """A rule for an operator, likelier for one of the graph, with one way to run it or several."""
+    present = sorted({node.op_type for node in graph.model.graph.node if node.domain == ""} - _MOVING)
+    spatial = sorted({*present}.intersection(OPERATORS))
+    kind = draw.random()
+    if spatial and kind < 0.6:
+        operator = draw.choice(spatial)
+    else:
+        operator = draw.choice(present if present and kind < 0.9 else OPERATORS)
+    letters = draw.choice(("HW", "HW", "HW", *SPATIAL))
+    rule: dict[str, Any] = {"op": operator}
+    if operator in OPERATORS:
+        ways = [_spatial_way(draw, operator, letters) for _ in range(draw.choice([1, 1, 2, 3]))]
+        if draw.random() < 0.3:
+            rule["when"] = draw.choice(_CONDITIONS)
+    else:
+        ways = [_way(draw, graph, operator, letters) for _ in range(draw.choice([1, 2]))]
+        rule["when"] = {"rank": len(letters) + 2}
+    if len(ways) == 1:
+        return {**rule, **ways[0]}
+    return {**rule, "implementation": [{**way, "cost": draw.choice([0, 0, 100, 1000, 10000])} for way in ways]}
+
+
+def _spatial_way(draw: random.Random, operator: str, spatial: str) -> dict[str, Any]:
+    has_kernel = kernel_input(operator) is not None
+    if draw.random() < 0.2:
+        tile = draw.choice([2, 2, 3, 4])
+        kernels = [f"OI{spatial}{tile}i{tile}o", f"OI{spatial}{tile}o", f"O{spatial}I", f"OI{spatial}"]
+        return {"data": f"NC{spatial}{tile}c", **({"kernel": draw.choice(kernels)} if has_kernel else {})}
+    usual = [f"N{spatial}C", f"N{spatial}C", f"NC{spatial}", "NSC", "NCS"]
+    kernels = [mixed(draw, "OI" + spatial), f"{spatial}IO", "SIO", "OSI"]
+    way = {"data": draw.choice([mixed(draw, "NC" + spatial), *usual])}
+    return {**way, "kernel": draw.choice(kernels)} if has_kernel and draw.random() < 0.7 else way
+
+
+def _way(draw: random.Random, graph: RandomGraph, operator: str, spatial: str) -> dict[str, Any]:
+    """Of an operator that does not know its axes: a layout of the first operand, of the first result, or of both."""
+    node = next(node for node in graph.model.graph.node if node.op_type == operator)
+    layout = draw.choice(_ALIGNED[spatial]) if draw.random() < 0.15 else mixed(draw, "NC" + spatial)
+    read, given = (layout if draw.random() < 0.5 else "*" for _ in range(2))
+    first = given if operator in _OF_ONE_RANK else "*"
+    return {"inputs": [read], "results": [first, *["*"] * (len(node.output) - 1)]}
