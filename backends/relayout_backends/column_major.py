@@ -68,7 +68,8 @@ class _Dot:
 
 
 def write_dots(model: ir.Model) -> bool:
-    """Write the dots of a constant as Einsum, and constants that are column-major row-major; whether there are any."""
+    """Write the dots of a constant as Einsum with the rows' operand on the left, and constants that are column-major
+    row-major; whether anything changed."""
     graph = _Graph(model)
     is_exchanged = _put_rows_first(model, graph)
     dots = [dot for node in model.graph.all_nodes() if (dot := graph.dot_of_constant(node)) is not None]

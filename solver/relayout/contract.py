@@ -81,10 +81,6 @@ class Contract:
         """What the backend says."""
         return ask(self._backend, node)
 
-    def _stated(self, node: ir.Node) -> tuple[Implementation, ...]:
-        """What the backend says of a node that it may not run at all."""
-        return ask(self._backend, node) if supported_by(self._backend, node) else ()
-
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, place: str, *, is_rewritten: bool
     ) -> int | None:
@@ -106,7 +102,8 @@ class Contract:
         return written.suits(self._backend, place)
 
     def asks_nothing(self, choice: NodeChoice, laid: Sequence[Dims | None], place: str) -> bool:
-        """Whether the backend asks for no layout of the node when its operands have these dimensions, as they lie."""
+        """Whether the backend runs the node at `place` and asks for no layout of it when its operands have these
+        dimensions, as they lie."""
         assert choice.node is not None
         node = choice.node
         shapes: dict[tuple[bool, int], ir.Shape] = {}
@@ -117,10 +114,14 @@ class Contract:
         outputs = [_stand_in(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
         attributes = node.attributes.values()
         turned = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
-        if place and not any(way.place == place for way in self._stated(turned)):
+        if place and not self._takes(turned, place):
             return False
         stated = ask(self._backend.at(place), turned)
         return any(not any(map(says_something, (*way.inputs, *way.results))) for way in stated)
+
+    def _takes(self, node: ir.Node, place: str) -> bool:
+        is_run = supported_by(self._backend, node)
+        return is_run and any(way.place == place for way in ask(self._backend, node))
 
     def is_met(
         self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]

@@ -18,7 +18,7 @@ from relayout.views import Tensor
 __all__ = ["PLACE_KEY", "Held", "Touch", "hold_tensors", "settle_places", "told_place"]
 
 _MOST_PLACES = 4
-"""Of more places, a node that is left out is at one, or at one and all that follow: sets of them would be too many."""
+"""Of more places, a node that is left out is at one: sets of them would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,18 @@ def settle_places(requirements: Requirements, places: Sequence[str], hosts: Sequ
 
 def _spread_left_out(choice: NodeChoice) -> None:
     """Let a node that is left out be at any of the places at once where it may be."""
+    places: dict[tuple[Order, ...], list[str]] = {}
+    for alternative in choice.alternatives:
+        if alternative.is_left_out:
+            places.setdefault(alternative.formats, []).append(alternative.place)
+    if not places:
+        return
     spread: list[tuple[Alternative, tuple[str, ...]]] = []
     for alternative, said in zip(choice.alternatives, choice.layouts, strict=True):
-        others = [a.place for a in choice.alternatives if a.is_left_out and a.formats == alternative.formats]
-        later = others[others.index(alternative.place) + 1 :] if alternative.is_left_out else []
-        sizes = range(len(later) + 1) if len(others) <= _MOST_PLACES else dict.fromkeys((0, len(later)))
-        spread += [(replace(alternative, beside=more), said) for size in sizes for more in combinations(later, size)]
+        every = places[alternative.formats] if alternative.is_left_out else []
+        later = every[every.index(alternative.place) + 1 :] if 0 < len(every) <= _MOST_PLACES else []
+        sets = (more for size in range(len(later) + 1) for more in combinations(later, size))
+        spread += [(replace(alternative, beside=more), said) for more in sets]
     choice.alternatives, choice.layouts = [a for a, _ in spread], [said for _, said in spread]
 
 

@@ -151,6 +151,28 @@ def test_memory_that_crosses_is_seen_as_a_left_out_node_gives_it_wherever_it_lie
         assert_same_numbers(net.model(), legal)
 
 
+@pytest.mark.parametrize("prices", [(1, 1, 1, 1, 1), (3, 0, 1, 2, 0), (0, 0, 0, 0, 0)])
+def test_of_many_places_a_left_out_node_is_at_one_and_the_crossings_are_those_of_the_model(
+    prices: tuple[int, ...],
+) -> None:
+    net = Net()
+    made = net.node("Relu", net.input("x", (2, 8, 4, 4)))
+    blocks = net.node("SpaceToDepth", made, blocksize=2)
+    operators = ["Tanh", "Neg", "Sigmoid", "Exp"]
+    for operator in operators:
+        net.output(net.node("DepthToSpace", net.node(operator, blocks), blocksize=2))
+    spec = {
+        "name": "five",
+        "place": [
+            {"name": name, "op": [operator, "SpaceToDepth", "DepthToSpace"], "crossing": price}
+            for name, operator, price in zip("abcde", ["Relu", *operators], prices, strict=True)
+        ],
+    }
+    legal, report = legalize(net.model(), spec)
+    assert verify(legal, spec, report=report, run=False).findings == ()
+    assert_same_numbers(net.model(), legal)
+
+
 @pytest.mark.parametrize("prices", [(3, 0, 0), (0, 0, 0), (3, 1, 1), (0, 0, 3)])
 def test_what_a_left_out_node_gives_does_not_cross_where_nobody_made_it(prices: tuple[int, int, int]) -> None:
     net = Net()
