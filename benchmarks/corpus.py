@@ -23,12 +23,12 @@ from typing import Any
 import onnx_ir as ir
 from measuring import machine
 
-from relayout.backend import Backend, load_backend
-from relayout.discovery import find_backends
+from relayout.backend.interface import Backend, load_backend
+from relayout.backend.loading import find_backends
 from relayout.errors import InfeasibleError, RelayoutError
-from relayout.legalize import Options, legalize_model
-from relayout.model_io import read_model, to_proto
-from relayout.report import Numeric, Report
+from relayout.legalization import Options, legalize_model
+from relayout.model.io import read_model, to_proto
+from relayout.report.schema import Numeric, Report
 
 # `convert-layout` does what it is told; this is what TVM's documents tell it.
 DESIRED: Mapping[str, Mapping[str, Sequence[str]]] = {
@@ -112,7 +112,7 @@ def _outcome(model: ir.Model, backend: Backend, objective: str) -> tuple[ir.Mode
 
 def _checked(legal: ir.Model, backend: Backend, source: Path, report: Report, run: dict[bytes, str]) -> str:
     """`equal`, or in a few words why the legal model is not known to be legal and to compute what its source does."""
-    from relayout.verify import verify
+    from relayout.verification.verifier import verify
 
     digest = blake2b(source.name.encode() + to_proto(legal).SerializeToString(deterministic=True)).digest()
     found = verify(legal, backend, against=source, report=report, run=digest not in run)

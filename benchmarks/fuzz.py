@@ -32,7 +32,7 @@ from random_patterns import draw_graph
 from random_settings import Settings, draw_settings
 from random_tables import KINDS, draw_specified
 
-from relayout.rules import rows
+from relayout.ops import rows
 
 DEEP_EVERY = 20
 CHUNK = 50

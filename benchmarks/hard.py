@@ -17,8 +17,8 @@ from time import perf_counter, process_time
 import synthetic
 from measuring import machine
 
-from relayout.problem import Problem
-from relayout.solve import Solution, solve
+from relayout.solve.problem import Problem
+from relayout.solve.solver import Solution, solve
 
 __all__ = ["FAMILIES", "PRICES", "problem_of"]
 

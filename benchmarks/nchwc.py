@@ -189,7 +189,7 @@ def _others(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray, Callab
 def legal_model(path: Path, target: Path) -> tuple[str, float]:
     """Write the blocked model; return the solver's status and the seconds that it all took."""
     import relayout
-    from relayout.model_io import write_model
+    from relayout.model.io import write_model
     from relayout_backends.x86_nchwc import X86Nchwc
 
     start = perf_counter()

@@ -24,7 +24,7 @@ NOT_INSTALLED = 3
 
 def relayout(source: str, target: str, objective: str) -> None:
     import relayout as library
-    from relayout.model_io import write_model
+    from relayout.model.io import write_model
 
     model, report = library.legalize(source, "onnx", objective=objective)
     write_model(model, target)
@@ -61,8 +61,8 @@ def count(path: str) -> None:
     """Print the totals. What an optimiser's own operators hide from shape inference is seen by running the model."""
     import onnx_ir as ir
 
-    from relayout.model_io import read_model
-    from relayout.totals import data_transposes, totals
+    from relayout.model.io import read_model
+    from relayout.report.totals import data_transposes, totals
 
     model = read_model(path)
     unknown = {

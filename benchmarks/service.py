@@ -22,9 +22,9 @@ from typing import Any
 import httpx
 import onnx
 
-from relayout.backend import load_backend
-from relayout.legalize import Options, legalize_model
-from relayout.model_io import read_model, to_json
+from relayout.backend.interface import load_backend
+from relayout.legalization import Options, legalize_model
+from relayout.model.io import read_model, to_json
 
 MODEL = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
 WARM_UP = 3

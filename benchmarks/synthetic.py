@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from relayout.problem import Choice, Problem, Use, Value
-from relayout.solve import solve
+from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.solver import solve
 
 
 @dataclass(slots=True)

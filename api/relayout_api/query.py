@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from relayout.backend_options import option_value
+from relayout.backend.options import option_value
 from relayout.errors import UsageError
 from relayout_api.schemas import ExplainWish, LegalizeWish, VerifyWish
 from relayout_api.validation import load_body, validated

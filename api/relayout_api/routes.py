@@ -13,10 +13,10 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
-from relayout.backend_options import options_of
-from relayout.discovery import Plugin, find_backends
+from relayout.backend.loading import Plugin, find_backends
+from relayout.backend.options import options_of
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
-from relayout.layout import Layout
+from relayout.layout.layout import Layout
 from relayout_api import openapi, page, tasks
 from relayout_api.bodies import JSON, ONNX, media_type, read_body
 from relayout_api.problems import KINDS, RefusedError

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from relayout.declarative_table import BackendTable
-from relayout.graph_json import GraphJson
-from relayout.report import Report
+from relayout.backend.declarative_schema import BackendTable
+from relayout.model.graph_json.schema import GraphJson
+from relayout.report.schema import Report
 
 __all__ = [
     "BackendInfo",

@@ -10,14 +10,14 @@ from base64 import b64encode
 from time import perf_counter
 from typing import Any, TypeVar
 
-from relayout.backend import Backend, load_backend
-from relayout.backend_options import gathered
+from relayout.backend.interface import Backend, load_backend
+from relayout.backend.options import gathered
 from relayout.errors import InputError
-from relayout.legalize import Options, inline_functions, legalize_model
-from relayout.model_io import Source, read_model, to_json, to_proto
-from relayout.report import Report, Status
-from relayout.totals import totals
-from relayout.verify import verify as run_verifier
+from relayout.legalization import Options, inline_functions, legalize_model
+from relayout.model.io import Source, read_model, to_json, to_proto
+from relayout.report.schema import Report, Status
+from relayout.report.totals import totals
+from relayout.verification.verifier import verify as run_verifier
 from relayout_api.schemas import ExplainOptions, ExplainWish, LegalizeOptions, LegalizeWish, VerifyWish
 from relayout_api.tasks import Answer, Task
 from relayout_api.uploads import parse_model

@@ -18,10 +18,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, Implementation, rank_of
+from relayout.backend.interface import Backend, Implementation, rank_of
 from relayout.errors import UsageError
-from relayout.layout import Layout
-from relayout.roles import DATA, KERNEL, OTHER, has_roles, input_role, is_transposed, own_layout, result_role
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import (
+    DATA,
+    KERNEL,
+    OTHER,
+    has_roles,
+    input_role,
+    is_transposed,
+    own_layout,
+    result_role,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir

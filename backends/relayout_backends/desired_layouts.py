@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from relayout.backend import axis_count
+from relayout.backend.interface import axis_count
 from relayout.errors import LayoutSyntaxError, UsageError
-from relayout.layout import Layout
-from relayout.roles import OPERATORS, kernel_input
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import OPERATORS, kernel_input
 
 __all__ = ["DEFAULT_KERNELS", "Wish", "read_wish"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, rank_of
-from relayout.layout import Layout
-from relayout.roles import DATA, KERNEL, input_role, result_role, spell
+from relayout.backend.interface import Backend, rank_of
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import DATA, KERNEL, input_role, result_role, spell
 
 if TYPE_CHECKING:
     import onnx_ir as ir

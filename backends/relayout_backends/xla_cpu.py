@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, Implementation, rank_of
+from relayout.backend.interface import Backend, Implementation, rank_of
 from relayout.errors import LayoutSyntaxError, UsageError
-from relayout.layout import Layout
+from relayout.layout.layout import Layout
 from relayout_backends.column_major import turn_constants, write_dots
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from relayout.writing import Writing
+    from relayout.backend.rewriting import Writing
 
 __all__ = ["CustomCall", "XlaCpu"]
 

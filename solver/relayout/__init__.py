@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relayout.backend import Backend, Implementation, Reordering, TensorType, load_backend
+    from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, load_backend
     from relayout.errors import (
         BackendError,
         InfeasibleError,
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
         RelayoutError,
         UsageError,
     )
-    from relayout.explaining import explain
-    from relayout.layout import Layout
-    from relayout.legalize import legalize
-    from relayout.model_io import read_model, write_model
-    from relayout.report import Report, Verification
-    from relayout.verify import verify
+    from relayout.layout.layout import Layout
+    from relayout.legalization import explain, legalize
+    from relayout.model.io import read_model, write_model
+    from relayout.report.schema import Report, Verification
+    from relayout.verification.verifier import verify
 
 __all__ = [
     "Backend",

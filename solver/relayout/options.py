@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relayout.backend import Backend
-from relayout.cost import OBJECTIVES
+from relayout.backend.interface import Backend
 from relayout.errors import UsageError
+from relayout.formulate.objective import OBJECTIVES
 
 __all__ = ["BackendSpec", "Options", "Progress"]
 

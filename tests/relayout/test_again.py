@@ -13,10 +13,10 @@ from graphs import Net, assert_same_numbers
 from outcomes import checked, operators
 
 from relayout import Backend, Report, legalize, load_backend
-from relayout.memory_format import order_of
-from relayout.model_io import read_model
-from relayout.requirements import collect_requirements
-from relayout.views import collect_tensors
+from relayout.candidates.requirements import collect_requirements
+from relayout.candidates.tensors import collect_tensors
+from relayout.layout.memory_format import order_of
+from relayout.model.io import read_model
 
 
 def twice(

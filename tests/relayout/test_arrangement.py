@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from relayout.verify.arrangement import Arrangement, parse_atoms
+from relayout.verification.memory_format import Arrangement, parse_atoms
 
 
 def parsed(text: str) -> Arrangement:

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from relayout.arrivals import Arrival, Arrivals, State
-from relayout.problem import Choice, Problem
-from relayout.solve import solve
+from relayout.formulate.transfers import Arrival, Arrivals, State
+from relayout.solve.problem import Choice, Problem
+from relayout.solve.solver import solve
 
 PLACES = ("left", "right", "middle")
 

@@ -9,7 +9,7 @@ from graphs import Net
 
 import relayout
 from relayout import Backend, load_backend
-from relayout.backend_options import gathered, option_value, options_of
+from relayout.backend.options import gathered, option_value, options_of
 from relayout.errors import BackendError, UsageError
 
 

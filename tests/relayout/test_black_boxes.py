@@ -17,11 +17,11 @@ from random_graphs import Rejected
 from random_patterns import draw_graph
 
 from relayout import Backend, Implementation, InfeasibleError, RelayoutError, legalize
-from relayout.backend import Reordering, TensorType, rank_of
-from relayout.layout import Layout
-from relayout.memory_format import Boxed, order_of
-from relayout.model_io import read_model
-from relayout.verify import verify
+from relayout.backend.interface import Reordering, TensorType, rank_of
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Boxed, order_of
+from relayout.model.io import read_model
+from relayout.verification.verifier import verify
 
 BOXED = "NC[acme:x]HW"
 SWIZZLED = {"inputs": [BOXED, "OIHW", "*"], "results": [BOXED]}

@@ -13,7 +13,7 @@ from outcomes import checked, operators
 from random_blocks import TO_CHANNELS, block_chain, reshape, space_to_channels
 
 from relayout import legalize, verify
-from relayout.cost import Scale
+from relayout.formulate.objective import Scale
 
 BACKENDS = "onnx canonical opencl nchw nhwc convert-layout auto-nhwc tpu x86-nchwc xla-cpu".split()
 MODES = ("DCR", "CRD")

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 from sameness import Feeds, assert_legal_and_the_same, drawn
 
 from relayout import legalize, verify
-from relayout.backend import Backend, Implementation
-from relayout.layout import Layout
+from relayout.backend.interface import Backend, Implementation
+from relayout.layout.layout import Layout
 
 BACKENDS = ["onnx", "nhwc", "canonical"]
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)

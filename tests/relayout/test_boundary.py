@@ -15,8 +15,8 @@ from onnx import TensorProto
 
 import relayout
 from relayout.errors import UsageError
-from relayout.report import BoundaryValue, Report
-from relayout.tensors import apply_step
+from relayout.layout.relaid_constant import apply_step
+from relayout.report.schema import BoundaryValue, Report
 
 
 def recurrent() -> onnx.ModelProto:

@@ -12,15 +12,15 @@ import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 
-from relayout.backend import Backend, TensorType, load_backend
+from relayout.backend.composite import Assignment, Composite, Nodes, Place
+from relayout.backend.interface import Backend, TensorType, load_backend
 from relayout.cli import main
-from relayout.composite import Assignment, Composite, Nodes, Place
 from relayout.errors import BackendError
-from relayout.layout import Layout
-from relayout.legalize import legalize
-from relayout.model_io import read_model
-from relayout.report import Report
-from relayout.verify import verify
+from relayout.layout.layout import Layout
+from relayout.legalization import legalize
+from relayout.model.io import read_model
+from relayout.report.schema import Report
+from relayout.verification.verifier import verify
 
 TABLE = """\
 name = "board"

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import cheapest, problems, random_problem
 
-from relayout.conflict import Requirement, questions_of, relaxed, requirements_of, softened
-from relayout.problem import Choice, Problem, Use, Value, cost_of
-from relayout.solve import solve
+from relayout.solve.conflict import Requirement, questions_of, relaxed, requirements_of, softened
+from relayout.solve.problem import Choice, Problem, Use, Value, cost_of
+from relayout.solve.solver import solve
 
 NO_WAY = ((0, None), (None, 0))
 

@@ -10,7 +10,7 @@ from graphs import Net, assert_same_numbers
 from onnx import TensorProto, helper, numpy_helper
 
 from relayout import legalize, verify
-from relayout.model_io import read_model, to_json
+from relayout.model.io import read_model, to_json
 
 
 def uniform(number: float = 0.25) -> Net:

@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import cheapest, paid_conversions, problems
 
-from relayout.cpsat import relax, solve_kernel, solve_whole
-from relayout.encoding import network_of
-from relayout.network import FORBIDDEN
-from relayout.problem import Problem, cost_of
-from relayout.reduction import eliminate
-from relayout.tighten import price_of, shift
+from relayout.solve.eliminate import eliminate
+from relayout.solve.encode import network_of
+from relayout.solve.network import FORBIDDEN
+from relayout.solve.or_tools import relax, solve_kernel, solve_whole
+from relayout.solve.problem import Problem, cost_of
+from relayout.solve.reparametrize import price_of, shift
 
 
 @settings(max_examples=150, deadline=None)
@@ -59,7 +59,7 @@ def test_the_relaxation_never_promises_more_than_the_optimum(problem: Problem, h
 
 
 def test_costs_too_large_for_doubles_are_not_relaxed() -> None:
-    from relayout.problem import Choice, Use, Value
+    from relayout.solve.problem import Choice, Use, Value
 
     dear = ((0, 1 << 55), (1 << 55, 0))
     choices = (Choice("a", (1, 0)), Choice("b", (0, 3)), Choice("c", (1 << 54, (1 << 54) + 1)))

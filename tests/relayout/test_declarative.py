@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayout.answers import ask
-from relayout.backend import Backend, TensorType, load_backend
-from relayout.declarative import DeclarativeBackend
-from relayout.declarative_reading import MAX_BYTES, check_table
-from relayout.declarative_table import BackendTable
+from relayout.backend.calls import ask
+from relayout.backend.declarative import DeclarativeBackend
+from relayout.backend.declarative_reader import MAX_BYTES, check_table, line_of
+from relayout.backend.declarative_schema import BackendTable
+from relayout.backend.interface import Backend, TensorType, load_backend
 from relayout.errors import BackendError, RelayoutError
-from relayout.layout import Layout
-from relayout.toml_lines import line_of
+from relayout.layout.layout import Layout
 
 TABLE = """\
 # An accelerator that likes channels last.

@@ -14,7 +14,7 @@ from graphs import Net, assert_same_numbers
 
 from relayout import explain, legalize, verify
 from relayout.errors import InputError
-from relayout.model_io import read_model, to_json
+from relayout.model.io import read_model, to_json
 
 DEPTH = 220
 BACKENDS = ["canonical", "onnx", "tpu", "x86-nchwc", "xla-cpu"]

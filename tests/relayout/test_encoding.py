@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import cheapest, problems, synthetic
 
-from relayout.encoding import network_of
 from relayout.errors import InputError
-from relayout.network import FORBIDDEN
-from relayout.problem import Choice, Problem, Use, Value
-from relayout.reduction import eliminate
+from relayout.solve.eliminate import eliminate
+from relayout.solve.encode import network_of
+from relayout.solve.network import FORBIDDEN
+from relayout.solve.problem import Choice, Problem, Use, Value
 
 FREE = tuple(tuple(abs(a - b) for b in range(3)) for a in range(3))
 

@@ -11,7 +11,7 @@ from graphs import Net
 from onnx import TensorProto, helper, numpy_helper
 
 import relayout
-from relayout.report import Conversion, Report
+from relayout.report.schema import Conversion, Report
 
 
 def channels_last(blocks: int) -> onnx.ModelProto:

@@ -15,8 +15,8 @@ from onnx import TensorProto, numpy_helper
 
 from relayout import legalize
 from relayout.errors import InputError
-from relayout.external_data import FileTensor
-from relayout.model_io import read_model, to_proto, write_model
+from relayout.model.external_data import FileTensor
+from relayout.model.io import read_model, to_proto, write_model
 
 
 def test_weights_in_a_file_stay_there_until_they_are_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from model_files import conv, large, parse, same
 from onnx import TensorProto, helper
 
 from relayout.errors import InputError, RelayoutError, UsageError
-from relayout.model_io import read_model, to_json
+from relayout.model.io import read_model, to_json
 
 # --- shapes that onnx does not look at --------------------------------------------------------------------------------
 

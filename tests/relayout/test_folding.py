@@ -16,7 +16,7 @@ from random_graphs import NEWEST_OPSET, Builder, Rejected
 from random_operators import PROPOSALS, propose
 
 from relayout import legalize
-from relayout.rewrite.folding import FOLDABLE, folded_value
+from relayout.rewrite.constant_folding import FOLDABLE, folded_value
 
 Array = np.ndarray[Any, Any]
 

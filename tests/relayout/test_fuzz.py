@@ -12,7 +12,7 @@ from random_patterns import draw_graph, forced_row
 from random_settings import draw_settings
 
 from relayout.errors import UsageError
-from relayout.legalize import legalize
+from relayout.legalization import legalize
 
 GRAPHS, CHUNK = 300, 15
 """Twice as many as the op table has rows, so that each row's turn comes. `benchmarks/fuzz.py` draws thousands."""

@@ -9,7 +9,7 @@ from graphs import run
 from model_files import parse, same, shapes
 
 from relayout.errors import InputError
-from relayout.model_io import read_model, to_json, to_proto
+from relayout.model.io import read_model, to_json, to_proto
 
 
 def test_local_functions_are_inlined() -> None:

@@ -13,7 +13,7 @@ from json_graphs import graph, odd, parse, through_json
 from onnx import TensorProto, helper
 
 from relayout.errors import InputError
-from relayout.model_io import read_model, to_json, to_proto
+from relayout.model.io import read_model, to_json, to_proto
 
 ATTRIBUTES = {
     "int": helper.make_attribute("a", 3),

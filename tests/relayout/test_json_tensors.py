@@ -14,8 +14,8 @@ from json_graphs import Json, constant, graph, odd, with_constant
 
 import relayout
 from relayout.errors import InputError
-from relayout.model_io import read_model, to_json
-from relayout.tensors import AbsentTensor, relaid
+from relayout.layout.relaid_constant import AbsentTensor, relaid
+from relayout.model.io import read_model, to_json
 
 DATA = base64.b64encode(np.arange(6, dtype="<f4").tobytes()).decode()
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from random_problems import cheapest, problems, synthetic
 
-from relayout.clock import UNLIMITED, Clock, ExpiredError
-from relayout.encoding import network_of
-from relayout.kernel import minimise
-from relayout.problem import Problem, cost_of
-from relayout.solve import solve
+from relayout.solve.deadline import UNLIMITED, Clock, ExpiredError
+from relayout.solve.encode import network_of
+from relayout.solve.kernel_search import minimise
+from relayout.solve.problem import Problem, cost_of
+from relayout.solve.solver import solve
 
 
 @settings(max_examples=300, deadline=None)

@@ -9,7 +9,7 @@ from graphs import Net, assert_same_numbers
 from onnx import TensorProto, helper
 
 from relayout import legalize, verify
-from relayout.model_io import read_model
+from relayout.model.io import read_model
 
 
 def test_what_a_computed_value_tells_of_shapes_replaces_a_dim_that_was_made_up() -> None:

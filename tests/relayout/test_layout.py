@@ -29,8 +29,8 @@ from layout_texts import (
 
 from relayout import layout_syntax
 from relayout.errors import LayoutSyntaxError
-from relayout.layout import CANONICAL, COMMON, Dim, Layout, default_layout
-from relayout.layout_faults import MAX_NUMBER, MAX_RANK
+from relayout.layout.grammar_faults import MAX_NUMBER, MAX_RANK
+from relayout.layout.layout import CANONICAL, COMMON, Dim, Layout, default_layout
 
 MANUAL = Path(__file__).parents[2] / "docs" / "layouts.md"
 

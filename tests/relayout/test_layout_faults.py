@@ -11,7 +11,7 @@ from layout_texts import (
 )
 
 from relayout.errors import LayoutSyntaxError
-from relayout.layout import Layout
+from relayout.layout.layout import Layout
 
 FAULTS = [
     # A character that is none of the language's.

@@ -15,8 +15,8 @@ from layout_texts import (
 )
 
 from relayout.errors import InputError, LayoutSyntaxError
-from relayout.layout import Dim, Layout
-from relayout.layout_faults import MAX_RANK
+from relayout.layout.grammar_faults import MAX_RANK
+from relayout.layout.layout import Dim, Layout
 
 # Blocked layouts
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from relayout import legalize
 from relayout.errors import InputError
-from relayout.model_io import read_model, to_json, to_proto
+from relayout.model.io import read_model, to_json, to_proto
 
 Shape = list[Any]
 

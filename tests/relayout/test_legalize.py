@@ -8,8 +8,8 @@ import pytest
 from graphs import Net, assert_same_numbers, run
 
 from relayout.errors import InfeasibleError, InputError, UsageError
-from relayout.legalize import legalize
-from relayout.verify import verify
+from relayout.legalization import legalize
+from relayout.verification.verifier import verify
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 

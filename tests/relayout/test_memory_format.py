@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayout.memory_format import Atom, Order, View, atom_extent, normal_form, order_of, source_order
-from relayout.paths import cuts_nest, one_each, passes, path
-from relayout.rules.reading import Reading
-from relayout.rules.relabels import blocks, factor
+from relayout.layout.conversion import cuts_nest, one_each, passes, path
+from relayout.layout.memory_format import Atom, Order, View, atom_extent, normal_form, order_of, source_order
+from relayout.ops.node_reader import Reading
+from relayout.ops.view_ops import blocks, factor
 
 
 def lay_out(array: np.ndarray, order: Order) -> np.ndarray:

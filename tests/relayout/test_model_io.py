@@ -17,8 +17,8 @@ from onnx.reference import ReferenceEvaluator
 
 from relayout import onnx_file
 from relayout.errors import InputError, InternalError, UsageError
-from relayout.model_io import read_model, to_json, to_proto, warnings_of, write_model
-from relayout.tensors import AbsentTensor, relaid
+from relayout.layout.relaid_constant import AbsentTensor, relaid
+from relayout.model.io import read_model, to_json, to_proto, warnings_of, write_model
 
 # --- what comes in ---------------------------------------------------------------------------------------------------
 

@@ -27,10 +27,10 @@ from models_to_spoil import (
 )
 from spoiling import is_sound, mutants
 
-from relayout.backend import Backend
-from relayout.legalize import legalize
-from relayout.model_io import read_model
-from relayout.verify import verify
+from relayout.backend.interface import Backend
+from relayout.legalization import legalize
+from relayout.model.io import read_model
+from relayout.verification.verifier import verify
 from relayout_backends.convert_layout import ConvertLayout
 from relayout_backends.tpu import Tpu
 

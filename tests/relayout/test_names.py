@@ -7,11 +7,11 @@ import onnx
 import pytest
 from graphs import Net
 
-from relayout.layout import Layout
-from relayout.memory_format import source_order
-from relayout.model_io import read_model
-from relayout.names import Names
-from relayout.views import Operand, collect_tensors
+from relayout.candidates.axis_names import Names
+from relayout.candidates.tensors import Operand, collect_tensors
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import source_order
+from relayout.model.io import read_model
 
 
 def named(net: Net) -> tuple[Names, dict[str, Operand]]:

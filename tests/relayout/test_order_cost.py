@@ -10,8 +10,8 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 import relayout
-from relayout.backend import Backend
-from relayout.composite import Composite, Place
+from relayout.backend.composite import Composite, Place
+from relayout.backend.interface import Backend
 from relayout.errors import BackendError
 
 

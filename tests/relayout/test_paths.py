@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from relayout.memory_format import Atom, Order, normal_form
-from relayout.paths import Dims, dims_shape, one_each, passes, path, steps_of
-from relayout.tensors import apply_step
+from relayout.layout.conversion import Dims, dims_shape, one_each, passes, path, steps_of
+from relayout.layout.memory_format import Atom, Order, normal_form
+from relayout.layout.relaid_constant import apply_step
 
 UNIT, ROWS, HEADS, PLACES, BOTH = (), (Atom(1),), (Atom(2, 64),), (Atom(2, 1, 64),), (Atom(2),)
 

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from graphs import Net, assert_same_numbers
 
-from relayout.backend import Backend, Reordering, TensorType
-from relayout.layout import Layout
-from relayout.legalize import legalize
-from relayout.memory_format import Atom
-from relayout.pricing import padded_elements
+from relayout.backend.interface import Backend, Reordering, TensorType
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Atom
+from relayout.legalization import legalize
+from relayout.model.tensor_sizes import padded_elements
 
 
 def image() -> onnx.ModelProto:

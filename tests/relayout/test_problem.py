@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from relayout.errors import InternalError
-from relayout.problem import Choice, Problem, Use, Value, conversions_of, cost_of
+from relayout.solve.problem import Choice, Problem, Use, Value, conversions_of, cost_of
 
 TWO = ((0, 3), (5, 0))
 

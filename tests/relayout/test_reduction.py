@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relayout.network import FORBIDDEN, Network, vector
-from relayout.reduction import eliminate, failure, guess, walk_back
+from relayout.solve.eliminate import eliminate, failure, guess, walk_back
+from relayout.solve.network import FORBIDDEN, Network, vector
 
 
 def random_network(draw: Random, most: int = 7) -> Network:

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from pydantic import ValidationError
 
-from relayout.rendering import FORMATS, render_json, render_junit, render_sarif, render_text
-from relayout.report import (
+from relayout.report.render import FORMATS, render_json, render_junit, render_sarif, render_text
+from relayout.report.schema import (
     Conversion,
     Finding,
     Numeric,

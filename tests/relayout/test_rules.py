@@ -12,8 +12,8 @@ from examples import EXAMPLES, Constant, Example, Input, examples_of
 from graphs import Net, assert_same_numbers
 from onnx import helper
 
-from relayout.legalize import legalize
-from relayout.rules import rows
+from relayout.legalization import legalize
+from relayout.ops import rows
 
 ORDERS = 7
 

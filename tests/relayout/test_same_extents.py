@@ -10,8 +10,8 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout import legalize, verify
-from relayout.model_io import read_model
-from relayout.same_extents import name_alike
+from relayout.model.dim_unification import name_alike
+from relayout.model.io import read_model
 
 
 def seen_as(shape: Sequence[int | str], *targets: Sequence[int]) -> onnx.ModelProto:

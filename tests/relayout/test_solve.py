@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from random_problems import cheapest, paid_conversions, problems, random_problem, synthetic
 
 from relayout.errors import InputError, UsageError
-from relayout.problem import Choice, Problem, Use, Value, cost_of
-from relayout.solve import Solution, solve
+from relayout.solve.problem import Choice, Problem, Use, Value, cost_of
+from relayout.solve.solver import Solution, solve
 
 
 @settings(max_examples=2000, deadline=None)
@@ -132,7 +132,7 @@ def test_of_equal_alternatives_the_first_is_taken() -> None:
 
 def test_the_same_problem_has_the_same_solution_whatever_the_hash_seed() -> None:
     script = (
-        "from random_problems import synthetic; from relayout.solve import solve; s = synthetic();"
+        "from random_problems import synthetic; from relayout.solve.solver import solve; s = synthetic();"
         "print([solve(s.problem_of(make(150, seed=3))).assignment for make in s.KINDS.values()])"
     )
     paths = os.pathsep.join(path for path in sys.path if path)

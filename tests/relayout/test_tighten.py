@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import problems
 
-from relayout.encoding import network_of
-from relayout.network import FORBIDDEN, Network, vector
-from relayout.problem import Problem
-from relayout.tighten import implications, price_of, restrict, shift, worthwhile
+from relayout.solve.encode import network_of
+from relayout.solve.network import FORBIDDEN, Network, vector
+from relayout.solve.problem import Problem
+from relayout.solve.reparametrize import implications, price_of, restrict, shift, worthwhile
 
 
 def assignments(network: Network) -> list[dict[int, int]]:

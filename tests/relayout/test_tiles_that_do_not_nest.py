@@ -13,13 +13,13 @@ from outcomes import checked, operators
 
 import relayout
 from relayout import Backend, Implementation, Layout, Report
-from relayout.geometry import Geometry
-from relayout.memory_format import Atom, Order
-from relayout.model_io import read_model
-from relayout.rendering import render_text
-from relayout.rules import Free
-from relayout.verify import check_report
-from relayout.views import collect_tensors
+from relayout.candidates.iteration_space import Geometry
+from relayout.candidates.tensors import collect_tensors
+from relayout.layout.memory_format import Atom, Order
+from relayout.model.io import read_model
+from relayout.ops import Free
+from relayout.report.render import render_text
+from relayout.verification.verifier import check_report
 
 
 class Tiles(Backend):

@@ -5,10 +5,10 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
-from relayout.model_io import read_model
-from relayout.pricing import price_dims, tensor_bytes
-from relayout.report import Totals
-from relayout.totals import totals
+from relayout.model.io import read_model
+from relayout.model.tensor_sizes import price_dims, tensor_bytes
+from relayout.report.schema import Totals
+from relayout.report.totals import totals
 
 
 def parse(text: str) -> ir.Model:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
-import relayout.unmet
+import relayout.candidates.node_conflict
 from relayout import Backend, InfeasibleError, legalize
 
 BOXED = "NCHW[acme:x]"

@@ -10,14 +10,14 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
-from relayout.backend import Backend
+from relayout.backend.interface import Backend
 from relayout.errors import BackendError, InputError
-from relayout.layout import Layout
-from relayout.model_io import read_model
-from relayout.report import Conversion, Report, Totals, Verification
-from relayout.tensors import AbsentTensor
-from relayout.verify import check_report, verify
-from relayout.verify.sizes import plans
+from relayout.layout.layout import Layout
+from relayout.layout.relaid_constant import AbsentTensor
+from relayout.model.io import read_model
+from relayout.report.schema import Conversion, Report, Totals, Verification
+from relayout.verification.numeric.symbolic_sizes import plans
+from relayout.verification.verifier import check_report, verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "mine" : 1]>'
 

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from relayout import verify
-from relayout.backend import Backend, Reordering
-from relayout.report import Finding
-from relayout.verify.operators import own_names
+from relayout.backend.interface import Backend, Reordering
+from relayout.report.schema import Finding
+from relayout.verification.operator_facts import own_names
 
 DOMAIN = "com.microsoft.nchwc"
 Mutation = Callable[["Model"], None]

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from graphs import Net
 
-from relayout.legalize import legalize
-from relayout.model_io import read_model
-from relayout.verify import verify
+from relayout.legalization import legalize
+from relayout.model.io import read_model
+from relayout.verification.verifier import verify
 
 TURNED = """<ir_version: 10, opset_import: ["" : 17]>
 net (float[2,4,6,3] x) => (y) <int64[4] shape = {{2, 4, 6, 3}}> {{

@@ -9,11 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from relayout.backend import load_backend
-from relayout.legalize import legalize
-from relayout.model_io import read_model
-from relayout.report import Verification
-from relayout.verify import verify
+from relayout.backend.interface import load_backend
+from relayout.legalization import legalize
+from relayout.model.io import read_model
+from relayout.report.schema import Verification
+from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1]>'
 

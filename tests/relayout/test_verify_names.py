@@ -11,7 +11,7 @@ from graphs import Net, assert_same_numbers
 from onnx import TensorProto
 
 from relayout import legalize
-from relayout.verify import verify
+from relayout.verification.verifier import verify
 
 SHAPE = (4, 4, 6, 4)
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from graphs import Net
 
-from relayout.legalize import legalize
-from relayout.verify import verify
+from relayout.legalization import legalize
+from relayout.verification.verifier import verify
 
 
 def in_blocks(net: Net, value: str, pool: bool) -> None:

@@ -8,11 +8,11 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from relayout.report import Verification
-from relayout.verify import verify
-from relayout.verify.convolution import convolve
-from relayout.verify.stepping import Deadline, run_wide
-from relayout.verify.widening import UndecidedError, steps_of
+from relayout.report.schema import Verification
+from relayout.verification.numeric.float64_conv import convolve
+from relayout.verification.numeric.float64_model import UndecidedError, steps_of
+from relayout.verification.numeric.float64_run import Deadline, run_wide
+from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "com.microsoft" : 1]>'
 CONV = "a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)"

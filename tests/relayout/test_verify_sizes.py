@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
-from relayout.legalize import legalize
-from relayout.report import Numeric
-from relayout.verify import verify
+from relayout.legalization import legalize
+from relayout.report.schema import Numeric
+from relayout.verification.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
 

@@ -6,11 +6,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from relayout.answers import ask
-from relayout.backend import Backend, load_backend
+from relayout.backend.calls import ask
+from relayout.backend.interface import Backend, load_backend
 from relayout.errors import UsageError
-from relayout.layout import Layout
-from relayout.roles import OPERATORS, input_role
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import OPERATORS, input_role
 from relayout_backends.canonical import Canonical
 from relayout_backends.opencl import OpenCl
 

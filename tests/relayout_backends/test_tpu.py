@@ -14,10 +14,10 @@ from graphs import run
 from onnx import helper, numpy_helper, shape_inference
 from writing import OneNode, from_layout, to_layout
 
-from relayout.answers import ask
-from relayout.backend import Implementation
-from relayout.layout_functions import with_bodies
-from relayout.tensors import apply_step
+from relayout.backend.calls import ask
+from relayout.backend.interface import Implementation
+from relayout.layout.relaid_constant import apply_step
+from relayout.model.layout_functions import with_bodies
 from relayout_backends.tpu import Tpu
 from relayout_backends.tpu.blocked_convolution import BlockedConvolution, over, over_blocks
 from relayout_backends.tpu.space_to_depth import blocked_axis, kernel_steps

@@ -12,7 +12,7 @@ from graphs import Net, assert_same_numbers
 from outcomes import checked
 from writing import OneNode
 
-from relayout.answers import ask
+from relayout.backend.calls import ask
 from relayout_backends.x86_nchwc import X86Nchwc
 from relayout_backends.x86_nchwc.blocks import probe
 

@@ -11,7 +11,7 @@ import pytest
 from graphs import Net
 
 import relayout
-from relayout.rendering import render_text
+from relayout.report.render import render_text
 from relayout_backends.x86_nchwc import X86Nchwc
 from relayout_backends.x86_nchwc.blocks import DOMAIN, probe
 

@@ -11,8 +11,8 @@ import pytest
 from graphs import Net, assert_same_numbers
 from random_convolutions import draw_network
 
-from relayout.legalize import legalize
-from relayout.verify import verify
+from relayout.legalization import legalize
+from relayout.verification.verifier import verify
 
 pytest.importorskip("onnxruntime")
 

@@ -10,8 +10,8 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 import relayout
-from relayout.answers import ask
-from relayout.model_io import read_model
+from relayout.backend.calls import ask
+from relayout.model.io import read_model
 from relayout_backends.x86_nchwc import X86Nchwc
 
 pytest.importorskip("onnxruntime")

@@ -13,7 +13,7 @@ from graphs import Net, assert_same_numbers, run
 from writing import OneNode
 
 import relayout
-from relayout.answers import ask
+from relayout.backend.calls import ask
 from relayout.errors import UsageError
 from relayout_backends.xla_cpu import XlaCpu
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from relayout.rules import Row, rows
-from relayout.rules.elementwise import BROADCAST, UNARY
+from relayout.ops import Row, rows
+from relayout.ops.elementwise import BROADCAST, UNARY
 
 __all__ = ["EXAMPLES", "Constant", "Example", "Input", "examples_of"]
 

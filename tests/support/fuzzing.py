@@ -14,15 +14,15 @@ from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
 
+from relayout.candidates.axis_names import Names
+from relayout.candidates.tensors import collect_tensors
 from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
-from relayout.legalize import legalize
-from relayout.model_io import read_model
-from relayout.names import Names
-from relayout.report import Report
-from relayout.totals import totals
-from relayout.verify import verify
-from relayout.verify.arrangement import ATOMS, ORDER, parse_atoms
-from relayout.views import collect_tensors
+from relayout.legalization import legalize
+from relayout.model.io import read_model
+from relayout.report.schema import Report
+from relayout.report.totals import totals
+from relayout.verification.memory_format import ATOMS, ORDER, parse_atoms
+from relayout.verification.verifier import verify
 
 __all__ = ["Failure", "check", "laid", "runs"]
 

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout import Backend
-from relayout.answers import ask
+from relayout.backend.calls import ask
 
 
 def node(text: str) -> ir.Node:

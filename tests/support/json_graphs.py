@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.model_io import read_model, to_json, to_proto
+from relayout.model.io import read_model, to_json, to_proto
 
 Json = dict[str, Any]
 

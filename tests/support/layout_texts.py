@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from relayout.errors import LayoutSyntaxError
-from relayout.layout import Dim, Layout
-from relayout.layout_faults import MAX_NUMBER, MAX_RANK
+from relayout.layout.grammar_faults import MAX_NUMBER, MAX_RANK
+from relayout.layout.layout import Dim, Layout
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

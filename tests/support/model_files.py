@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from relayout.model_io import to_proto
+from relayout.model.io import to_proto
 
 
 def parse(text: str, ir_version: int = 10, opset: int = 20) -> onnx.ModelProto:

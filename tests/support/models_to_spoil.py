@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from relayout.backend import Backend, Implementation
-from relayout.layout import Layout
-from relayout.model_io import read_model
+from relayout.backend.interface import Backend, Implementation
+from relayout.layout.layout import Layout
+from relayout.model.io import read_model
 
 RESIDUAL = """net (float[1,3,12,10] x, float[6,3,3,3] w, float[6] scale, float[6] shift, float[6] mean, float[6] var,
                   float[6,6,3,3] v, float[6,1,3,3] d, float[5,6] m, float[5] bias) => (float[1,5] y) {

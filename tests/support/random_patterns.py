@@ -15,7 +15,7 @@ from random_constants import computed, parameters
 from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
 from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
 
-from relayout.rules import Row, rows
+from relayout.ops import Row, rows
 
 __all__ = ["PATTERNS", "draw_graph", "forced_row"]
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from hypothesis import strategies as st
 
-from relayout.problem import Choice, Problem, Use, Value, conversions_of, cost_of
+from relayout.solve.problem import Choice, Problem, Use, Value, conversions_of, cost_of
 
 
 def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Problem:

@@ -11,9 +11,9 @@ from typing import Any
 
 from random_graphs import RandomGraph
 
-from relayout.backend import Backend, load_backend
-from relayout.discovery import find_backends
-from relayout.roles import OPERATORS, kernel_input
+from relayout.backend.interface import Backend, load_backend
+from relayout.backend.loading import find_backends
+from relayout.ops.operand_roles import OPERATORS, kernel_input
 
 __all__ = ["SPATIAL", "Settings", "draw_options", "draw_settings", "mixed", "shipped"]
 

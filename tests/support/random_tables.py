@@ -9,7 +9,7 @@ from typing import Any
 from random_graphs import RandomGraph
 from random_settings import SPATIAL, Settings, draw_options, draw_settings, mixed, shipped
 
-from relayout.roles import OPERATORS, kernel_input
+from relayout.ops.operand_roles import OPERATORS, kernel_input
 
 __all__ = ["KINDS", "draw_specified"]
 

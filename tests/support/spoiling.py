@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from relayout.layout import Layout
+from relayout.layout.layout import Layout
 
 
 @dataclass

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend import Implementation
-from relayout.layout import Layout
-from relayout.tensors import relaid
+from relayout.backend.interface import Implementation
+from relayout.layout.layout import Layout
+from relayout.layout.relaid_constant import relaid
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ from outcomes import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Backend, Implementation, InfeasibleError, Layout, Report
-from relayout.model_io import to_json
+from relayout.model.io import to_json
 from relayout_backends.canonical import Canonical
 
 

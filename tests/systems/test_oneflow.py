@@ -13,7 +13,7 @@ from outcomes import TO_NCHW, TO_NHWC, operators
 
 import relayout
 from relayout import Implementation, Layout, Report, UsageError, load_backend
-from relayout.model_io import read_model
+from relayout.model.io import read_model
 from relayout_backends.auto_nhwc import AutoNhwc, NchwCompatible
 
 

@@ -12,7 +12,7 @@ from outcomes import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Report
-from relayout.tensors import apply_step
+from relayout.layout.relaid_constant import apply_step
 from relayout_backends.tpu import Tpu
 
 

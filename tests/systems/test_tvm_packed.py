@@ -13,8 +13,8 @@ from tvm_nets import PACKED, axes, converted, layouts
 
 import relayout
 from relayout import load_backend
-from relayout.model_io import read_model, to_json
-from relayout.tensors import apply_step
+from relayout.layout.relaid_constant import apply_step
+from relayout.model.io import read_model, to_json
 
 
 def chain(channels: int, **attributes: int) -> Net:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relayout.backend import rank_of
-from relayout.roles import DATA, KERNEL, own_layout, spatial_letters
+from relayout.backend.interface import rank_of
+from relayout.ops.operand_roles import DATA, KERNEL, own_layout, spatial_letters
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend import Implementation, rank_of
+from relayout.backend.interface import Implementation, rank_of
+from relayout.backend.rewriting import Extents, Rewrite, Writing
 from relayout.errors import BackendError
-from relayout.layout import Layout
-from relayout.writing import Extents, Rewrite, Writing
+from relayout.layout.layout import Layout
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend import Implementation, rank_of
-from relayout.layout import Layout
-from relayout.writing import Writing
+from relayout.backend.interface import Implementation, rank_of
+from relayout.backend.rewriting import Writing
+from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import Blocks, zeros_after
 from relayout_backends.x86_nchwc.costs import multiplying, multiplying_depthwise
 from relayout_backends.x86_nchwc.shapes import attributes, channels_of, extents, is_float_image, is_known, volume

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from relayout.known_shapes import known_shape
+from relayout.model.constants import known_shape
 
 __all__ = ["maker", "readers"]
 

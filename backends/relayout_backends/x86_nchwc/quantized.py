@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from relayout.backend import Implementation
-from relayout.layout import Layout
-from relayout.writing import Writing
+from relayout.backend.interface import Implementation
+from relayout.backend.rewriting import Writing
+from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.convolution import ATTRIBUTES
 from relayout_backends.x86_nchwc.shapes import attributes, volume
 

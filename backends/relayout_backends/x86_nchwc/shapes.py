@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.tensors import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor
 from relayout_backends.x86_nchwc.neighbours import maker
 
 __all__ = [

@@ -16,15 +16,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except BaseException as error:
-        from relayout.cli.failures import status_of
+        from relayout.cli.exit_status import status_of
 
         return status_of(error)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     from relayout.cli.commands import app
-    from relayout.cli.deferred import defer_slow_imports
-    from relayout.cli.failures import INTERRUPTED
+    from relayout.cli.exit_status import INTERRUPTED
+    from relayout.cli.lazy_imports import defer_slow_imports
     from relayout.cli.terminal import prepare_streams
 
     prepare_streams()

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from relayout.cli.failures import DONE
+from relayout.cli.exit_status import DONE
 from relayout.cli.terminal import print_result
 from relayout.errors import BackendError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from relayout.backend import Backend, Implementation
-    from relayout.discovery import Plugin
-    from relayout.layout import Layout
+    from relayout.backend.interface import Backend, Implementation
+    from relayout.backend.loading import Plugin
+    from relayout.layout.layout import Layout
 
 __all__ = ["list_backends", "show_backend"]
 
@@ -28,7 +28,7 @@ WIDTH = 100
 
 def list_backends() -> int:
     """Print the installed backends, each with the first line of its documentation and where it comes from."""
-    from relayout.discovery import find_backends
+    from relayout.backend.loading import find_backends
 
     rows = [(plugin.name, plugin.owner, _about(plugin)) for plugin in find_backends().values()]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
@@ -39,7 +39,7 @@ def list_backends() -> int:
 
 def show_backend(spec: str) -> int:
     """Print what a backend wants of each operator, by rank; operators that it treats alike share a paragraph."""
-    from relayout.backend import load_backend
+    from relayout.backend.interface import load_backend
 
     backend = load_backend(spec)
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -56,8 +56,8 @@ def show_backend(spec: str) -> int:
 
 def _options(name: str) -> list[str]:
     """Each option with its default, what it takes and what it does; a file has none."""
-    from relayout.backend_options import options_of
-    from relayout.discovery import find_backends
+    from relayout.backend.loading import find_backends
+    from relayout.backend.options import options_of
 
     plugin = find_backends().get(name)
     lines: list[str] = []
@@ -76,7 +76,7 @@ def _about(plugin: Plugin) -> str:
 
 
 def _first_line(backend: Backend | type[Backend]) -> str:
-    from relayout.declarative import DeclarativeBackend
+    from relayout.backend.declarative import DeclarativeBackend
 
     if isinstance(backend, DeclarativeBackend):
         table = backend.table
@@ -91,7 +91,7 @@ def _operators() -> Iterator[str]:
     """Those whose axes have names first, then the rest of ONNX's."""
     import onnx
 
-    from relayout.roles import OPERATORS
+    from relayout.ops.operand_roles import OPERATORS
 
     yield from OPERATORS
     yield from sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain} - {*OPERATORS})
@@ -99,7 +99,7 @@ def _operators() -> Iterator[str]:
 
 def _wants(backend: Backend, operator: str) -> Iterator[str]:
     """One line a rank, where the backend wants anything at all."""
-    from relayout.answers import ask
+    from relayout.backend.calls import ask
 
     for rank in RANKS:
         try:
@@ -130,7 +130,7 @@ def _sample(operator: str, rank: int) -> ir.Node:
     import onnx
     import onnx_ir as ir
 
-    from relayout.roles import OPERATORS, kernel_input
+    from relayout.ops.operand_roles import OPERATORS, kernel_input
 
     schema = onnx.defs.get_schema(operator)
     shape = ir.Shape([8] * rank)

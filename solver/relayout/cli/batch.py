@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relayout.cli.failures import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.files import SUFFIXES, check_files, put
+from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
+from relayout.cli.job import Wanted, legalize_file, save
+from relayout.cli.output_files import SUFFIXES, check_files, put
 from relayout.cli.progress import Bar
-from relayout.cli.running import Wanted, legalize_file, save
 from relayout.cli.terminal import tell
 from relayout.errors import UsageError
 
 if TYPE_CHECKING:
-    from relayout.report import Report
+    from relayout.report.schema import Report
 
 __all__ = ["run_batch"]
 

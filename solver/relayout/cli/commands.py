@@ -93,7 +93,7 @@ def legalize_command(
     quiet: Quiet = False,
 ) -> int:
     """Write the cheapest model that computes the same and is legal for the backend."""
-    from relayout.cli.legalizing import run_legalize, wanted_of
+    from relayout.cli.legalize import run_legalize, wanted_of
 
     wanted = wanted_of(
         backend=backend,
@@ -145,7 +145,7 @@ def verify_command(
     quiet: Quiet = False,
 ) -> int:
     """List what breaks the backend's contract; exit status 1 where something does."""
-    from relayout.cli.verifying import Files, run_verify
+    from relayout.cli.verify import Files, run_verify
 
     files = Files(report=report, junit=junit, sarif=sarif)
     return run_verify(
@@ -181,8 +181,8 @@ def explain_command(
 ) -> int:
     """Say why each conversion of the legal model is there: who gives the value, who wants it otherwise, which
     requirements are behind that, and what is saved where each is lifted (solved again, exactly)."""
-    from relayout.cli.explaining import run_explain
-    from relayout.cli.legalizing import wanted_of
+    from relayout.cli.explain import run_explain
+    from relayout.cli.legalize import wanted_of
 
     wanted = wanted_of(
         backend=backend,
@@ -218,7 +218,7 @@ def layout_command(
     tvm: Annotated[bool, typer.Option("--tvm", help="Read it as TVM writes it, such as NCHW16c.")] = False,
 ) -> int:
     """Parse a layout string: its dimensions as a table, and what TVM calls it."""
-    from relayout.cli.layouts import show_layout
+    from relayout.cli.layout import show_layout
 
     return show_layout(layout, tvm=tvm)
 
@@ -247,7 +247,7 @@ def batch_command(
 ) -> int:
     """Legalize every model of a folder; one that fails does not stop the others."""
     from relayout.cli.batch import run_batch
-    from relayout.cli.legalizing import wanted_of
+    from relayout.cli.legalize import wanted_of
 
     wanted = wanted_of(
         backend=backend,
@@ -272,6 +272,6 @@ def serve_command(
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
 ) -> int:
     """Run the HTTP service."""
-    from relayout.cli.serving import run_server
+    from relayout.cli.serve import run_server
 
     return run_server(host, port)

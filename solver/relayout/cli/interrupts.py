@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from relayout.cli.failures import INTERRUPTED
+from relayout.cli.exit_status import INTERRUPTED
 
 __all__ = ["Interrupts"]
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from relayout.backend import Backend
-from relayout.formulation import Formulation
-from relayout.rewrite.cleaning import clean_up, sweep
-from relayout.rewrite.ends import enter_inputs, leave_outputs
-from relayout.rewrite.placing import is_placed, place_nodes
-from relayout.rewrite.rewriter import write
-from relayout.rewrite.workshop import Workshop
+from relayout.backend.interface import Backend
+from relayout.formulate.formulation import Formulation
+from relayout.rewrite.boundary import enter_inputs, leave_outputs
+from relayout.rewrite.context import Workshop
+from relayout.rewrite.dead_code import clean_up, sweep
+from relayout.rewrite.devices import is_placed, place_nodes
+from relayout.rewrite.nodes import write
 
 __all__ = ["is_placed", "rewrite", "sweep"]
 

@@ -8,11 +8,11 @@ from math import prod
 
 import onnx_ir as ir
 
-from relayout.choices import in_source
-from relayout.layout import Layout
-from relayout.memory_format import Atom, Extent, Order, View
-from relayout.noted_boxes import LAYOUT_KEY
-from relayout.paths import Dims
+from relayout.candidates.alternatives import in_source
+from relayout.layout.conversion import Dims
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Atom, Extent, Order, View
+from relayout.model.metadata import LAYOUT_KEY
 
 __all__ = ["annotate", "noted_view"]
 

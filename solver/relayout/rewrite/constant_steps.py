@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from relayout.memory_format import Atom, Extent, Order, normal_form
-from relayout.paths import Dims, steps_of
-from relayout.rules import Axes, Free, extents_of
-from relayout.tensors import Step
+from relayout.layout.conversion import Dims, steps_of
+from relayout.layout.memory_format import Atom, Extent, Order, normal_form
+from relayout.layout.relaid_constant import Step
+from relayout.ops import Axes, Free, extents_of
 
 __all__ = ["Laid", "input_dims", "is_turned", "space_order", "steps_to", "view_steps"]
 

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from relayout.choices import NodeChoice
-from relayout.formulation import Made
-from relayout.leaving_out import pieces_of
-from relayout.memory_format import Atom, Order, normal_form, with_units
-from relayout.own_conversions import question_of, written_by
-from relayout.paths import Dims, one_each
-from relayout.rewrite.dims import flat, port_dims
-from relayout.rewrite.ways import ConversionWay
-from relayout.rewrite.workshop import Workshop
-from relayout.rules import Free
-from relayout.views import Tensor
+from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.backend_conversions import question_of, written_by
+from relayout.candidates.elision import pieces_of
+from relayout.candidates.tensors import Tensor
+from relayout.formulate.formulation import Made
+from relayout.layout.conversion import Dims, one_each
+from relayout.layout.memory_format import Atom, Order, normal_form, with_units
+from relayout.ops import Free
+from relayout.rewrite.context import Workshop
+from relayout.rewrite.operand_dims import flat, port_dims
+from relayout.rewrite.writers import ConversionWay
 
 __all__ = ["copies_after", "copies_inside", "make_copies"]
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
+from relayout.candidates.tensors import Tensor
 from relayout.errors import InternalError
-from relayout.memory_format import Extent, Order
-from relayout.paths import Dims, dims_shape
-from relayout.physical import Emitter, Physical, same_but_leading_units
-from relayout.views import Tensor
+from relayout.layout.conversion import Dims, dims_shape
+from relayout.layout.memory_format import Extent, Order
+from relayout.model.emit import Emitter, Physical, same_but_leading_units
 
 __all__ = ["Copies"]
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from relayout.choices import LaidForm, in_source
-from relayout.layout_functions import DOMAIN, Turn
-from relayout.memory_format import Extent
-from relayout.paths import Dims
-from relayout.rewrite.functions import relayout, standard, turned, word
-from relayout.rewrite.workshop import Workshop
-from relayout.rules import Edit, Fixed, Free
-from relayout.rules.named_axes import native_letters, operand_by_operand
+from relayout.candidates.alternatives import LaidForm, in_source
+from relayout.layout.conversion import Dims
+from relayout.layout.memory_format import Extent
+from relayout.model.layout_functions import DOMAIN, Turn
+from relayout.ops import Edit, Fixed, Free
+from relayout.ops.named_axes import native_letters, operand_by_operand
+from relayout.rewrite.context import Workshop
+from relayout.rewrite.function_calls import relayout, standard, turned, word
 
 __all__ = ["write_fixed", "write_packed"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from relayout.choices import LaidForm, NodeChoice
-from relayout.rewrite.dims import own_dims, port_dims, present
-from relayout.rewrite.workshop import Workshop
+from relayout.candidates.alternatives import LaidForm, NodeChoice
+from relayout.rewrite.context import Workshop
+from relayout.rewrite.operand_dims import own_dims, port_dims, present
 
 __all__ = ["give", "wire"]
 

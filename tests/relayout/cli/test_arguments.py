@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import relayout
-from relayout.cli.arguments import dim_sizes, layouts_by_operator, named_layouts
+from relayout.cli.option_values import dim_sizes, layouts_by_operator, named_layouts
 from relayout.errors import UsageError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from command_line import Run, transposes
 
-from relayout.report import Report
+from relayout.report.schema import Report
 
 
 def test_batch_goes_on_after_a_failure_and_ends_with_the_highest_status(model: Path, plain: Path, run: Run) -> None:

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from command_line import BIN, CHANNELS_FIRST, Run, process, transposes
 
-from relayout.cli.arguments import dim_sizes
-from relayout.cli.failures import status_of
+from relayout.cli.exit_status import status_of
+from relayout.cli.option_values import dim_sizes
 from relayout.errors import InfeasibleError, InternalError, OutOfTimeError
-from relayout.report import Report
+from relayout.report.schema import Report
 
 # Exit status, in a process of its own
 
@@ -136,7 +136,7 @@ def work():
         while True:
             {waiting}
 import sys
-from relayout.cli.failures import status_of
+from relayout.cli.exit_status import status_of
 try:
     work()
 except BaseException as error:

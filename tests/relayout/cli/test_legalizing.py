@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import relayout
 from relayout.cli import main
-from relayout.report import Report
+from relayout.report.schema import Report
 
 
 def test_the_report_is_the_schemas(model: Path, tmp_path: Path, run: Run) -> None:

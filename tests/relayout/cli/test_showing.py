@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relayout.cli import main
-from relayout.report import Report
+from relayout.report.schema import Report
 
 
 def test_explain_says_who_gives_and_who_wants_each_value_and_its_bytes(model: Path, run: Run) -> None:

@@ -31,7 +31,7 @@ print(status, [name for name in ('ortools', 'pandas', 'fastapi', 'onnxruntime', 
 
 def test_what_is_deferred_is_there_when_it_is_used() -> None:
     code = """
-from relayout.cli.deferred import defer_slow_imports
+from relayout.cli.lazy_imports import defer_slow_imports
 defer_slow_imports()
 defer_slow_imports()
 import onnx_ir, sys

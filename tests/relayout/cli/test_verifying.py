@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from command_line import Run
 
-from relayout.report import Report
+from relayout.report.schema import Report
 
 
 def test_a_legal_model_passes(model: Path, tmp_path: Path, run: Run) -> None:

@@ -1,0 +1,198 @@
+"""Several devices, each with a backend of its own, in one graph.
+
+    Composite(
+        [
+            Place("npu", "nhwc", takes=Nodes(operators=("Conv", "MaxPool")), crossing=2.0),
+            Place("cpu", "onnx"),
+        ],
+        [Assignment({"cpu": 0}, Nodes(names=("head/*",)))],
+        host="cpu",
+    )
+
+Where a node may run at several places, the choice is made together with the layouts: each place that takes it is an
+implementation more. A tensor that is given at one place and read at another crosses, and that has its price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from relayout.backend.calls import ask
+from relayout.backend.interface import PLACE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType
+from relayout.errors import BackendError
+from relayout.layout.layout import Layout
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["Assignment", "Composite", "Nodes", "Place"]
+
+# They move data, or hold it, and every device can do that.
+_ANYWHERE = frozenset(
+    ["Constant", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Those nodes whose operator and name match a pattern each, in which `*` stands for any letters and `?` for one.
+
+    A node without a name goes by that of its first result. `when` is asked last.
+    """
+
+    operators: tuple[str, ...] = ("*",)
+    names: tuple[str, ...] = ("*",)
+    when: Callable[[ir.Node], bool] | None = None
+
+    def __call__(self, node: ir.Node) -> bool:
+        name = node.name or (node.outputs[0].name if node.outputs else "") or ""
+        return (
+            any(fnmatchcase(node.op_type, pattern) for pattern in self.operators)
+            and any(fnmatchcase(name, pattern) for pattern in self.names)
+            and (self.when is None or self.when(node))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One device. `backend` is what `load_backend` takes, or a function that makes it, given the outermost backend.
+
+    It runs the nodes that it takes and that its backend supports. `crossing` is the memory traffic for each byte that
+    goes in or out, `crossing_fixed` that for each tensor, both in bytes.
+    """
+
+    name: str
+    backend: Any = "onnx"
+    takes: Callable[[ir.Node], bool] = Nodes()
+    crossing: float = 1.0
+    crossing_fixed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where nodes may run: the places, and what running there costs, in bytes of memory traffic."""
+
+    places: Mapping[str, int]
+    nodes: Callable[[ir.Node], bool] = Nodes()
+
+
+class Composite(Backend):
+    """Several backends in one graph: a node may run at each place that takes it, unless an assignment says where.
+
+    The first assignment that fits a node decides. `host` is the place of the graph's inputs and outputs; without it
+    each is where it is cheapest. Raises BackendError for places that are not there.
+    """
+
+    name = "composite"
+
+    def __init__(
+        self,
+        places: Iterable[Place],
+        assignments: Sequence[Assignment] = (),
+        *,
+        host: str | None = None,
+        name: str = "composite",
+        context: Backend | None = None,
+    ) -> None:
+        super().__init__(context)
+        self.name = name
+        self._places = {place.name: place for place in places}
+        self._assignments = tuple(assignments)
+        self._host = host
+        self._check([each for a in self._assignments for each in a.places] + ([host] if host is not None else []))
+        self._at = {place.name: self._loaded(place) for place in self._places.values()}
+
+    def places(self) -> tuple[str, ...]:
+        return tuple(self._places)
+
+    def at(self, place: str) -> Backend:
+        return self._at.get(place, self)
+
+    def host(self) -> str | None:
+        return self._host
+
+    def crossing_cost(self, nbytes: int, source: str, target: str) -> int:
+        ends = self._places[source], self._places[target]
+        return round(sum(end.crossing for end in ends) * nbytes) + sum(end.crossing_fixed for end in ends)
+
+    def supports(self, node: ir.Node) -> bool:
+        return bool(self.able(node))
+
+    def finish(self, model: ir.Model, place: str = "") -> bool:
+        """Each place finishes its own part."""
+        changed = [backend.finish(model, name) for name, backend in self._at.items()]
+        return any(changed)
+
+    def able(self, node: ir.Node) -> dict[str, int]:
+        """The places that may run `node`, and what that costs there beyond what the place's own backend says.
+
+        What was written for a place, in operators that nobody assigned, stays there."""
+        told = node.metadata_props.get(PLACE_KEY)
+        if told in self._places and told == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in _ANYWHERE:
+            return {told: 0}
+        wanted = next((a.places for a in self._assignments if a.nodes(node)), dict.fromkeys(self._places, 0))
+        found = {
+            name: wanted[name]
+            for name, place in self._places.items()
+            if name in wanted and place.takes(node) and self._at[name].supports(node)
+        }
+        return found or (dict.fromkeys(self._places, 0) if node.op_type in _ANYWHERE else {})
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        able = self.able(node)
+        if not able:
+            raise BackendError(
+                f"no place takes {node.op_type} '{node.name or node.outputs[0].name}'",
+                where=f"backend {self.name}",
+                expected=f"one of {', '.join(self._places)}",
+                found="none that is assigned to it, takes it, and whose backend supports it",
+                hint="a place that takes every node is a way out",
+            )
+        return [
+            replace(way, cost=way.cost + cost, place=place)
+            for place, cost in able.items()
+            for way in ask(self._at[place], node)
+        ]
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return self._first(node).nth_input_layout_requirements(node, n)
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        return self._first(node).nth_result_layout_requirements(node, n)
+
+    def is_satisfied_by(self, tensor: TensorType, required: Layout, current: Layout | None) -> bool:
+        return any(backend.is_satisfied_by(tensor, required, current) for backend in self._at.values())
+
+    def _first(self, node: ir.Node) -> Backend:
+        """The backend that a neighbour is told of: that of the first place that takes the node."""
+        return self._at[next(iter(self.able(node) or self._places))]
+
+    def _check(self, names: Iterable[str]) -> None:
+        if not self._places:
+            raise BackendError("there is no place", where=f"backend {self.name}", expected="one place or more")
+        for name in names:
+            if name not in self._places:
+                raise BackendError(
+                    "there is no such place",
+                    where=f"backend {self.name}",
+                    expected=" or ".join(self._places),
+                    found=repr(name),
+                )
+
+    def _loaded(self, place: Place) -> Backend:
+        from relayout.backend.loading import load
+
+        make = place.backend
+        plain = callable(make) and not isinstance(make, type)
+        backend: Backend = make(self.context) if plain else load(make, options={}, context=self.context)
+        if backend.places():
+            raise BackendError(
+                "a place is one device",
+                where=f"backend {self.name}, place {place.name}",
+                expected="a backend of one place",
+                found=f"{backend.name}, of {', '.join(backend.places())}",
+            )
+        return backend

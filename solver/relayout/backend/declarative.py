@@ -1,0 +1,256 @@
+"""Declarative backends: a table of rules, and the backend that follows it. No code, so strangers may send one.
+
+    name = "acme"
+    extends = "nhwc"
+
+    [[rule]]
+    op = "Conv*"
+    when.channels = { multiple_of = 4 }
+    data = "NHWC"
+    kernel = "OHWI"
+
+The first rule whose operator, domain and conditions fit a node decides; where none does, the extended backend is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from relayout.backend.composite import Assignment, Composite, Nodes, Place
+from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, PlaceTable, Range, Rule, Way
+from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, axis_count, rank_of
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import (
+    DATA,
+    KERNEL,
+    input_role,
+    kernel_input,
+    own_layout,
+    result_role,
+    spatial_letters,
+    spell,
+)
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["DeclarativeBackend", "composite", "holds", "table_of"]
+
+
+
+class DeclarativeBackend(Backend):
+    """The backend that a table describes. `extended` makes the backend that the table extends, given its context."""
+
+    def __init__(
+        self, table: BackendTable, extended: Callable[[Backend], Backend], context: Backend | None = None
+    ) -> None:
+        super().__init__(context)
+        self.name = table.name
+        self.table = table
+        self._extended = extended(self.context)
+        # Of one that is not enabled nothing is wished; the table's own rules hold.
+        self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
+
+    def layouts_for_dims(self) -> tuple[Layout, ...]:
+        return self._extended.layouts_for_dims()
+
+    def default_nd_layout(self, rank: int) -> Layout:
+        return self._extended.default_nd_layout(rank)
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        rule = self._rule(node)
+        if rule is None:
+            return self._fallback.nth_input_layout_requirements(node, n)
+        return _input_layout(rule.ways[0], node, n)
+
+    def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
+        rule = self._rule(node)
+        if rule is None:
+            return self._fallback.nth_result_layout_requirements(node, n)
+        return _result_layout(rule.ways[0], node, n)
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        rule = self._rule(node)
+        if rule is None:
+            return self._fallback.implementations(node)
+        return [
+            Implementation(
+                tuple(_input_layout(way, node, n) for n in range(len(node.inputs))),
+                tuple(_result_layout(way, node, n) for n in range(len(node.outputs))),
+                way.cost,
+            )
+            for way in rule.ways
+        ]
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        return self._extended.conversion_cost(tensor, source, target)
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        return self._extended.conversion(tensor, source, target)
+
+    def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
+        return self._extended.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
+
+    def prepare(self, model: ir.Model) -> bool:
+        return self._extended.prepare(model)
+
+    def finish(self, model: ir.Model, place: str = "") -> bool:
+        return self._extended.finish(model, place)
+
+    def supports(self, node: ir.Node) -> bool:
+        return self._extended.supports(node)
+
+    def is_satisfied_by(self, tensor: TensorType, required: Layout, current: Layout | None) -> bool:
+        return self._extended.is_satisfied_by(tensor, required, current)
+
+    def _rule(self, node: ir.Node) -> Rule | None:
+        return next((rule for rule in self.table.rule if _applies(rule, node)), None)
+
+
+def _input_layout(way: Way, node: ir.Node, n: int) -> Layout:
+    role = input_role(node, n)
+    by_role = {DATA: way.data, KERNEL: way.kernel}.get(role)
+    return _layout(way.inputs, n, by_role, rank_of(node.inputs[n]), own_layout(node, role, rank_of(node.inputs[n])))
+
+
+def _result_layout(way: Way, node: ir.Node, n: int) -> Layout:
+    role = result_role(node, n)
+    rank = rank_of(node.outputs[n])
+    own = own_layout(node, role, rank, is_result=True)
+    return _layout(way.results, n, way.data if role == DATA else None, rank, own)
+
+
+def _layout(listed: Sequence[str], n: int, by_role: str | None, rank: int, own: Layout) -> Layout:
+    """The n-th listed layout, else the one for the operand's role, else the node's own."""
+    text = listed[n] if n < len(listed) else None
+    if text is None and by_role is not None:
+        return Layout.any(rank) if by_role == "*" else spell(by_role, rank)
+    if text is None:
+        return own
+    return Layout.any(rank) if text == "*" else Layout.parse(text)
+
+
+def _applies(rule: Rule, node: ir.Node) -> bool:
+    return (
+        any(fnmatchcase(node.op_type, pattern) for pattern in rule.op)
+        and (node.domain or "ai.onnx") in rule.domains
+        and _spellable(rule, node)
+        and holds(rule.when, node)
+    )
+
+
+def _spellable(rule: Rule, node: ir.Node) -> bool:
+    """Whether layouts given by role have the rank of the node's data: NHWC does not speak of a Conv on NCW data."""
+    texts = [text for way in rule.ways for text in (way.data, way.kernel) if text is not None]
+    if not texts:
+        return True
+    rank = rank_of(node.inputs[0]) if node.inputs else 0
+    return spatial_letters(rank) is not None and all(
+        text == "*" or axis_count(spell(text, rank)) == rank for text in texts
+    )
+
+
+def holds(condition: Condition, node: ir.Node) -> bool:
+    """Whether a node is what a condition says."""
+    data = node.inputs[0] if node.inputs else None
+    return (
+        (not condition.rank or (data is not None and data.shape is not None and len(data.shape) in condition.rank))
+        and (
+            not condition.dtype or (data is not None and data.dtype is not None and data.dtype.name in condition.types)
+        )
+        and all(_equals(_attribute(node, name), value) for name, value in condition.attributes.items())
+        and (condition.channels is None or _inside(condition.channels, _channels(node)))
+        and (condition.kernel is None or _all_inside(condition.kernel, _kernel_sizes(node)))
+    )
+
+
+def _inside(bounds: Range, number: int | None) -> bool:
+    """Whether a number is within bounds; one that is not known is not."""
+    return (
+        number is not None
+        and (bounds.min is None or number >= bounds.min)
+        and (bounds.max is None or number <= bounds.max)
+        and (bounds.multiple_of is None or number % bounds.multiple_of == 0)
+    )
+
+
+def _all_inside(bounds: Range, numbers: Sequence[int]) -> bool:
+    return bool(numbers) and all(_inside(bounds, number) for number in numbers)
+
+
+def _channels(node: ir.Node) -> int | None:
+    """The extent of the data's channels, where the operator names its axes and the extent is known."""
+    data = node.inputs[0] if node.inputs else None
+    if input_role(node, 0) != DATA or data is None or data.shape is None or len(data.shape) < 2:
+        return None
+    place = own_layout(node, DATA, len(data.shape)).names.find("C")
+    extent = data.shape[place if place >= 0 else 1]
+    return extent if isinstance(extent, int) else None
+
+
+def _kernel_sizes(node: ir.Node) -> list[int]:
+    """The spatial extents of a convolution's or a pool's window; empty where they are not known."""
+    attribute = node.attributes.get("kernel_shape")
+    if attribute is not None:
+        return list(attribute.as_ints())
+    place = kernel_input(node.op_type)
+    kernel = node.inputs[place] if place is not None and place < len(node.inputs) else None
+    if kernel is None or kernel.shape is None:
+        return []
+    names = own_layout(node, KERNEL, len(kernel.shape)).names
+    letters = names if "O" in names else "OI" + "*" * (len(kernel.shape) - 2)
+    extents = [extent for letter, extent in zip(letters, kernel.shape, strict=True) if letter not in "OI"]
+    known = [extent for extent in extents if isinstance(extent, int)]
+    return known if len(known) == len(extents) else []
+
+
+def _equals(found: Any, wanted: Any) -> bool:
+    """Whether an attribute is what a condition says: the value itself, or one of a list of values."""
+    return bool(found == wanted or (isinstance(wanted, list) and found in wanted))
+
+
+def _attribute(node: ir.Node, name: str) -> Any:
+    """The value of an attribute, or ONNX's default for it; None if there is neither."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return _default(node.op_type, name)
+    value = attribute.value
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+@lru_cache(maxsize=1024)
+def _default(op_type: str, name: str) -> Any:
+    from onnx import defs, helper
+
+    if not defs.has(op_type) or name not in defs.get_schema(op_type).attributes:
+        return None
+    default = defs.get_schema(op_type).attributes[name].default_value
+    value = helper.get_attribute_value(default) if default.type else None
+    return value.decode() if isinstance(value, bytes) else value
+
+
+
+def composite(
+    table: BackendTable, backends: Sequence[Callable[[Backend | None], Backend]], context: Backend | None
+) -> Composite:
+    """The backend that `table` describes; `backends` make those of its places, given their context."""
+    places = [
+        Place(each.name, make, _nodes(each), each.crossing, each.crossing_fixed)
+        for each, make in zip(table.place, backends, strict=True)
+    ]
+    assignments = [Assignment(each.places, _nodes(each)) for each in table.assign]
+    return Composite(places, assignments, host=table.host, name=table.name, context=context)
+
+
+def table_of(place: PlaceTable) -> BackendTable:
+    """The table of one place's own backend, which goes by the name of what it extends where it adds nothing."""
+    name = place.name if place.rule else place.backend
+    return BackendTable.model_construct(name=name, extends=place.backend, options=place.options, rule=place.rule)
+
+
+def _nodes(selection: PlaceTable | AssignTable) -> Nodes:
+    when = None if selection.when == Condition() else partial(holds, selection.when)
+    return Nodes(tuple(selection.op), tuple(selection.nodes), when)

@@ -1,0 +1,236 @@
+"""The schema of a declarative backend's table.
+
+Everything is bounded, nothing is code, and no key names a file, so a table may come from a stranger.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from relayout.backend.calls import MAX_COST
+from relayout.errors import LayoutSyntaxError
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import spell
+
+__all__ = ["AssignTable", "BackendTable", "Condition", "PlaceTable", "Range", "Rule", "Way"]
+
+_DATA = frozenset(["NCW", "NCHW", "NCDHW"])
+_KERNEL = frozenset(["OIW", "OIHW", "OIDHW"])
+
+
+def _fault(expected: str, found: str) -> PydanticCustomError:
+    return PydanticCustomError("relayout", "{expected}", {"expected": expected, "found": found})
+
+
+def _one_or_several(kind: Any, most: int, *, least: int = 0) -> BeforeValidator:
+    """A single value stands for a list of one, in the schema too."""
+    several = Annotated[list[kind], Field(min_length=least, max_length=most)]
+    return BeforeValidator(
+        lambda value: value if isinstance(value, list) else [value], json_schema_input_type=kind | several
+    )
+
+
+def _layout(text: str) -> str:
+    """A layout string, checked; `*` is any layout of any rank."""
+    try:
+        Layout.parse(text)
+    except LayoutSyntaxError as error:
+        raise _fault(error.expected, f"{error.found} in {text!r}, column {error.column}") from None
+    return text
+
+
+def _lettered(text: str, axes: frozenset[str]) -> str:
+    """A layout of named axes, where S stands for the spatial ones. `*` leaves its place open."""
+    if text == "*":
+        return text
+    try:
+        layouts = [spell(text, rank) for rank in (3, 4, 5)]
+    except LayoutSyntaxError as error:
+        raise _fault(error.expected, f"{error.found} in {text!r}, column {error.column}") from None
+    for layout in layouts:
+        outer = [layout.names[i] for i in range(layout.rank) if layout.tile(i) is None]
+        if not any(len(known) == len(outer) and {*outer} <= {*known, "*"} for known in axes):
+            first = min(axes, key=len)[:2]
+            raise _fault(f"the letters {first} and the spatial W, HW, DHW, or S for these, in any order", repr(text))
+    return text
+
+
+def _element_type(text: str) -> str:
+    from onnx_ir import DataType
+
+    if _ONNX_TYPES.get(text, text.upper()) not in DataType.__members__:
+        raise _fault("an element type such as float32, float16, int8", repr(text))
+    return text
+
+
+def _attribute(value: object) -> object:
+    scalars = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, int | float | str) and not isinstance(each, bool) for each in scalars):
+        raise _fault("a number, a string, or a list of them", repr(value))
+    return value
+
+
+def _free_of_charge(places: object) -> object:
+    """A place's name, or several, stand for these at no cost."""
+    if isinstance(places, str):
+        return {places: 0}
+    return dict.fromkeys(places, 0) if isinstance(places, list) and all(isinstance(p, str) for p in places) else places
+
+
+_ONNX_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
+_Text = Annotated[str, Field(min_length=1, max_length=256)]
+_LayoutText = Annotated[_Text, AfterValidator(_layout)]
+_DataText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _DATA))]
+_KernelText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _KERNEL))]
+_Pattern = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.*?]+$")]
+_Rank = Annotated[int, Field(ge=0, le=8)]
+_Type = Annotated[_Text, AfterValidator(_element_type)]
+_SCALAR = {"type": ["number", "string"]}
+_Attribute = Annotated[
+    Any, AfterValidator(_attribute), WithJsonSchema({"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]})
+]
+_Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
+_Extent = Annotated[int, Field(ge=0, le=1 << 48)]
+_Options = Annotated[dict[_Name, JsonValue], Field(max_length=32)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Range(_Table):
+    """Bounds of a number, both included; a number that is not known is in no range."""
+
+    min: _Extent | None = None
+    max: _Extent | None = None
+    multiple_of: Annotated[int, Field(ge=1, le=1 << 48)] | None = None
+
+
+class Condition(_Table):
+    """What a node must be for a rule to apply; rank, dtype and channels are those of its first input."""
+
+    rank: Annotated[list[_Rank], Field(max_length=9), _one_or_several(_Rank, 9)] = []
+    dtype: Annotated[list[_Type], Field(max_length=32), _one_or_several(_Type, 32)] = []
+    attributes: Annotated[dict[_Text, _Attribute], Field(max_length=32)] = {}
+    channels: Range | None = None
+    kernel: Range | None = None
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The element types by ONNX's names: FLOAT for float32."""
+        return frozenset(_ONNX_TYPES.get(each, each.upper()) for each in self.dtype)
+
+
+class Way(_Table):
+    """One way to run a node: layouts by role (`data`, `kernel`) or by operand (`inputs`, `results`), and a cost.
+
+    What is given by neither is as the node has it. `cost` is in bytes of memory traffic.
+    """
+
+    data: _DataText | None = None
+    kernel: _KernelText | None = None
+    inputs: Annotated[list[_LayoutText], Field(max_length=64)] = []
+    results: Annotated[list[_LayoutText], Field(max_length=64)] = []
+    cost: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
+
+    @property
+    def says_something(self) -> bool:
+        """Whether any layout is given."""
+        return self.data is not None or self.kernel is not None or bool(self.inputs or self.results)
+
+
+class Rule(Way):
+    """Which nodes, and the ways to run them: its own layouts, or several under `implementation`."""
+
+    op: Annotated[list[_Pattern], Field(min_length=1, max_length=64), _one_or_several(_Pattern, 64, least=1)]
+    domain: Annotated[str, Field(max_length=256)] | None = None
+    when: Condition = Condition()
+    implementation: Annotated[list[Way], Field(max_length=16)] = []
+
+    @property
+    def ways(self) -> list[Way]:
+        """The ways to run a node, at least one."""
+        return self.implementation or [self]
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains that the rule is about; without a word of it, ONNX's own operators in any layout."""
+        return ("ai.onnx", "relayout") if self.domain is None else (self.domain or "ai.onnx",)
+
+    @model_validator(mode="after")
+    def _says_each_thing_once(self) -> Rule:
+        if self.implementation and (self.says_something or self.cost):
+            raise _fault("layouts and cost in the rule, or in its implementations", "both")
+        if not all(way.says_something for way in self.ways):
+            raise _fault("data, kernel, inputs or results", "a way to run a node without any")
+        return self
+
+
+class _Selection(_Table):
+    """Which nodes: by operator, by name, and by what they must be. What is not said is no condition."""
+
+    op: Annotated[list[_Pattern], Field(min_length=1, max_length=256), _one_or_several(_Pattern, 256, least=1)] = ["*"]
+    nodes: Annotated[list[_Text], Field(min_length=1, max_length=256), _one_or_several(_Text, 256, least=1)] = ["*"]
+    when: Condition = Condition()
+
+
+class PlaceTable(_Selection):
+    """One device of several: its backend and that one's options, rules that it puts before it, the nodes that it takes,
+    and what crossing in or out of it costs: bytes of memory traffic for each byte, and for each tensor."""
+
+    name: _Name
+    backend: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
+    options: _Options = {}
+    rule: Annotated[list[Rule], Field(max_length=256)] = []
+    crossing: Annotated[float, Field(ge=0, le=1e4, strict=False)] = 1.0
+    crossing_fixed: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
+
+
+class AssignTable(_Selection):
+    """Where nodes may run: places by name, and what running there costs in bytes of memory traffic."""
+
+    places: Annotated[
+        dict[_Name, Annotated[int, Field(ge=0, le=MAX_COST)]],
+        Field(min_length=1, max_length=16),
+        BeforeValidator(_free_of_charge, json_schema_input_type=_Name | list[_Name] | dict[_Name, int]),
+    ]
+
+
+class BackendTable(_Table):
+    """A declarative backend: the backend that it extends, that one's options, and the rules that it puts before it; or
+    several places with a backend each, and which nodes run where."""
+
+    name: _Name
+    version: Literal[1] = 1
+    description: Annotated[str, Field(max_length=1024)] = ""
+    extends: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
+    options: _Options = {}
+    rule: Annotated[list[Rule], Field(max_length=256)] = []
+    place: Annotated[list[PlaceTable], Field(max_length=16)] = []
+    assign: Annotated[list[AssignTable], Field(max_length=256)] = []
+    host: _Name | None = None
+
+    @model_validator(mode="after")
+    def _names_its_places(self) -> BackendTable:
+        names = [each.name for each in self.place]
+        if len(set(names)) < len(names):
+            raise _fault("a name of its own for each place", ", ".join(names))
+        if self.place and (self.rule or self.options or "extends" in self.model_fields_set):
+            raise _fault("places, or a backend that is extended: a place has options and rules of its own", "both")
+        known = " or ".join(names) or "places, each in a table [[place]]"
+        for name in [self.host, *(name for each in self.assign for name in each.places)]:
+            if name is not None and name not in names:
+                raise _fault(known, repr(name))
+        return self

@@ -1,0 +1,177 @@
+"""The options of a backend: the parameters of its constructor but for `context`, what they take, and what they say.
+
+An option is described in the docstring of `__init__` by what follows its name and a colon:
+
+    def __init__(self, context: Backend | None = None, *, many: int = 32) -> None:
+        '''`many`: as many channels as make NHWC worth it.'''
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from relayout.errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    from relayout.backend.interface import Backend
+
+__all__ = ["BackendOption", "check_options", "gathered", "option_value", "options_of"]
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOption:
+    """One option: its name, the type that its annotation names (None: anything), its default, and what it does."""
+
+    name: str
+    type: Any
+    default: Any
+    about: str
+
+    @property
+    def expected(self) -> str:
+        """What it takes, in words.
+
+        >>> BackendOption("block", int | str | None, None, "").expected
+        'a whole number, text or null'
+        """
+        return _in_words(self.type)
+
+    @property
+    def default_text(self) -> str:
+        """The default as one writes it on the command line: JSON where JSON has a word for it."""
+        try:
+            return json.dumps(self.default)
+        except TypeError:
+            return repr(self.default)
+
+
+def options_of(found: type[Backend] | Backend) -> tuple[BackendOption, ...]:
+    """The options of a backend's class, in the order of its constructor; an instance is made already and has none."""
+    if not isinstance(found, type):
+        return ()
+    parameters = [
+        each
+        for each in inspect.signature(found).parameters.values()
+        if each.name != "context" and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    ]
+    hints, about = _hints(found), _about(found, [each.name for each in parameters])
+    return tuple(
+        BackendOption(
+            each.name,
+            hints.get(each.name, _type_of(each.default)),
+            None if each.default is each.empty else each.default,
+            about.get(each.name, ""),
+        )
+        for each in parameters
+    )
+
+
+def check_options(name: str, found: type[Backend] | Backend, given: Mapping[str, Any]) -> None:
+    """Raise BackendError where the backend `name` has no such option, or one of another type."""
+    known = {option.name: option for option in options_of(found)}
+    if unknown := sorted(set(given) - set(known)):
+        parameters = inspect.signature(found).parameters.values() if isinstance(found, type) else ()
+        if any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return
+        near = get_close_matches(unknown[0].replace("-", "_"), known, n=2)
+        raise BackendError(
+            f"the backend {name!r} does not take these options",
+            expected=f"of {', '.join(sorted(known))}" if known else "no options",
+            found=", ".join(unknown),
+            hint=f"did you mean {' or '.join(near)}?" if near else "",
+        )
+    for key, value in given.items():
+        option = known[key]
+        if not _fits(value, option.type):
+            raise BackendError(
+                f"the backend {name!r} does not take this value", where=key, expected=option.expected, found=repr(value)
+            )
+
+
+def gathered(
+    desired_layouts: Mapping[str, Sequence[str]] | None,
+    skip: Sequence[str],
+    options: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """All options of a backend: those that have a name of their own at every door, and the others.
+
+    Raises UsageError for one that is given both ways.
+    """
+    named = {"desired_layouts": dict(desired_layouts or {}), "skip": tuple(skip)}
+    for name, value in named.items():
+        if value and name in (options or {}):
+            found = "also among the options of the backend"
+            raise UsageError("the option is given twice", where=name, expected="once", found=found)
+    return {**named, **(options or {})}
+
+
+def option_value(text: str) -> Any:
+    """A value as it is written on a command line or in a query: JSON where it is JSON, else the text itself.
+
+    >>> option_value("false"), option_value("16"), option_value("cpu"), option_value('["a"]')
+    (False, 16, 'cpu', ['a'])
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"JSON has no {word}")
+
+
+def _hints(found: type[Backend]) -> dict[str, Any]:
+    try:
+        return get_type_hints(found.__init__)
+    except (NameError, TypeError, AttributeError):
+        # What is imported for type checkers alone has no value here: then defaults tell the types.
+        return {}
+
+
+def _type_of(default: Any) -> Any:
+    return type(default) if isinstance(default, bool | int | float | str) else None
+
+
+def _about(found: type[Backend], names: Iterable[str]) -> dict[str, str]:
+    """What the docstring of the constructor says of each option, in one line."""
+    says = inspect.getdoc(found.__init__) or ""
+    marks = [mark for mark in re.finditer(r"`(\w+)`: ", says) if mark[1] in {*names}]
+    ends = [*[mark.start() for mark in marks], len(says)][1:]
+    return {mark[1]: " ".join(says[mark.end() : end].split()) for mark, end in zip(marks, ends, strict=True)}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, looked at from outside: what is in a list or a table is the backend's to check."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    kind = get_origin(hint) or hint
+    if hint is None or not isinstance(kind, type):
+        return True
+    if isinstance(value, bool):
+        return issubclass(bool, kind) and kind is not int
+    if isinstance(value, int) and kind is float:
+        return True
+    # Text is a sequence of letters, and never meant so.
+    return isinstance(value, kind) and (not isinstance(value, str) or kind in (str, object))
+
+
+def _in_words(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        *others, last = [_in_words(each) for each in get_args(hint)]
+        return f"{', '.join(others)} or {last}"
+    kind = get_origin(hint) or hint
+    if not isinstance(kind, type):
+        return "anything"
+    if kind in _WORDS:
+        return _WORDS[kind]
+    return "a table" if issubclass(kind, Mapping) else "a list" if issubclass(kind, Iterable) else kind.__name__

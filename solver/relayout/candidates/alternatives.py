@@ -1,0 +1,257 @@
+"""What a node may choose from: its ports, and alternatives as memory formats of the tensors behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.backend.rewriting import Rewrite
+from relayout.candidates.tensors import Operand, Tensors
+from relayout.layout.conversion import Dims, one_each
+from relayout.layout.memory_format import Extent, Order, boxes_of, normal_form, order_of, source_order
+from relayout.model.metadata import noted_boxes
+from relayout.ops import Axes, Passage, Rule, Spot, Written, given_at, graphs_of, read_at
+
+__all__ = [
+    "Alternative",
+    "Form",
+    "FreeForm",
+    "LaidForm",
+    "NodeChoice",
+    "Port",
+    "boundary_choice",
+    "in_source",
+    "label_of",
+    "passing_ports",
+    "ports_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeForm:
+    """The dimensions of a Free rule's space: groups of atoms of its axes, outermost first. `asked`: the backend named
+    the layout. `rewritten`: how the rule writes it in other operators."""
+
+    dims: Dims
+    asked: bool = False
+    rewritten: Written | None = None
+
+    @property
+    def axes(self) -> Axes:
+        """The axis in each dimension; one that is split stands several times."""
+        return tuple(group[0].axis for group in self.dims)
+
+    def places_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
+        """Where each index of an axis of known extent lies along its dimension: source index -> place."""
+        assert isinstance(extent, int)
+        atoms = next(group for group in self.dims if group[0].axis == axis)
+        index = np.arange(extent)
+        place = np.zeros(extent, np.int64)
+        for atom in atoms:
+            size = (atom.outer or extent) // atom.inner
+            place = place * size + index // atom.inner % size
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class LaidForm:
+    """The dimensions in which each input and result lies, as groups of atoms of its own axes; None: as in the source.
+
+    `pick` is the alternative of a Listed rule, `rewrite` the backend's own way to write the node. `left_out`: there is
+    no node, its result is the memory that it reads.
+    """
+
+    inputs: tuple[Dims | None, ...]
+    outputs: tuple[Dims | None, ...]
+    pick: int = 0
+    rewrite: Rewrite | None = None
+    left_out: bool = False
+
+
+Form = FreeForm | LaidForm | Order
+"""How an alternative is written. A graph input or output has just the order of its own axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One operand of a node that takes part in the problem. `index` counts the node's inputs, or its outputs."""
+
+    operand: Operand
+    is_result: bool
+    index: int
+
+    def format_of(self, order: Axes | None) -> Order:
+        """The format of the operand's tensor when the operand's axes lie in `order`; None: as in the source."""
+        view = self.operand.view
+        format_ = view.to_root(source_order(len(view.axes)) if order is None else order_of(order))
+        assert format_ is not None  # whole axes of a view always nest
+        return format_
+
+    def lies_in(self, format_: Order) -> bool:
+        """Whether the source has the tensor in this format; in black boxes, where the source says so."""
+        if not boxes_of(format_):
+            return format_ == self.format_of(None)
+        return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.root) == boxes_of(format_)
+
+    def format_in(self, dims: Dims | None) -> Order | None:
+        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes,
+        each by itself: factors next to each other lie as their axis does, and are dimensions all the same."""
+        if dims is None:
+            return self.format_of(None)
+        view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
+        parts = [normal_form((atom,), view.extents) for atom in atoms if not atom.is_whole]
+        if any(view.to_root(part) is None for part in parts):
+            return None
+        return view.to_root(normal_form(atoms, view.extents))
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
+    the device that it runs on, where there are several. `moves`: the bytes that an operator reads and writes that might
+    be left out; no conversion, they only break ties. `way`: of a node with graphs inside it and of what crosses their
+    borders, which of the ways that the backend states. `beside`: the other places of a node that is left out."""
+
+    formats: tuple[Order, ...]
+    form: Form
+    cost: int = 0
+    is_source: bool = False
+    place: str = ""
+    moves: int = 0
+    way: int = 0
+    beside: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the node runs; a node that is left out may be at several places, for it runs nowhere."""
+        return (self.place, *self.beside)
+
+    @property
+    def is_left_out(self) -> bool:
+        return isinstance(self.form, LaidForm) and self.form.left_out
+
+
+@dataclass(slots=True)
+class NodeChoice:
+    """A node, or a graph input or output (`node` is None), with its ports and alternatives.
+
+    `layouts` says, for each alternative and port, the layout that was asked for, or nothing. `passage`: the choice is
+    not how the node lies, but what crosses the border of the graphs inside it; ports count what that reads and gives.
+    """
+
+    label: str
+    node: ir.Node | None
+    ports: tuple[Port, ...]
+    alternatives: list[Alternative] = field(default_factory=list)
+    layouts: list[tuple[str, ...]] = field(default_factory=list)
+    passage: Passage | None = None
+
+    def rule(self, tensors: Tensors) -> Rule | None:
+        """What a format does to the choice."""
+        if self.passage is not None:
+            return self.passage.rule
+        return tensors.rules.get(self.node) if self.node is not None else None
+
+    def spot(self, port: Port) -> Spot:
+        """Where the node, or a graph inside it, has this port of it."""
+        if self.passage is not None:
+            return (self.passage.gives if port.is_result else self.passage.reads)[port.index]
+        assert self.node is not None
+        own = len(self.node.outputs if port.is_result else self.node.inputs)
+        if port.index < own:
+            return Spot(None, port.index)
+        return inner_spots(self.node, is_result=port.is_result)[port.index - own]
+
+    def add(
+        self,
+        formats: Sequence[Order],
+        form: Form,
+        cost: int,
+        layouts: Sequence[str],
+        device: str = "",
+        moves: int = 0,
+        way: int = 0,
+    ) -> None:
+        """Enter an alternative; of two with the same formats on one device, and of one way, the cheaper stays, then the
+        one that moves less, then the one that changes nothing."""
+        lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
+        natural = lies and _changes_nothing(form)
+        alternative = Alternative(tuple(formats), form, cost, natural, device, moves, way)
+        for place, known in enumerate(self.alternatives):
+            if known.formats == alternative.formats and (known.place, known.way) == (device, way):
+                if (cost, moves, not natural) < (known.cost, known.moves, not known.is_source):
+                    self.alternatives[place], self.layouts[place] = alternative, tuple(layouts)
+                return
+        self.alternatives.append(alternative)
+        self.layouts.append(tuple(layouts))
+
+    def place(self, port: Port) -> str:
+        """The port as messages name it."""
+        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+
+
+def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int) -> NodeChoice:
+    """A graph input (it gives its tensor) or output (it reads one), without alternatives yet."""
+    return NodeChoice(label, None, (Port(operand, is_input, index),))
+
+
+def inner_spots(node: ir.Node, *, is_result: bool) -> list[Spot]:
+    """The outputs of the graphs inside the node, or where it gives them something: their inputs."""
+    graphs = graphs_of(node)
+    return [Spot(graph, i) for graph in graphs for i in range(len(graph.inputs if is_result else graph.outputs))]
+
+
+def ports_of(node: ir.Node, tensors: Tensors, passages: Sequence[Passage] = ()) -> tuple[Port, ...]:
+    """The operands that are no constants, and what goes into and comes out of the graphs inside the node: with an index
+    past the node's own inputs or results. Without what crosses the border by `passages`."""
+    ports: list[Port] = []
+    for is_result, own in ((False, node.inputs), (True, node.outputs)):
+        values: Sequence[ir.Value | None] = own
+        taken: set[int] = set()
+        if node in tensors.passages:
+            spots = [Spot(None, i) for i in range(len(own))] + inner_spots(node, is_result=is_result)
+            passing = {spot for passage in passages for spot in (passage.gives if is_result else passage.reads)}
+            values = given_at(node, spots) if is_result else read_at(node, spots)
+            taken = {index for index, spot in enumerate(spots) if spot in passing}
+        ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
+    return tuple(ports)
+
+
+def passing_ports(node: ir.Node, passage: Passage, tensors: Tensors) -> tuple[Port, ...]:
+    """What the passage reads and gives, constants excepted."""
+    read, given = read_at(node, passage.reads), given_at(node, passage.gives)
+    return (*_ports(read, tensors, is_result=False), *_ports(given, tensors, is_result=True))
+
+
+def _ports(values: Sequence[ir.Value | None], tensors: Tensors, *, is_result: bool) -> Iterator[Port]:
+    for index, value in enumerate(values):
+        operand = tensors.operands.get(value) if value is not None else None
+        if operand is not None and not operand.tensor.constant:
+            yield Port(operand, is_result, index)
+
+
+def label_of(node: ir.Node) -> str:
+    """The node as messages name it: its operator, and its own name or its first result's."""
+    return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
+
+
+@cache
+def in_source(rank: int) -> Dims:
+    """Each axis as one dimension, as in the source."""
+    return one_each(source_order(rank))
+
+
+def _changes_nothing(form: Form) -> bool:
+    if isinstance(form, FreeForm):
+        return not form.rewritten and form.dims == in_source(len(form.dims))
+    if isinstance(form, LaidForm):
+        laid = (*form.inputs, *form.outputs)
+        as_is = not form.pick and form.rewrite is None and not form.left_out
+        return as_is and all(d is None or d == in_source(len(d)) for d in laid)
+    return (*form,) == source_order(len(form))

@@ -1,0 +1,240 @@
+"""What the backend asks of one node's operands, and whether an order of their axes meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
+
+import onnx_ir as ir
+
+from relayout.backend.calls import ask, ask_order_cost, is_met_by, supported_by
+from relayout.backend.interface import Backend, Implementation, TensorType, element_size
+from relayout.candidates.alternatives import FreeForm, NodeChoice, Port, in_source
+from relayout.candidates.axis_names import Names
+from relayout.candidates.backend_conversions import question_of, written_by
+from relayout.candidates.dry_run import Rehearsal
+from relayout.candidates.tensors import Operand
+from relayout.layout.binding import layout_of, names_for
+from relayout.layout.conversion import Dims, dims_shape
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Atom, Extent, Order
+from relayout.ops import Axes, Free, extents_of
+
+__all__ = ["Contract", "Wish", "says_something"]
+
+
+class Wish:
+    """One implementation as the backend states it, with the ports that it says something of."""
+
+    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "layouts", "shown", "way")
+
+    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], way: int = 0) -> None:
+        """Of what goes into and comes out of the graphs inside a node nobody says anything. `way`: see Alternative."""
+        self.implementation = implementation
+        self.way = way
+        self._ports = ports
+        layouts: list[Layout | None] = []
+        for port in ports:
+            stated = implementation.results if port.is_result else implementation.inputs
+            layout = stated[port.index] if port.index < len(stated) else None
+            layouts.append(layout if layout is not None and says_something(layout) else None)
+        self.layouts = tuple(layouts)
+        asks = [layout for layout in implementation.inputs if _asks_more_than_names(layout)]
+        self.is_empty = not asks and all(layout is None for layout in layouts)
+        self.boxes = tuple([_boxes(layout) if layout is not None else () for layout in layouts])
+        self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
+
+    def lifted(self) -> Wish:
+        """The same way to run the node, with nothing asked of it."""
+        if self.is_empty:
+            return self
+        own = self.implementation
+        anything = [tuple([Layout.any(each.rank) for each in side]) for side in (own.inputs, own.results)]
+        return Wish(replace(own, inputs=anything[0], results=anything[1]), self._ports, self.way)
+
+
+@lru_cache(maxsize=1024)
+def says_something(layout: Layout) -> bool:
+    if layout.rank == 1:
+        return layout.alignment(0) > 1 or bool(layout.boxes(0))
+    return not layout.is_any
+
+
+class Contract:
+    """One backend's requirements of one graph, bound to axes by the letters that the graph gives them."""
+
+    def __init__(self, backend: Backend, names: Names) -> None:
+        self._backend = backend
+        self._names = names
+        # A network asks the same of the same shapes all over.
+        self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The backend's places; a backend that has none is at one without a name."""
+        return self._backend.places() or ("",)
+
+    def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
+        """What the backend says."""
+        return ask(self._backend, node)
+
+    def order_cost(
+        self, node: ir.Node, axes: tuple[int, ...], traffic: int, place: str, *, is_rewritten: bool
+    ) -> int | None:
+        """What the device at `place` says that the node costs in an order of its axes; None: it does not run it so."""
+        return ask_order_cost(self._backend.at(place), node, axes, traffic, is_rewritten=is_rewritten)
+
+    def rehearse(
+        self, choice: NodeChoice, rule: Free, axes_of: Sequence[Axes | None], form: FreeForm, place: str
+    ) -> bool:
+        """Whether what the rule writes for this form is as the backend asks for each of its operators."""
+        assert choice.node is not None
+        letters = list(rule.letters or "*" * len(rule.extents))
+        for port, axes in zip(choice.ports, axes_of, strict=True):
+            for axis, name in zip(axes or (), self._names.of(port.operand) or "", strict=False):
+                letters[axis] = name if letters[axis] == "*" else letters[axis]
+        graph = choice.node.graph
+        opset = graph.opset_imports.get("", 1) if graph is not None else 1
+        written = Rehearsal(choice.node, rule, form, "".join(letters), opset)
+        return written.suits(self._backend, place)
+
+    def asks_nothing(self, choice: NodeChoice, laid: Sequence[Dims | None], place: str) -> bool:
+        """Whether the backend runs the node at `place` and asks for no layout of it when its operands have these
+        dimensions, as they lie."""
+        assert choice.node is not None
+        node = choice.node
+        shapes: dict[tuple[bool, int], ir.Shape] = {}
+        for port, dims in zip(choice.ports, laid, strict=True):
+            if dims is not None:
+                shapes[port.is_result, port.index] = ir.Shape(dims_shape(dims, port.operand.view.extents))
+        inputs = [_stand_in(value, shapes.get((False, i))) for i, value in enumerate(node.inputs)]
+        outputs = [_stand_in(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
+        attributes = node.attributes.values()
+        turned = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
+        if place and not self._takes(turned, place):
+            return False
+        stated = ask(self._backend.at(place), turned)
+        return any(not any(map(says_something, (*way.inputs, *way.results))) for way in stated)
+
+    def _takes(self, node: ir.Node, place: str) -> bool:
+        is_run = supported_by(self._backend, node)
+        return is_run and any(way.place == place for way in ask(self._backend, node))
+
+    def is_met(
+        self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
+    ) -> bool:
+        """Whether every port, with these dimensions, meets the wish. `letters`: the operator's own names."""
+        place = wish.implementation.place
+        return all(
+            layout is None or self._meets(port, layout, dims, own, place)
+            for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True)
+        )
+
+    def constants_meet(self, choice: NodeChoice, wish: Wish, dims: Sequence[Dims | None]) -> bool:
+        """Whether the constant inputs have the alignments and black boxes of the wish when they have these dimensions.
+
+        A constant takes any order at no cost, so its names are met; what no order gives is still asked of it.
+        """
+        assert choice.node is not None
+        laid = {port.index for port in choice.ports if not port.is_result}
+        for index, (value, layout) in enumerate(zip(choice.node.inputs, wish.implementation.inputs, strict=True)):
+            if value is None or index in laid or not _asks_more_than_names(layout):
+                continue
+            extents = extents_of(value)
+            own = dims[index] if index < len(dims) else None
+            shape = tuple(dims_shape(own, extents)) if own is not None and extents is not None else extents
+            if shape is None or len(shape) != layout.rank:
+                return False
+            tensor = TensorType(element_size(value), shape)
+            backend = self._backend.at(wish.implementation.place)
+            if not is_met_by(backend, tensor, layout, Layout.any(layout.rank), choice.label):
+                return False
+        return True
+
+    def converts(self, root: Operand, source: Order, target: Order) -> bool:
+        """Whether the backend, anywhere, has an operator of its own that makes one format of a tensor from another."""
+        question = question_of(self._names, root, source, target)
+        devices = [self._backend.at(place) for place in self.places]
+        return any(written_by(each, question) is not None for each in devices)
+
+    def letters(self, port: Port, wanted: Layout) -> str | None:
+        """The names of the operand's axes by which `wanted` is read, as far as the graph says them."""
+        return self._names.filled(port.operand, wanted)
+
+    def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, place: str) -> bool:
+        """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
+        what the requirement's letters mean, if it has any; an axis of extent 1 may stand anywhere."""
+        extents = port.operand.view.extents
+        letters = names_for(required, own or self.letters(port, required), len(extents))
+        natural = in_source(len(extents))
+        laid = natural if dims is None else dims
+        if required.rank != len(laid):
+            return False
+        if letters is None and required.names.strip("*") and not _is_in_place(laid, extents):
+            return False
+        current = _known(laid, letters) if letters is not None else Layout.any(len(laid))
+        if current is None:
+            return False
+        if own is None:
+            # The operator does not read its axes by name: one of extent 1 may stand anywhere.
+            current = _without_units(current, laid, extents)
+        # Whether somebody gives the tensor so is told by its formats.
+        current = _carrying(current, required)
+        tensor = TensorType(element_size(port.operand.tensor.root), tuple(dims_shape(laid, extents)))
+        question = (required, current, tensor, place)
+        met = self._met.get(question)
+        if met is None:
+            met = self._met[question] = is_met_by(self._backend.at(place), tensor, required, current)
+        return met
+
+
+def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
+    """Whether every axis but those of extent 1 stands whole where it does in the source."""
+    return all(group == (Atom(place),) or extents[group[0].axis] == 1 for place, group in enumerate(dims))
+
+
+@lru_cache(maxsize=4096)
+def _known(dims: Dims, letters: str) -> Layout | None:
+    """The layout of an operand with these dimensions. Factors that only change places within one dimension have no
+    letters of their own: they are the axis."""
+    groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
+    return layout_of(tuple(chain.from_iterable(groups)), letters)
+
+
+@lru_cache(maxsize=4096)
+def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> Layout:
+    """The layout, a plain one, with `*` for each dimension of extent 1."""
+    units = [extents[group[0].axis] == 1 for group in dims]
+    if str(layout) != layout.names or not any(units):
+        return layout
+    return Layout.parse("".join("*" if unit else name for unit, name in zip(units, layout.names, strict=True)))
+
+
+@lru_cache(maxsize=1024)
+def _boxes(layout: Layout) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The black boxes of each dimension; nothing where none has any."""
+    boxes = tuple([layout.boxes(i) for i in range(layout.rank)])
+    return boxes if any(boxes) else ()
+
+
+@lru_cache(maxsize=4096)
+def _carrying(layout: Layout, required: Layout) -> Layout:
+    """The layout with the black boxes that are required of it."""
+    for i in range(required.rank):
+        if boxes := required.boxes(i):
+            layout = layout.with_boxes(i, boxes)
+    return layout
+
+
+@lru_cache(maxsize=1024)
+def _asks_more_than_names(layout: Layout) -> bool:
+    return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
+
+
+def _stand_in(value: ir.Value | None, shape: ir.Shape | None) -> ir.Value | None:
+    """A value that the backend may be asked about in another's place, of this shape where that is another."""
+    if value is None:
+        return None
+    return ir.Value(name=value.name, shape=shape or value.shape, type=value.type, const_value=value.const_value)

@@ -1,0 +1,298 @@
+"""The graph's inputs and outputs: as in the source, in a layout that the caller names, or left to the solver.
+
+An option names one of them, or several with commas between: these are **tied**, and lie in the same order of axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, permutations
+from typing import cast
+
+import onnx_ir as ir
+
+from relayout.candidates.alternatives import NodeChoice, Port, boundary_choice
+from relayout.candidates.axis_names import Names, conventional
+from relayout.candidates.black_boxes import boxed
+from relayout.candidates.boundary_options import ANY, is_cut, is_wildcard, misfit, order_named, tied_names
+from relayout.candidates.propagation import FORMATS_PER_TENSOR, Spaces
+from relayout.candidates.tensors import Operand, Tensors
+from relayout.candidates.view_materialization import StandingApartError, nearest_regrouped
+from relayout.errors import UsageError
+from relayout.layout.conversion import one_each
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Atom, Boxed, Order, normal_form, source_order, with_units
+
+__all__ = ["Boundary", "format_in", "orders_of", "set_boundary", "shown"]
+
+
+
+@dataclass(slots=True)
+class Boundary:
+    """What gives the graph its inputs, and what reads its outputs. A tie of inputs and outputs is among the inputs.
+
+    `wishes` holds what was asked for, by side and name; `ties` the names that lie alike, by each of them.
+    """
+
+    inputs: list[NodeChoice] = field(default_factory=list)
+    outputs: list[NodeChoice] = field(default_factory=list)
+    wishes: dict[tuple[str, str], str] = field(default_factory=dict)
+    ties: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+
+    def seed(self, spaces: Spaces) -> None:
+        """Consider the formats that are set; what is left to the solver may at least lie as in the source."""
+        for choice in (*self.inputs, *self.outputs):
+            natural = tuple(port.format_of(None) for port in choice.ports)
+            for formats in [a.formats for a in choice.alternatives] or [natural]:
+                for port, format_ in zip(choice.ports, formats, strict=True):
+                    spaces.add_format(port.operand.tensor, format_)
+
+    def spread(self, spaces: Spaces) -> None:
+        """Carry every format through the graph and across the ties until nothing new appears."""
+        spaces.spread()
+        ties = [choice.ports for choice in (*self.inputs, *self.outputs) if len(choice.ports) > 1]
+        carried: set[tuple[int, Order]] = set()
+        while True:
+            reached = {(tie, order): None for tie, ports in enumerate(ties) for order in orders_of(ports, spaces)}
+            fresh = [each for each in reached if each not in carried]
+            if not fresh:
+                return
+            carried.update(fresh)
+            for tie, order in fresh:
+                for port in ties[tie]:
+                    if (format_ := format_in(port, order)) is not None:
+                        spaces.add_format(port.operand.tensor, format_)
+            spaces.spread()
+
+    def free(self, spaces: Spaces, names: Names) -> None:
+        """Let what is left to the solver lie in any order that somebody inside the graph considers for it."""
+        for choice in (*self.inputs, *self.outputs):
+            orders = () if choice.alternatives else tuple(orders_of(choice.ports, spaces))
+            for order in orders:
+                formats = [format_in(port, order) for port in choice.ports]
+                if None not in formats:
+                    choice.add(cast(list[Order], formats), order, 0, shown(choice, order, names))
+
+
+def set_boundary(
+    graph: ir.Graph, tensors: Tensors, names: Names, inputs: Mapping[str, str], outputs: Mapping[str, str]
+) -> Boundary:
+    """A choice for each input and output, or tie of them; one that is left to the solver has no alternatives yet.
+
+    `inputs` and `outputs` are layouts, or `any`, by names. An output that is one of the inputs has no choice of its
+    own: it is that very value, in that layout. Raises UsageError for a name that the graph does not have, for one that
+    is set twice, for a layout that does not fit the tensor, and for a tie of what cannot lie alike.
+    """
+    ends = _Ends(graph, tensors, names)
+    boundary = Boundary()
+    for side, layouts in (("input", inputs), ("output", outputs)):
+        for key, wanted in layouts.items():
+            ends.set(side, key, wanted, boundary)
+    boundary.inputs += [ends.pinned(end) for end in ends.left("input")]
+    boundary.outputs += [ends.pinned(end) for end in ends.left("output")]
+    # In the graph's order, however the options were given.
+    boundary.inputs.sort(key=lambda choice: choice.ports[0].index)
+    boundary.outputs.sort(key=lambda choice: choice.ports[0].index)
+    return boundary
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One input or output, and its place among them."""
+
+    side: str
+    index: int
+    value: ir.Value
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.side, self.value.name or ""
+
+    def port(self, operand: Operand) -> Port:
+        return Port(operand, self.side == "input", self.index)
+
+
+class _Ends:
+    """The inputs and outputs of a graph, and which of them have a choice already."""
+
+    def __init__(self, graph: ir.Graph, tensors: Tensors, names: Names) -> None:
+        self._tensors, self._names = tensors, names
+        self._all = [_End("input", i, value) for i, value in enumerate(graph.inputs)]
+        self._all += [_End("output", i, value) for i, value in enumerate(graph.outputs)]
+        self._set: dict[_End, str] = {}
+
+    def left(self, side: str) -> Iterator[_End]:
+        """The ends that no option named and that can be laid out, each in its place."""
+        for end in self._all:
+            if end.side == side and end not in self._set and not self._fault(end):
+                yield end
+
+    def pinned(self, end: _End) -> NodeChoice:
+        """The end as in the source."""
+        operand = self._operand(end)
+        choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
+        order = source_order(len(operand.view.axes))
+        choice.add([choice.ports[0].format_of(None)], order, 0, shown(choice, order, self._names))
+        return choice
+
+    def set(self, side: str, key: str, wanted: str, boundary: Boundary) -> None:
+        """Enter the choices of one option, `--input-layout` or `--output-layout`."""
+        where = f"--{side}-layout {key}"
+        known = [end.value.name or "" for end in self._all]
+        asked = enumerate(tied_names(key, known))
+        ends = [end for place, name in asked for end in self._named(name, side, where, first=place == 0)]
+        for end in ends:
+            if end in self._set:
+                raise UsageError(
+                    f"the layout of the {end.side} {end.value.name} is set twice",
+                    where=where,
+                    expected="each input and output in one option",
+                    found=self._set[end] if self._set[end] != where else key,
+                )
+            self._set[end] = where
+            boundary.wishes[end.key] = ANY if is_wildcard(wanted) else wanted
+            if fault := self._fault(end):
+                raise UsageError(
+                    f"the layout of this {end.side} cannot be chosen",
+                    where=f"--{side}-layout {end.value.name}",
+                    expected="a value of known rank that is computed from the graph's inputs",
+                    found=fault,
+                )
+        self._check_ranks(ends, where)
+        if len(ends) > 1:
+            for end in ends:
+                boundary.ties[end.key] = tuple(other.value.name or "" for other in ends if other != end)
+        choices = [self._free(ends)] if is_wildcard(wanted) else self._laid(ends, wanted, where)
+        for choice in choices:
+            # A tie that gives anything stands before all that reads it.
+            (boundary.inputs if any(p.is_result for p in choice.ports) else boundary.outputs).append(choice)
+
+    def _free(self, ends: Sequence[_End]) -> NodeChoice:
+        return NodeChoice(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
+
+    def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeChoice]:
+        """Each end in the layout; the letters are its own, or those of the first that it is tied to and has some."""
+        operands = [self._operand(end) for end in ends]
+        lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
+        pads = all(end.side == "input" for end in ends)
+        letters = [self._names.of(operand) or lent for operand in operands]
+        orders = [
+            order_named(operand, own, wanted, where, pads=pads) for operand, own in zip(operands, letters, strict=True)
+        ]
+        if len(set(orders)) > 1:
+            raise UsageError(
+                "tied values cannot lie alike, for their axes have different names",
+                where=where,
+                expected="the same letters in the same order",
+                found=", ".join(f"{e.value.name} {self._names.of(o)}" for e, o in zip(ends, operands, strict=True)),
+                hint="without a comma between them each is laid out by its own letters; `any` goes by places",
+            )
+        for end, operand, order in zip(ends, operands, orders, strict=True):
+            choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
+            format_ = format_in(choice.ports[0], order)
+            regrouped = nearest_regrouped(operand.value, self._tensors) if format_ is None else None
+            if regrouped is not None:
+                raise StandingApartError(frozenset([regrouped]))
+            if format_ is not None:
+                format_ = boxed(format_, choice.ports[0], Layout.parse(wanted), one_each(order))
+            if format_ is None:
+                raise misfit(None, wanted, where)
+            boxes = operand.boxes(format_)
+            choice.add([format_], Boxed(order, boxes) if boxes else order, 0, [wanted])
+            yield choice
+
+    def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:
+        """The end of this name (a graph may give one value twice); only what is tied may be of the other side."""
+        sides = (side,) if first else (side, "output" if side == "input" else "input")
+        for one in sides:
+            found = [end for end in self._all if end.side == one and end.value.name == name]
+            if found:
+                return found
+        known = sorted({end.value.name or "" for end in self._all if end.side in sides} - {""})
+        words = side if first else "input or output"
+        raise UsageError(
+            f"the graph has no {words} of this name",
+            where=where,
+            expected=", ".join(known) or f"a graph with {side}s",
+            found=name,
+        )
+
+    def _check_ranks(self, ends: Sequence[_End], where: str) -> None:
+        ranks = [len(self._operand(end).view.axes) for end in ends]
+        if len(set(ranks)) > 1:
+            raise UsageError(
+                "tied values cannot lie alike, for their ranks differ",
+                where=where,
+                expected="inputs and outputs of one rank",
+                found=", ".join(f"{end.value.name} of rank {rank}" for end, rank in zip(ends, ranks, strict=True)),
+            )
+
+    def _fault(self, end: _End) -> str:
+        """Why there is nothing to choose, if so."""
+        operand = self._tensors.operands.get(end.value)
+        if end.side == "output" and end.value.is_graph_input():
+            return "an input, which the graph gives as it came"
+        if operand is None:
+            return "a value of unknown rank"
+        return "a constant" if operand.tensor.constant else ""
+
+    def _operand(self, end: _End) -> Operand:
+        operand = self._tensors.operands[end.value]
+        assert operand is not None  # nothing to choose where it is, see `_fault`
+        return operand
+
+
+def _label(ends: Sequence[_End]) -> str:
+    return ", ".join(f"{end.side} {end.value.name}" for end in ends)
+
+
+
+def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
+    """The orders, of all axes, in which one of the ports has a format that is considered, the source's first."""
+    yield source_order(len(ports[0].operand.view.axes))
+    shapes = {port.operand.view.extents for port in ports}
+    pads = all(port.is_result for port in ports)
+    for port in ports:
+        view = port.operand.view
+        for format_ in spaces.formats[port.operand.tensor]:
+            own = view.from_root(format_)
+            # What is tied is cut alike, which takes axes of the same lengths.
+            if own is not None and len(shapes) == 1 and is_cut(own, view.extents, pads=pads):
+                yield with_units(own, view.extents)
+            elif own is not None and all(atom.is_whole for atom in own):
+                # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.
+                yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(ports) > 1 else 1)
+
+
+def _completions(placed: Order, rank: int) -> Iterator[Order]:
+    """The orders of all axes that have the whole axes `placed` in their sequence, the likeliest first."""
+    yield _completed(placed, rank)
+    if len(placed) < rank:
+        for axes in permutations(source_order(rank)):
+            if tuple(atom for atom in axes if atom in placed) == placed:
+                yield axes
+
+
+def _completed(placed: Order, rank: int) -> Order:
+    """The order with the axes that it lacks, which are unit axes, each after its neighbour in the source."""
+    order = list(placed)
+    for axis in sorted(set(range(rank)) - {atom.axis for atom in placed}):
+        before = [place for place, atom in enumerate(order) if atom.axis < axis]
+        order.insert(max(before, key=lambda place: (order[place].axis, place)) + 1 if before else 0, Atom(axis))
+    return tuple(order)
+
+
+def format_in(port: Port, order: Order) -> Order | None:
+    """The format of the port's tensor when its own axes lie in this order."""
+    view = port.operand.view
+    return view.to_root(normal_form(order, view.extents))
+
+
+def shown(choice: NodeChoice, order: Order, names: Names) -> list[str]:
+    """The order in words, for each port of the choice: the names of the axes in it, else their numbers."""
+    natural = order == source_order(len(order))
+    if any(not atom.is_whole for atom in order):
+        return [str(names.layout(port.operand, order) or ANY) for port in choice.ports]
+    numbers = "as in the source" if natural else ",".join(str(atom.axis) for atom in order)
+    return [names.in_order(port.operand, order) or numbers for port in choice.ports]

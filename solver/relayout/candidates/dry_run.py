@@ -1,0 +1,118 @@
+"""What a rule would write in place of a node, so that the backend can be asked about it before it is chosen.
+
+A product of the transposes, or a normalization in its parts, is made of operators of which the backend has its own
+wishes: only an order in which all of them are met is a way to run the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.backend.calls import ask, is_met_by, supported_by
+from relayout.backend.interface import Backend, TensorType, element_size
+from relayout.candidates.alternatives import FreeForm
+from relayout.layout.conversion import dims_shape
+from relayout.layout.grammar_faults import MAX_RANK
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Atom
+from relayout.ops import Axes, Free
+
+__all__ = ["Rehearsal"]
+
+Places = Sequence[Axes]
+
+
+class Rehearsal:
+    """One node of a Free rule as the rule would write it (see `relayout.rules.SpaceWriting`), in a graph of its own.
+
+    `letters` are the names of the space's axes, `*` where an axis has none.
+    """
+
+    def __init__(self, node: ir.Node, rule: Free, form: FreeForm, letters: str, opset: int) -> None:
+        self.opset = opset
+        self._source, self._rule, self._form, self._letters = node, rule, form, letters
+        self._nodes: list[ir.Node] = []
+        self._layouts: dict[ir.Value, Layout] = {}
+        assert form.rewritten is not None
+        form.rewritten.write(self)
+        ir.Graph([], [], nodes=self._nodes, opset_imports={"": opset})
+
+    @property
+    def node(self) -> ir.Node:
+        return self._source
+
+    @property
+    def axes(self) -> Axes:
+        return self._form.axes
+
+    def read(self, index: int, dims: Places) -> ir.Value:
+        source = self._source.inputs[index]
+        assert source is not None
+        own = self._rule.inputs[index] or ()
+        value = self._value(source.name, source.type, dims, own)
+        value.const_value = source.const_value
+        return value
+
+    def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
+        tensor = ir.tensor(array, name=stem)
+        return ir.Value(name=stem, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+
+    def emit_dims(
+        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Places
+    ) -> ir.Value:
+        kind = next((value.type for value in inputs if value is not None), None)
+        result = self._value(f"{self._source.outputs[0].name}_{operator}", kind, dims)
+        made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+        self._nodes.append(ir.Node("", operator, inputs, made, outputs=[result], name=self._source.name))
+        return result
+
+    def give(self, index: int, value: ir.Value, dims: Places) -> None:
+        """Where the results go is no matter of the operators."""
+
+    def count(self, axes: Collection[int]) -> int:
+        return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
+
+    def places(self, axis: int) -> np.ndarray[Any, Any]:
+        return self._form.places_of(axis, self._rule.extents[axis])
+
+    def suits(self, backend: Backend, place: str) -> bool:
+        """Whether every operator has its operands, but for constants, as the backend asks for them at a place."""
+        own = backend.at(place)
+        return all(
+            supported_by(own, node) and any(self._meets(node, way.inputs, way.results, own) for way in ask(own, node))
+            for node in self._nodes
+        )
+
+    def _meets(self, node: ir.Node, inputs: Sequence[Layout], results: Sequence[Layout], backend: Backend) -> bool:
+        for value, required in zip((*node.inputs, *node.outputs), (*inputs, *results), strict=True):
+            if value is None or value.const_value is not None or value.shape is None or required.is_any:
+                continue
+            shape = tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
+            if not is_met_by(backend, TensorType(element_size(value), shape), required, self._layouts[value]):
+                return False
+        return True
+
+    def _value(
+        self, name: str | None, kind: ir.TypeProtocol | None, dims: Places, axes: Axes | None = None
+    ) -> ir.Value:
+        """A value of these dimensions, which may have no others than the axes of the space that are given."""
+        atoms = [[atom for place in group for atom in self._form.dims[place]] for group in dims]
+        groups = [tuple(atom for atom in group if axes is None or atom.axis in axes) for group in atoms]
+        value = ir.Value(name=name, shape=ir.Shape(dims_shape(tuple(groups), self._rule.extents)), type=kind)
+        names = [self._name(group) for group in groups]
+        if len(names) > MAX_RANK:
+            return value  # nobody is asked about it
+        known = [name for name in names if name != "*"]
+        self._layouts[value] = Layout.parse("".join(names)) if len(set(known)) == len(known) else Layout.any(len(names))
+        return value
+
+    def _name(self, group: Sequence[Atom]) -> str:
+        """An axis that is in one dimension by itself, in whatever order of its factors, has its name there."""
+        axes = {atom.axis for atom in group}
+        (axis,) = axes if len(axes) == 1 else (None,)
+        return "*" if axis is None or self._rule.extents[axis] == 1 else self._letters[axis]

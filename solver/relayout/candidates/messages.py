@@ -1,0 +1,70 @@
+"""Formats, requirements and relaxations in the words of the graph: by node, operand and layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relayout.candidates.axis_names import Names
+from relayout.candidates.tensors import Operand
+from relayout.errors import InfeasibleError
+from relayout.layout.memory_format import Atom, Boxed, Order, with_units
+
+__all__ = ["contradiction", "lifted", "operand_name", "required", "shown"]
+
+
+def operand_name(index: int, *, is_result: bool) -> str:
+    """An operand as messages name it."""
+    return f"{'result' if is_result else 'input'} {index}"
+
+
+def required(place: str, layouts: Sequence[str], in_step: Sequence[str]) -> str:
+    """What is required of one operand; of one that several layouts meet, also what it is tied to.
+
+    >>> required("Relu 'n1' input 0", ["NCHW", "NHWC"], ["result 0"])
+    "Relu 'n1' input 0 requires NCHW or NHWC, in step with result 0"
+    """
+    layouts = list(dict.fromkeys(layouts))
+    text = f"{place} requires {' or '.join(layouts)}"
+    if len(layouts) == 1 or not in_step:
+        return text
+    return f"{text}, in step with {' and '.join(dict.fromkeys(in_step))}"
+
+
+def lifted(label: str, operand: str, layout: str, *, is_result: bool) -> str:
+    """What a node would do with one operand if its requirement were lifted."""
+    return f"{label} {'gave' if is_result else 'took'} {operand} in {layout}"
+
+
+def contradiction(problem: str, conflict: Sequence[str], relaxation: Sequence[str]) -> InfeasibleError:
+    """The error for requirements that cannot be met together, with what would do."""
+    hint = f"it would be feasible if {' and '.join(relaxation)}" if relaxation else ""
+    return InfeasibleError(problem, conflict=conflict, relaxation=relaxation, hint=hint)
+
+
+def shown(names: Names, operand: Operand, format_: Order) -> str:
+    """A format in letters where the axes have names, else in the numbers of the source's axes.
+
+    Unit axes have no place in a format; they are shown where the source has them.
+    """
+    letters = names.of(operand)
+    own = operand.view.from_root(format_)
+    boxes = operand.boxes(format_)
+    if own is None or not all(a.is_whole for a in own):
+        full = Boxed(with_units(own, operand.view.extents), boxes) if own is not None else None
+        layout = names.layout(operand, full) if full is not None else None
+        return str(layout) if layout is not None else ",".join(_atom_text(a) for a in format_)
+    axes = [a.axis for a in own]
+    for axis in range(len(operand.view.axes)):
+        if axis not in axes:
+            before = [p for p, other in enumerate(axes) if other < axis]
+            axes.insert(max(before, key=lambda p: axes[p]) + 1 if before else 0, axis)
+    words = [letters[a] if letters else str(a) for a in axes]
+    for axis, _, namespace, data in boxes:
+        words[axes.index(axis)] += f"[{namespace}:{data}]"
+    return ("" if letters else ",").join(words)
+
+
+def _atom_text(atom: Atom) -> str:
+    """An axis by its number; a factor of one as what its index is computed by: `1/16` the block, `1%16` the place."""
+    inner = f"/{atom.inner}" if atom.inner > 1 else ""
+    return f"{atom.axis}" + (f"%{atom.outer}{inner}" if atom.outer else inner)

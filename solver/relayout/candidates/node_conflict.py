@@ -1,0 +1,121 @@
+"""Why one node cannot run: a smallest set of its requirements that nothing meets together, and the fewest to lift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations, islice
+
+import onnx_ir as ir
+
+from relayout.backend.interface import Implementation
+from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.axis_names import Names
+from relayout.candidates.backend_requirements import says_something
+from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
+from relayout.errors import InfeasibleError
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import input_role, onnx_letters, result_role
+
+__all__ = ["Trial", "unmet"]
+
+Trial = Callable[[Sequence[Implementation]], NodeChoice]
+"""The node with what it may choose from if the backend stated these implementations instead."""
+
+_Operand = tuple[bool, int]
+"""Whether it is a result, and its index."""
+
+# Sets are tried from the smallest on; a node with so many operands that there are more gets one that is not too large.
+MOST_TRIED = 200
+
+
+def unmet(choice: NodeChoice, stated: Sequence[Implementation], trial: Trial, names: Names) -> InfeasibleError:
+    """The error for a node that cannot run in any way that the backend states."""
+    every = _asked(stated)
+
+    def runs(kept: Iterable[_Operand]) -> NodeChoice | None:
+        keep = frozenset(kept)
+        tried = trial([_asking(implementation, keep) for implementation in stated])
+        return tried if tried.alternatives else None
+
+    conflict = every
+    lift: tuple[_Operand, ...] = ()
+    if runs(()) is not None:
+        conflict = _smallest(every, lambda some: runs(some) is None)
+        lift = _smallest(every, lambda some: runs(set(every) - set(some)) is not None)
+    running = runs(set(every) - set(lift)) if lift else None
+    return contradiction(
+        f"no way to run {choice.label} meets the backend's requirements",
+        [_required(choice, operand, conflict, stated) for operand in conflict],
+        [_lifted(running, operand, stated, names) for operand in lift] if running is not None else [],
+    )
+
+
+def _asked(stated: Sequence[Implementation]) -> tuple[_Operand, ...]:
+    """The operands that something is asked of, inputs before results."""
+    found = [(False, n) for one in stated for n, layout in enumerate(one.inputs) if says_something(layout)]
+    found += [(True, n) for one in stated for n, layout in enumerate(one.results) if says_something(layout)]
+    return tuple(sorted(set(found)))
+
+
+def _asking(implementation: Implementation, kept: frozenset[_Operand]) -> Implementation:
+    """The implementation without what it asks of other operands."""
+    inputs, results = (
+        tuple(layout if (is_result, n) in kept else Layout.any(layout.rank) for n, layout in enumerate(side))
+        for is_result, side in ((False, implementation.inputs), (True, implementation.results))
+    )
+    return replace(implementation, inputs=inputs, results=results)
+
+
+def _smallest(
+    operands: tuple[_Operand, ...], holds: Callable[[tuple[_Operand, ...]], bool]
+) -> tuple[_Operand, ...]:
+    """A smallest set for which this holds, as it does for all of them and for more of any; the first of several."""
+    sets = (some for size in range(1, len(operands)) for some in combinations(operands, size))
+    for some in islice(sets, MOST_TRIED):
+        if holds(some):
+            return some
+    kept = operands
+    for operand in operands:
+        fewer = tuple(other for other in kept if other != operand)
+        if len(fewer) > 0 and holds(fewer):
+            kept = fewer
+    return kept
+
+
+def _required(
+    choice: NodeChoice, operand: _Operand, conflict: Sequence[_Operand], stated: Sequence[Implementation]
+) -> str:
+    layouts = [str(_layout(implementation, operand)) for implementation in stated]
+    others = [_name(other) for other in conflict if other != operand]
+    return required(f"{choice.label} {_name(operand)}", layouts, others)
+
+
+def _lifted(running: NodeChoice, operand: _Operand, stated: Sequence[Implementation], names: Names) -> str:
+    """The operand as it is in the cheapest way to run the node then. What is asked of a constant beyond its names is
+    what it lacks, for any order costs it nothing."""
+    cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)
+    assert running.node is not None
+    layout = _in_letters_of_its_own(running.node, operand, _layout(stated[0], operand).names)
+    for port, format_ in zip(running.ports, cheapest.formats, strict=True):
+        if (port.is_result, port.index) == operand:
+            layout = shown(names, port.operand, format_)
+    return lifted(running.label, _name(operand), layout, is_result=operand[0])
+
+
+def _in_letters_of_its_own(node: ir.Node, operand: _Operand, names: str) -> str:
+    """The names of a layout, or the operator's own where they are none of its letters."""
+    is_result, index = operand
+    role = result_role(node, index) if is_result else input_role(node, index)
+    native = onnx_letters(node, role, len(names))
+    return names if native is None or sorted(names) == sorted(native) else native
+
+
+def _name(operand: _Operand) -> str:
+    is_result, index = operand
+    return operand_name(index, is_result=is_result)
+
+
+def _layout(implementation: Implementation, operand: _Operand) -> Layout:
+    is_result, index = operand
+    return (implementation.results if is_result else implementation.inputs)[index]

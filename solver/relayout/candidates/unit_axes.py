@@ -1,0 +1,53 @@
+"""Where axes of extent 1 may stand among the others: a memory format does not say, an operator has to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+from relayout.layout.conversion import Dims, one_each
+from relayout.layout.memory_format import Atom, order_of
+
+__all__ = ["placements"]
+
+
+def placements(dims: Dims, rank: int) -> Iterator[Dims]:
+    """Full arrangements of `rank` axes that have `dims` in their sequence, likeliest first.
+
+    The axes that are missing are unit axes: they go anywhere, each a dimension of its own. First each after its
+    neighbour in the source, then everywhere, up to a thousand ways.
+    """
+    placed = {group[0].axis for group in dims}
+    missing = [axis for axis in range(rank) if axis not in placed]
+    if not missing:
+        yield dims
+        return
+    natural = list(dims)
+    for axis in missing:
+        before = [place for place, group in enumerate(natural) if group[0].axis < axis]
+        nearest = max(before, key=lambda place: (natural[place][0].axis, place)) + 1 if before else 0
+        natural.insert(nearest, (Atom(axis),))
+    yield tuple(natural)
+    # Unit axes leading, then trailing: where broadcasting and matrices want them.
+    units = one_each(order_of(tuple(missing)))
+    yield (*units, *dims)
+    yield (*dims, *units)
+    for count, slots in enumerate(_interleavings(dims, units)):
+        if count == 1000:
+            return
+        yield slots
+
+
+def _interleavings(first: Dims, rest: Dims) -> Iterator[Dims]:
+    for order in permutations(rest):
+        yield from _merge(first, order)
+
+
+def _merge(a: Dims, b: Dims) -> Iterator[Dims]:
+    if not a or not b:
+        yield a + b
+        return
+    for tail in _merge(a[1:], b):
+        yield (a[0], *tail)
+    for tail in _merge(a, b[1:]):
+        yield (b[0], *tail)

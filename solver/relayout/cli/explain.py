@@ -1,0 +1,168 @@
+"""`relayout explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relayout.cli.exit_status import DONE
+from relayout.cli.job import STEPS, Wanted, legalize_file
+from relayout.cli.output_files import STDOUT, check_files, put
+from relayout.cli.progress import Bar
+from relayout.cli.terminal import print_result, tell
+
+if TYPE_CHECKING:
+    from relayout.report.schema import BoundaryValue, Conversion, Reason, Report, RequiredBy, Saving, SharedReason
+
+__all__ = ["boundary_lines", "explained", "run_explain"]
+
+_MOST_REASONS = 8
+_MOST_NAMES = 4
+
+
+def run_explain(model: Path, wanted: Wanted, report_file: Path | None) -> int:
+    """Legalize `model` without writing it, and print why each conversion is there."""
+    check_files({"--report": report_file}, reads=[model])
+    from relayout.report.render import render_json
+
+    with Bar(STEPS) as bar:
+        report = legalize_file(model, wanted, bar).report
+    if report_file is not None:
+        put(report_file, "--report", render_json(report))
+    say = tell if report_file == STDOUT else print_result
+    say(explained(report))
+    return DONE
+
+
+def explained(report: Report) -> str:
+    """Each conversion, once where several are alike, with what holds it in place; then that by kind, and the sum."""
+    blocks = [_block(alike) for alike in _alike(report.conversions)]
+    explanation = report.explanation
+    if explanation is not None and explanation.shared:
+        blocks.append(_by_kind(explanation.shared))
+    if boundary := list(boundary_lines(report.boundary)):
+        blocks.append("\n".join(boundary))
+    if explanation is not None and explanation.left_out:
+        left, limit = explanation.left_out, explanation.limit
+        reached = explanation.solved >= limit
+        why = f"--limit {limit} was reached" if reached else "the time was over"
+        blocks.append(f"{_counted(left, 'requirement')} and sets of them were not lifted, for {why}")
+    count, total = len(report.conversions), sum(conversion.bytes for conversion in report.conversions)
+    proof = "no legal model has less" if report.status == "optimal" else f"no legal model has less than {report.bound}"
+    conversions = _counted(count, "conversion")
+    blocks.append(f"{conversions}, {total} bytes, for the backend {report.backend}: {report.status}, {proof}")
+    return "\n\n".join(blocks)
+
+
+def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:
+    """How to feed and read what lies otherwise than in the source, or was set or freed."""
+    for value in boundary:
+        if value.order is None and not value.transform and value.wanted is None:
+            continue
+        extents = None if value.shape is None else ",".join("?" if d is None else str(d) for d in value.shape)
+        shape = "" if extents is None else f"shape [{extents}]"
+        order = "" if value.order is None else f"the source's axes in the order {','.join(map(str, value.order))}"
+        named = [value.layout] if value.layout else []
+        if value.transform:
+            steps = value.back or value.transform
+            order = f"{'read back' if value.back else 'fed'} by {', then '.join(map(_step, steps))}"
+        lies = ", ".join([*named, *[shape] * bool(shape), order or "as in the source"])
+        tied = f", tied to {', '.join(value.tied_to)}" if value.tied_to else ""
+        yield f"{value.side} {value.name}: {lies}{tied}"
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    """One step of a transform in a few words."""
+    numbers = step.get("perm") or step.get("pads") or step["shape"]
+    return f"{step['op']} {','.join(map(str, numbers))}"
+
+
+def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion]]]:
+    """The conversions with their numbers, those together that differ in names only."""
+    groups: dict[object, list[tuple[int, Conversion]]] = {}
+    for number, conversion in enumerate(conversions, 1):
+        readers = tuple((_reader(by).replace(by.node, _operator(by.node)), by.layout) for by in conversion.required_by)
+        reasons = tuple((_operator(r.node), r.lifts, r.operand, r.layout, r.saved) for r in _told(conversion))
+        change = conversion.from_, conversion.to, conversion.kind, conversion.bytes
+        key = (change, _operator(conversion.producer or ""), readers, conversion.saved, reasons)
+        groups.setdefault(key, []).append((number, conversion))
+    return list(groups.values())
+
+
+def _operator(label: str) -> str:
+    """A node by its operator alone; an input or output as such."""
+    return label.partition(" '")[0] if " '" in label else label.partition(" ")[0]
+
+
+def _reader(by: RequiredBy) -> str:
+    return f"{by.node}, input {by.operand}" if " '" in by.node else by.node
+
+
+def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
+    number, conversion = alike[0]
+    change = f"{conversion.from_} -> {conversion.to}, {conversion.kind}, {conversion.bytes} bytes"
+    lines = [f"{number}. {conversion.value}: {change}"]
+    if len(alike) > 1:
+        others = [f"{number}. {other.value}" for number, other in alike[1:]]
+        shown = ", ".join([*others[:_MOST_NAMES], *["..."] * (len(others) > _MOST_NAMES)])
+        lines.append(f"   and {len(others)} alike: {shown}")
+    rows = [("given by", conversion.producer or "", conversion.from_, "")]
+    rows += [("wanted by", _reader(by), by.layout, "") for by in conversion.required_by]
+    rows += [
+        ("held by", _lifted(reason), reason.layout, f"lifted: {_saves(reason.saved)}") for reason in _told(conversion)
+    ]
+    who, layout = (max(len(row[column]) for row in rows) for column in (1, 2))
+    lines += [f"   {row[0]:<9}  {row[1]:<{who}}  {row[2]:<{layout}}  {row[3]}".rstrip() for row in rows]
+    saved = conversion.saved
+    if saved is not None and saved.cost > max((reason.saved.cost for reason in _told(conversion)), default=0):
+        lines.append(f"   without all that want it: {_saves(saved)}")
+    untold = len(conversion.reasons) - len(_told(conversion))
+    if untold:
+        lines.append(f"   and {_counted(untold, 'requirement')} that {'save' if untold > 1 else 'saves'} no more")
+    return "\n".join(lines)
+
+
+def _told(conversion: Conversion) -> Sequence[Reason]:
+    """The reasons that save anything, so many as one reads; without such, the first."""
+    saving = [reason for reason in conversion.reasons if reason.saved.cost > 0]
+    return (saving or conversion.reasons[:2])[:_MOST_REASONS]
+
+
+def _lifted(reason: Reason) -> str:
+    if reason.lifts == "node":
+        return f"{reason.node}, all of it"
+    return reason.node if reason.operand is None else f"{reason.node}, {_part(reason)} {reason.operand}"
+
+
+def _part(reason: Reason | SharedReason) -> str:
+    return "result" if reason.lifts == "result" else "input"
+
+
+def _saves(saved: Saving) -> str:
+    if saved.cost == 0:
+        return "saves nothing"
+    moved = [_counted(saved.transposes, "transpose")] if saved.transposes else []
+    moved += [f"{saved.bytes} bytes"] if saved.bytes else []
+    own = f" (cost {saved.cost})" if saved.cost not in (saved.transposes, saved.bytes) else ""
+    return f"saves {'' if saved.exact else 'at least '}{', '.join(moved) or 'cost'}{own}"
+
+
+def _by_kind(shared: Sequence[SharedReason]) -> str:
+    heads = ("what holds them", "layout", "of them", "conversions", "all lifted")
+    rows = [heads]
+    for each in [each for each in shared if each.saved.cost > 0] or shared:
+        part = ", all of it" if each.lifts == "node" else ""
+        part = f", {_part(each)} {each.operand}" if each.operand is not None else part
+        counts = str(each.requirements), str(each.conversions)
+        rows.append((f"{each.operator}{part}", each.layout, *counts, _saves(each.saved)))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = []
+    for row in rows:
+        words = f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}"
+        lines.append(f"{words}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip())
+    return "\n".join(lines)
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

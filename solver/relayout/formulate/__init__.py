@@ -1,0 +1,1 @@
+"""Alternatives to a cost problem, and a solution of it back to conversions and transfers."""

@@ -1,0 +1,82 @@
+"""What breaks ties between alternatives of the same cost: each alternative counts a change, or none.
+
+As in the source is no change. For a backend whose layouts flow down, what stands below an operator that it names a
+layout for is no change in that layout: where TVM and OneFlow walk down the graph, the layout is carried along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from relayout.backend.interface import Backend, rank_of
+from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.requirements import Requirements
+from relayout.candidates.tensors import Tensor
+from relayout.errors import LayoutSyntaxError
+from relayout.layout.binding import bind
+from relayout.layout.conversion import one_each
+from relayout.layout.layout import Layout
+from relayout.ops.operand_roles import has_letters, native_role, own_layout
+
+__all__ = ["changes"]
+
+
+def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool, ...]]:
+    """For each choice, whether each of its alternatives is a change. Choices come in the order of the graph."""
+    carried: dict[Tensor, frozenset[Layout]] = {}
+    for choice in requirements.choices:
+        as_source = tuple(not a.is_source for a in choice.alternatives)
+        if not backend.flows_down or choice.node is None:
+            yield as_source
+            continue
+        named = _named(choice)
+        above = [carried[p.operand.tensor] for p in choice.ports if not p.is_result and p.operand.tensor in carried]
+        flowing = named or frozenset().union(*above)
+        for port in choice.ports:
+            if port.is_result and flowing:
+                carried[port.operand.tensor] = flowing
+        followed = _in_layouts(requirements, choice, flowing) if not named else None
+        yield tuple(not each for each in followed) if followed is not None and any(followed) else as_source
+
+
+def _named(choice: NodeChoice) -> frozenset[Layout]:
+    """The layouts that the backend states for the results, in any way to run the node; where it leaves a node as it
+    is, those that the node itself says."""
+    results = [(place, port) for place, port in enumerate(choice.ports) if port.is_result]
+    stated = {texts[place] for texts in choice.layouts for place, _ in results}
+    if not any(stated) and choice.node is not None and has_letters(choice.node):
+        stated = {_own(choice.node, port.index) for _, port in results}
+    return frozenset(filter(None, map(_plain, stated)))
+
+
+def _own(node: ir.Node, n: int) -> str:
+    if node.domain != "relayout":
+        return ""  # ONNX's own order
+    layout = own_layout(node, native_role(node.op_type, 1, n), rank_of(node.outputs[n]), is_result=True)
+    return "" if layout.is_any else str(layout)
+
+
+def _plain(text: str) -> Layout | None:
+    """The layout with its names and tiles alone; None where it says nothing, or more than an order."""
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        return None
+    if not text or any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank)):
+        return None
+    return layout
+
+
+def _in_layouts(requirements: Requirements, choice: NodeChoice, layouts: frozenset[Layout]) -> Sequence[bool] | None:
+    """Whether each alternative gives its result in one of these layouts; None where the result's axes have no names."""
+    for place, port in enumerate(choice.ports):
+        letters = requirements.names.of(port.operand) if port.is_result else None
+        if letters is None:
+            continue
+        orders = [bind(layout, letters, port.operand.view.extents, 1) for layout in layouts]
+        wanted = {port.format_in(one_each(order)) for order in orders if order is not None} - {None}
+        if wanted:
+            return [alternative.formats[place] in wanted for alternative in choice.alternatives]
+    return None

@@ -1,0 +1,176 @@
+"""How a layout string binds to a memory format, by the letters of an operand's axes, and back.
+
+    >>> bind(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 64, 7, 7), 4)
+    (Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=16, outer=0), Atom(axis=2, inner=1, outer=0), \
+Atom(axis=3, inner=1, outer=0), Atom(axis=1, inner=1, outer=16))
+
+A tile needs a proof that it divides the axis, or leave to pad it with zeros. An alignment is met by padding the next
+inner dimension until the stride is a multiple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Atom, Extent, Order, atom_extent, boxes_of, padded_extent
+
+__all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for"]
+
+
+def names_for(layout: Layout, letters: str | None, rank: int) -> str | None:
+    """The names of an operand's axes to read `layout` by: their numbers where it is of numbers, else their letters."""
+    return "".join(map(str, range(rank))) if layout.is_numbered and layout.rank == rank else letters
+
+
+def is_tiled(layout: Layout) -> bool:
+    return any(layout.outer(i) is not None for i in range(layout.rank))
+
+
+def fill(wanted: str, native: str) -> str | None:
+    """A layout's names with `*` in some places, the open places filled with the letters left over in ONNX's order."""
+    if len(wanted) != len(native):
+        return None
+    rest = iter([letter for letter in native if letter not in wanted])
+    filled = "".join(next(rest, "?") if letter == "*" else letter for letter in wanted)
+    return filled if sorted(filled) == sorted(native) else None
+
+
+def bind(
+    layout: Layout,
+    letters: str,
+    extents: Sequence[Extent] | None,
+    element_size: int,
+    *,
+    native: str = "",
+    pads: bool = False,
+) -> Order | None:
+    """The order of the operand's axes that the layout names; None where it names others or cannot be had.
+
+    `letters` names the axes as they stand in the source; `native`, the same letters, is the order in which `*` is
+    filled. Every axis has its atoms in the order, unit ones too. Without
+    `extents` tiles are taken to divide, and alignments to be met.
+    """
+    if not is_tiled(layout):
+        names = layout.names if "*" not in layout.names else fill(layout.names, native or letters)
+        if names is None or sorted(names) != sorted(letters):
+            return None
+        whole = [Atom(letters.index(name)) for name in names]
+        return tuple(whole) if extents is None else _aligned(whole, layout, extents, element_size)
+    tiles: dict[str, int] = {}
+    for i in range(layout.rank):
+        tile, outer = layout.tile(i), layout.outer(i)
+        if outer is not None:
+            if tile is None or layout.names[outer] in tiles:
+                return None
+            tiles[layout.names[outer]] = tile
+    if sorted(n for i, n in enumerate(layout.names) if layout.outer(i) is None) != sorted(letters):
+        return None
+    atoms: list[Atom] = []
+    for i, name in enumerate(layout.names):
+        outer = layout.outer(i)
+        letter = name if outer is None else layout.names[outer]
+        axis, tile = letters.index(letter), tiles.get(letter)
+        if tile is None:
+            atoms.append(Atom(axis))
+            continue
+        if extents is None:
+            atoms.append(Atom(axis, tile) if outer is None else Atom(axis, 1, tile))
+            continue
+        extent = extents[axis]
+        if not isinstance(extent, int) or extent == 0 or (extent % tile and (not pads or extent == 1)):
+            return None
+        padded = -(-extent // tile) * tile
+        atoms.append(Atom(axis, tile, padded if padded != extent else 0) if outer is None else Atom(axis, 1, tile))
+    return tuple(atoms) if extents is None else _aligned(atoms, layout, extents, element_size)
+
+
+def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], element_size: int) -> Order | None:
+    """The atoms with each axis padded up until the stride of the dimension before it is a multiple of its alignment."""
+    stride: int | None = element_size
+    for i in reversed(range(len(atoms))):
+        alignment = layout.alignment(i)
+        if stride is None:
+            if alignment > 1:
+                return None
+        elif stride % alignment:
+            place = i + 1
+            if place >= len(atoms):
+                return None  # the innermost dimension's stride is the element's size
+            inner = stride // (_extent(atoms[place], extents) or 1)
+            step = alignment // gcd(alignment, inner)
+            padded = _padded(atoms[place], extents, step)
+            if padded is None:
+                return None
+            atoms[place] = padded
+            stride = inner * (_extent(padded, extents) or 1)
+        own = _extent(atoms[i], extents)
+        stride = stride * own if stride is not None and own is not None else None
+    return tuple(atoms)
+
+
+def _padded(atom: Atom, extents: Sequence[Extent], step: int) -> Atom | None:
+    """The outermost atom of an axis with its extent rounded up to a multiple of `step`; None where that won't do."""
+    extent = extents[atom.axis]
+    own = _extent(atom, extents)
+    if not isinstance(extent, int) or own is None or extent == 1 or (atom.outer and atom.outer < extent):
+        return None
+    return Atom(atom.axis, atom.inner, atom.inner * (-(-own // step) * step))
+
+
+def _extent(atom: Atom, extents: Sequence[Extent]) -> int | None:
+    extent = atom_extent(atom, extents)
+    return extent if isinstance(extent, int) else None
+
+
+def layout_of(order: Order, letters: str, extents: Sequence[Extent] | None = None) -> Layout | None:
+    """The layout string of an order of all axes: lower-case letters for inner factors; None where it has no word.
+
+    With `extents` an axis that is padded carries how many zeros it ends with, as `[pad:8]`.
+
+    >>> str(layout_of((Atom(0), Atom(1, 16), Atom(2), Atom(1, 1, 16)), "NCW"))
+    'NCWc[tile:16]'
+    """
+    if letters.isdecimal():
+        return Layout.from_names("".join(letters[a.axis] for a in order)) if all(a.is_whole for a in order) else None
+    names: list[str] = []
+    for atom in order:
+        letter = letters[atom.axis]
+        whole = atom.inner == 1 and not _has_outer(order, atom)
+        if whole or (atom.inner > 1 and not letter.islower()):
+            names.append(letter + _pad_box(order, atom.axis, extents))
+        elif not letter.islower():
+            names.append(f"{letter.lower()}[tile:{atom.outer or _outer_stride(order, atom)}]")
+        else:
+            return None
+    plain = [name[0] for name in names]
+    if len(set(plain)) != len(plain) or len(plain) > 8:
+        return None
+    return Layout.parse("".join(names))
+
+
+def carrying(layout: Layout, order: Order) -> Layout:
+    """The layout of an order with the black boxes that the order's dimensions carry."""
+    for axis, inner, namespace, data in boxes_of(order):
+        place = next((i for i, atom in enumerate(order) if (atom.axis, atom.inner) == (axis, inner)), None)
+        if place is not None:
+            layout = layout.with_boxes(place, [(namespace, data)])
+    return layout
+
+
+def _pad_box(order: Order, axis: int, extents: Sequence[Extent] | None) -> str:
+    if extents is None:
+        return ""
+    extent, padded = extents[axis], padded_extent(order, axis, extents)
+    return f"[pad:{padded - extent}]" if isinstance(extent, int) and isinstance(padded, int) and padded > extent else ""
+
+
+def _has_outer(order: Order, atom: Atom) -> bool:
+    return _outer_stride(order, atom) >= max(atom.outer, 2)
+
+
+def _outer_stride(order: Order, atom: Atom) -> int:
+    """Where the next atom of the same axis begins; 0 where there is none. A tile that is all of its axis does not say
+    its own size."""
+    return max((other.inner for other in order if other.axis == atom.axis), default=0) if atom.inner == 1 else 0

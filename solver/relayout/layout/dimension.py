@@ -1,0 +1,68 @@
+"""One dimension of a layout: its name, and what its brackets say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from relayout.layout.grammar_faults import extension_fault, name_fault, number
+
+__all__ = ["Dim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One dimension: its name, and its extensions as they are written between the brackets, in order.
+
+    Two are equal when name and extensions mean the same: `a=032` is `a=32`. Raises LayoutSyntaxError on a name that is
+    not one letter or `*`, and on an extension that could not be parsed back.
+
+    >>> Dim("N", ("a=32", "acme:x")).alignment
+    32
+    """
+
+    name: str
+    extensions: tuple[str, ...] = field(default=(), compare=False)
+    _meaning: tuple[tuple[str, str | int], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extensions", tuple(self.extensions))
+        fault = name_fault(self.name)
+        if fault is not None:
+            raise fault.error(self.name, fault.place)
+        start = 2
+        for index, extension in enumerate(self.extensions):
+            fault = extension_fault(extension, self.extensions[:index])
+            if fault is not None:
+                raise fault.error(str(self), start + fault.place)
+            start += len(extension) + 2
+        object.__setattr__(self, "_meaning", tuple([_meaning(extension) for extension in self.extensions]))
+
+    def __str__(self) -> str:
+        return self.name + "".join([f"[{extension}]" for extension in self.extensions])
+
+    @property
+    def alignment(self) -> int:
+        """The alignment of the dimension's stride in bytes; 1 where none is asked for."""
+        return next((int(value) for key, value in self._meaning if key == "a="), 1)
+
+    @property
+    def boxes(self) -> tuple[tuple[str, str], ...]:
+        """(namespace, data) of every namespaced extension, verbatim and in order."""
+        pairs = [extension.partition(":") for extension in self.extensions if not extension.startswith("a=")]
+        return tuple([(namespace, data) for namespace, _, data in pairs])
+
+    def attribute(self, namespace: str) -> str | None:
+        """The data of the first extension in `namespace`, or None."""
+        return next((data for name, data in self.boxes if name == namespace), None)
+
+    def replacing(self, prefix: str, value: str) -> Dim:
+        """This dimension without the extensions that start with `prefix`, and with `prefix + value` as the last."""
+        kept = [extension for extension in self.extensions if not extension.startswith(prefix)]
+        return Dim(self.name, (*kept, prefix + value))
+
+
+def _meaning(extension: str) -> tuple[str, str | int]:
+    if extension.startswith("a="):
+        return "a=", number(extension[2:])
+    namespace, _, data = extension.partition(":")
+    return namespace, number(data) if namespace == "tile" else data

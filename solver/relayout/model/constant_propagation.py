@@ -1,0 +1,270 @@
+"""Small values that are known before the model runs: shape arithmetic, computed on the graph itself.
+
+Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape,
+Gather, Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and
+sizes that the op table reads. The graph is not changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from relayout.model.dim_unification import MADE_UP
+from relayout.model.inference_placeholders import carry_over, graphs_in
+from relayout.model.tensor_types import is_absent
+
+__all__ = ["infer_with_values"]
+
+LARGEST = 1024
+LARGEST_VIEW = 1 << 60
+ROUNDS = 16
+ARITHMETIC = frozenset(
+    "Abs Add And Cast Ceil Concat ConstantOfShape Div Equal Expand Flatten Floor Gather Greater Identity Less Max Min "
+    "Mod Mul Neg Not Or Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round Shape Size Slice Split Sqrt "
+    "Squeeze Sub Tile Transpose Unsqueeze Where".split()
+)
+
+SHAPE_KEEPING = frozenset(["GroupNormalization", "MeanVarianceNormalization"])
+
+TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "Transpose"])
+
+Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
+
+
+def infer_with_values(
+    proto: onnx.ModelProto, infer: Infer
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The inferred model, and the values of its main graph's computed small tensors by name.
+
+    `infer` fills shapes in; it is called again as long as new values make new shapes known.
+    """
+    inferred = infer(proto)
+    for _ in range(ROUNDS):
+        if not _enter_ranks(proto, inferred.graph):
+            break
+        inferred = infer(proto)
+    known = _stored(proto.graph)
+    stored = set(known)
+    for _ in range(ROUNDS):
+        found = _compute(inferred, known)
+        hints = _same_shapes(inferred.graph)
+        if not found and not hints:
+            break
+        if not hints and not _tells_shapes(inferred.graph, found):
+            continue
+        probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
+        probe.graph.value_info.extend(hints)
+        _take_shapes(infer(probe).graph, inferred.graph)
+    return inferred, {name: value for name, value in known.items() if name not in stored}
+
+
+def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    inputs = {value.name for value in graph.input}
+    tensors = [(t.name, t) for t in graph.initializer if t.name not in inputs]
+    tensors += [
+        (node.output[0], node.attribute[0].t)
+        for node in graph.node
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value"
+    ]
+    known: dict[str, np.ndarray] = {}
+    for name, tensor in tensors:
+        small = int(np.prod(tensor.dims)) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
+        if small and tensor.data_location != onnx.TensorProto.EXTERNAL and not is_absent(tensor):
+            known[name] = numpy_helper.to_array(tensor)
+    return known
+
+
+def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
+    """Compute what can be computed now, into `known`; return the new names."""
+    # Most models ask no shape of anything, and then nobody has to list them all.
+    asks = any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in model.graph.node)
+    shapes = _shapes(model.graph) if asks else {}
+    found: set[str] = set()
+    for node in model.graph.node:
+        if node.output[0] in known or not _is_arithmetic(node):
+            continue
+        if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
+            if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
+                continue
+            # The operator looks at nothing but the shape: a view without memory stands in for the tensor.
+            operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
+        elif node.input and all(name in known or not name for name in node.input):
+            operands = [known[name] for name in node.input if name]
+            if node.op_type in ("ConstantOfShape", "Expand", "Tile", "Range") and _grows(node, operands):
+                continue
+        else:
+            continue
+        results = _run(node, operands, model)
+        if results is not None and all(r.size <= LARGEST for r in results):
+            known.update(zip(node.output, results, strict=False))
+            found.update(name for name in node.output if name)
+    return found
+
+
+def _is_arithmetic(node: onnx.NodeProto) -> bool:
+    """Whether onnx's reference implementation is sure to compute this as any runtime does."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC:
+        return False
+    # Several axes of an attribute it enters one after the other.
+    return node.op_type != "Unsqueeze" or all(len(attribute.ints) < 2 for attribute in node.attribute)
+
+
+def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
+    if node.op_type == "Range":
+        start, limit, delta = (float(o.reshape(-1)[0]) for o in operands)
+        return delta == 0 or abs(limit - start) > LARGEST * abs(delta)
+    shape = operands[-1].astype(np.float64)
+    base = operands[0].size if node.op_type == "Tile" else 1
+    return bool(base * np.prod(shape) > LARGEST or (shape < 0).any())
+
+
+def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = dict(zip([name for name in node.input if name], operands, strict=True))
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
+    try:
+        # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
+        alone = onnx.helper.make_graph([node], "known", inputs, outputs)
+        results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
+    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
+        return None
+    arrays = [np.asarray(result) for result in results]
+    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    """The shapes that are known in full."""
+    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
+            dims = value.type.tensor_type.shape.dim
+            if all(dim.HasField("dim_value") for dim in dims):
+                found[value.name] = tuple(dim.dim_value for dim in dims)
+    return found
+
+
+def _tells_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
+    """Whether a node that reads one of these values has a result whose shape is not known yet."""
+    shapes = _shapes(graph)
+    return any(
+        name not in shapes for node in graph.node if found.intersection(node.input) for name in node.output if name
+    )
+
+
+def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The shapes of results that onnx infers none for, though they are their first input's: it looks into a body that
+    is made only when the operator's inputs are known in full."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    known = {v.name: v for v in values if v.type.tensor_type.HasField("shape")}
+    hints = []
+    for node in graph.node:
+        if node.op_type in SHAPE_KEEPING and node.domain in ("", "ai.onnx"):
+            source, result = known.get(node.input[0]), node.output[0]
+            if source is not None and result not in known:
+                hints.append(onnx.ValueInfoProto(name=result, type=source.type))
+    return hints
+
+
+def _enter_ranks(proto: onnx.ModelProto, inferred: onnx.GraphProto) -> bool:
+    """Declare in `proto` the ranks of values of which no shape is known but that a reader of them tells: a Transpose by
+    its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by what its body declares. Whether there
+    was one."""
+    listed = {value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
+    known = {value.name: len(value.type.tensor_type.shape.dim) for value in ranked}
+    known |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
+    found: dict[str, tuple[int, int]] = {}
+    for node in inferred.node:
+        if node.op_type in TELLS_RANK and node.domain in ("", "ai.onnx") and node.input[0] not in known:
+            rank = _rank_read(node, known)
+            if rank is not None and node.input[0] in listed:
+                found[node.input[0]] = listed[node.input[0]].type.tensor_type.elem_type, rank
+        for name, state in _states(node):
+            kind = state.type.tensor_type
+            if name and name not in known and kind.elem_type and kind.HasField("shape"):
+                found[name] = kind.elem_type, len(kind.shape.dim)
+    declared = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
+    for name, (element, rank) in found.items():
+        hint = onnx.helper.make_tensor_value_info(name, element, [None] * rank)
+        if name in declared:
+            declared[name].type.CopyFrom(hint.type)
+        else:
+            proto.graph.value_info.append(hint)
+    return bool(found)
+
+
+def _states(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
+    """What a Loop or Scan hands to its body whole at first, and the body's input that takes it."""
+    bodies = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
+    if node.domain not in ("", "ai.onnx") or "body" not in bodies:
+        return
+    inputs = bodies["body"].input
+    if node.op_type == "Loop":
+        yield from zip(node.input[2:], inputs[2:], strict=False)
+    elif node.op_type == "Scan" and len(node.input) == len(inputs):  # before opset 9 they have an axis for a batch
+        pieces = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
+        yield from zip(node.input[: len(inputs) - pieces], inputs, strict=False)
+
+
+def _rank_read(node: onnx.NodeProto, known: Mapping[str, int]) -> int | None:
+    """The rank that the first operand of a node must have."""
+    lengths = {attribute.name: len(attribute.ints) for attribute in node.attribute}
+    if node.op_type == "Transpose":
+        return lengths.get("perm")
+    if node.op_type in ("AveragePool", "LpPool", "MaxPool"):
+        return lengths["kernel_shape"] + 2 if "kernel_shape" in lengths else None
+    return known.get(node.input[1])
+
+
+def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """A copy in which these computed values are constants."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(proto)
+    kept = [node for node in probe.graph.node if not node.output or any(n and n not in values for n in node.output)]
+    computed = {name for node in kept for name in node.output}
+    del probe.graph.node[:]
+    probe.graph.node.extend(kept)
+    probe.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
+    )
+    # Inference leaves a dim that it once named as it is, whatever is known by now, and what is said without a shape.
+    settled = [v for v in probe.graph.value_info if not _has_made_up_dim(v) and v.name not in values]
+    del probe.graph.value_info[:]
+    probe.graph.value_info.extend(settled)
+    return probe
+
+
+def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
+    """Whether a dim has a name that onnx's inference makes up where it does not know the number."""
+    return any(dim.dim_param.startswith(MADE_UP) for dim in value.type.tensor_type.shape.dim)
+
+
+def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+    """Put what the better-informed inference knows into `graph`, and into the graphs inside its nodes."""
+    for inner, informed in zip(_inner_graphs(graph), _inner_graphs(better), strict=True):
+        carry_over(informed, inner)
+    known = {value.name: value for value in (*better.value_info, *better.output)}
+    stored = {tensor.name for tensor in graph.initializer}
+    computed = [tensor for tensor in better.initializer if tensor.name not in stored | known.keys()]
+    known |= {t.name: onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in computed}
+    listed = {value.name for value in graph.value_info}
+    for value in (*graph.value_info, *graph.output):
+        if value.name in known:
+            value.type.CopyFrom(known[value.name].type)
+    outputs = {value.name for value in graph.output}
+    graph.value_info.extend(v for name, v in known.items() if name not in listed and name not in outputs)
+
+
+def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """Those inside the graph's own nodes. None of these nodes is arithmetic, which the other inference may be told."""
+    return [inner for node in graph.node for attribute in node.attribute for inner in graphs_in(attribute)]

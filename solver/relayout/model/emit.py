@@ -1,0 +1,267 @@
+"""Tensors as the legal model holds them, and the nodes between two such (see `relayout.paths`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.layout.conversion import Dims, Stage, dims_shape, path
+from relayout.layout.memory_format import Extent, Order, atom_extent, normal_form
+
+# Before this opset Constant gives floats alone.
+_CONSTANTS_OF_ANY_TYPE = 9
+
+__all__ = ["Emitter", "Physical", "same_but_leading_units"]
+
+
+@dataclass(frozen=True, slots=True)
+class Physical:
+    """A value of the legal model and what its dimensions are.
+
+    `shape` is set where the value's own dimensions are others, over the same memory: a blocked tensor that an operator
+    hides in fewer dimensions.
+    """
+
+    value: ir.Value
+    dims: Dims
+    shape: tuple[Extent, ...] | None = None
+
+
+def same_but_leading_units(dims: Dims, other: Dims) -> bool:
+    """Whether the two differ in unit dimensions at the front only, which broadcasting from the right adds by itself."""
+    short, long = sorted((dims, other), key=len)
+    lead = len(long) - len(short)
+    return all(group == () for group in long[:lead]) and long[lead:] == short
+
+
+class Emitter:
+    """Makes the nodes that turn one physical tensor into another; they collect in `emitted` until they are placed."""
+
+    def __init__(self, names: set[str], opset: int, *, in_function: bool = False) -> None:
+        """In a function's body constants are nodes."""
+        self.emitted: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+        self.opset = opset
+        self._names = names
+        self._in_function = in_function
+
+    def fresh(self, stem: str) -> str:
+        """A value or node name that the model does not have yet."""
+        name, count = stem, 1
+        while name in self._names:
+            name, count = f"{stem}_{count}", count + 1
+        self._names.add(name)
+        return name
+
+    def integers(self, stem: str, values: Sequence[int]) -> ir.Value:
+        """A new constant vector of int64."""
+        return self.constant(stem, np.array(values, np.int64))
+
+    def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
+        name = self.fresh(stem)
+        if self._in_function and self.opset < _CONSTANTS_OF_ANY_TYPE and array.dtype.kind == "i":
+            given = self.constant(f"{name}_given", array.astype(np.float32))
+            made = ir.Node("", "Cast", [given], [ir.AttrInt64("to", 7)], outputs=[ir.Value(name=name)])
+            self.emitted.append(made)
+            return made.outputs[0]
+        tensor = ir.tensor(array, name=name)
+        if self._in_function:
+            made = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[ir.Value(name=name)])
+            self.emitted.append(made)
+            return made.outputs[0]
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.constants.append(value)
+        return value
+
+    def node(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        like: ir.Value | None,
+        shape: Sequence[Extent],
+        stem: str,
+        *,
+        domain: str = "",
+        overload: str = "",
+    ) -> ir.Value:
+        """A new node with one result of `shape`, of the type of `like`; int64 where there is none."""
+        kind = like.type if like is not None else ir.TensorType(ir.DataType.INT64)
+        # A function's body serves many shapes and types, so its values have none.
+        known = None if self._in_function else ir.Shape(shape)
+        result = ir.Value(name=self.fresh(stem), shape=known, type=None if self._in_function else kind)
+        made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+        name = self.fresh(f"{stem}_{operator}")
+        node = ir.Node(domain, operator, inputs, made, outputs=[result], name=name, overload=overload)
+        self.emitted.append(node)
+        return result
+
+    def convert(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
+        """The same tensor with the dimensions `target`: a Transpose where something moves, Pad and Slice where an axis
+        is longer on one side, Reshapes where dimensions split or merge."""
+        *_, reached = (source, *self.on_the_way(source, target, extents, stem))
+        return reached
+
+    def on_the_way(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Iterator[Physical]:
+        """What stands after each of the nodes that lead to `target`, which comes last; nothing where it is there."""
+        if source.shape is not None:
+            source = Physical(self._reshaped(source, source.dims, extents, stem), source.dims)
+            yield source
+        for stage in path(source.dims, target, extents):
+            source = self._stage(source, stage, extents, stem)
+            yield source
+
+    def shaped(self, source: Physical, shape: tuple[Extent, ...], extents: tuple[Extent, ...], stem: str) -> Physical:
+        """The same memory as a tensor of that shape."""
+        own = tuple(source.value.shape) if source.value.shape is not None else ()
+        given = [
+            extent if isinstance(extent, int) else 0 if place < len(own) and _same(own[place], extent) else -1
+            for place, extent in enumerate(shape)
+        ]
+        if given.count(-1) > 1:
+            raise ValueError(f"no static Reshape from {own} to {shape}")
+        value = self._reshape_to(source.value, given, shape, stem)
+        return Physical(value, source.dims, shape)
+
+    def _stage(self, source: Physical, stage: Stage, extents: tuple[Extent, ...], stem: str) -> Physical:
+        shape = dims_shape(stage.dims, extents)
+        value = source.value
+        if stage.kind == "transpose":
+            value = self.node("Transpose", [value], {"perm": list(stage.perm)}, value, shape, stem)
+        elif stage.kind == "pad":
+            ends = [stage.amount if place == stage.place else 0 for place in range(len(stage.dims))]
+            value = self.padded(value, ends, shape, stem)
+        elif stage.kind == "crop":
+            value = self.cropped(value, [stage.place], shape, stem)
+        elif [g for g in source.dims if g] == [g for g in stage.dims if g]:
+            return self._units(source, stage.dims, extents, stem)
+        else:
+            value = self._reshaped(source, stage.dims, extents, stem)
+        return Physical(value, stage.dims)
+
+    def _reshaped(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> ir.Value:
+        """A Reshape: its shape is a constant where that can be said, else read off the tensor itself."""
+        shape = dims_shape(target, extents)
+        own = source.dims if source.shape is None else None
+        given = _static_target(own, source.shape, target, extents)
+        if given is not None:
+            return self._reshape_to(source.value, given, shape, stem)
+        if own is None or 0 in extents:
+            raise ValueError(f"no Reshape from {source.dims} to {target}")
+        whole = self.node("Shape", [source.value], {}, None, [len(own)], f"{stem}_extents")
+        parts = [
+            self.integers(f"{stem}_extent", [extent])
+            if isinstance(extent, int)
+            else self._extent_of(group, own, whole, extents, stem)
+            for group, extent in zip(target, shape, strict=True)
+        ]
+        given_value = self.node("Concat", parts, {"axis": 0}, whole, [len(parts)], f"{stem}_shape")
+        return self.node("Reshape", [source.value, given_value], {}, source.value, shape, stem)
+
+    def _extent_of(self, group: Order, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str) -> ir.Value:
+        """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits."""
+
+        def gather(places: Sequence[int]) -> ir.Value:
+            read = [whole, self.integers(f"{stem}_places", places)]
+            return self.node("Gather", read, {"axis": 0}, whole, [len(places)], f"{stem}_extent")
+
+        for first in range(len(own)):
+            for last in range(first + 1, len(own) + 1):
+                if normal_form(tuple(chain.from_iterable(own[first:last])), extents) == normal_form(group, extents):
+                    read = gather(range(first, last))
+                    if last == first + 1:
+                        return read
+                    return self.node("ReduceProd", [read], {"keepdims": 1}, whole, [1], f"{stem}_extent")
+        for place, whole_group in enumerate(own):
+            cut = [atom for atom in whole_group if any(a.axis == atom.axis for a in group)]
+            others = [atom_extent(atom, extents) for atom in whole_group if atom not in cut]
+            sizes = [extent for extent in others if isinstance(extent, int)]
+            if len(group) == 1 and len(cut) == 1 and cut[0].inner == 1 and len(sizes) == len(others):
+                divisor = self.integers(f"{stem}_part", [group[0].inner * prod(sizes)])
+                return self.node("Div", [gather([place]), divisor], {}, whole, [1], f"{stem}_extent")
+        raise ValueError(f"no extent of {group} in {own}")
+
+    def _reshape_to(self, value: ir.Value, given: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
+        return self.node("Reshape", [value, self.integers(f"{stem}_shape", given)], {}, value, shape, stem)
+
+    def padded(self, value: ir.Value, ends: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
+        """`value` with so many zeros more at the end of each dimension, which makes it `shape`."""
+        pads = [0] * len(ends) + list(ends)
+        if self.opset < 11:
+            return self.node("Pad", [value], {"pads": pads}, value, shape, stem)
+        return self.node("Pad", [value, self.integers(f"{stem}_pads", pads)], {}, value, shape, stem)
+
+    def cropped(self, value: ir.Value, places: Sequence[int], shape: Sequence[Extent], stem: str) -> ir.Value:
+        """The beginning of `value` in these dimensions, as much as makes it `shape`, where they are known."""
+        starts, ends = [0] * len(places), [extent for p in places if isinstance(extent := shape[p], int)]
+        if self.opset < 10:
+            window = {"starts": starts, "ends": ends, "axes": list(places)}
+            return self.node("Slice", [value], window, value, shape, stem)
+        numbers = {"start": starts, "end": ends, "axis": places}
+        bounds = [self.integers(f"{stem}_{what}", given) for what, given in numbers.items()]
+        return self.node("Slice", [value, *bounds], {}, value, shape, stem)
+
+    def _units(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
+        """Unit dimensions leave or come. With both at once a Reshape is one node less, where its shape can be said; but
+        beside a dimension that is copied, and may be 0 at run time, runtimes find no extent for -1."""
+        gone, come = _unit_changes(source.dims, target)
+        if gone and come:
+            given = _static_target(source.dims, None, target, extents)
+            if given is not None and not {0, -1} <= {*given}:
+                return Physical(self._reshape_to(source.value, given, dims_shape(target, extents), stem), target)
+            bare = tuple(g for i, g in enumerate(source.dims) if i not in set(gone))
+            return self._units(self._units(source, bare, extents, stem), target, extents, stem)
+        operator, axes = ("Squeeze", gone) if gone else ("Unsqueeze", come)
+        shape_after = dims_shape(target, extents)
+        if self.opset < 13:
+            value = self.node(operator, [source.value], {"axes": axes}, source.value, shape_after, stem)
+        else:
+            given_axes = self.integers(f"{stem}_axes", axes)
+            value = self.node(operator, [source.value, given_axes], {}, source.value, shape_after, stem)
+        return Physical(value, target)
+
+
+def _static_target(
+    source: Dims | None, own_shape: tuple[Extent, ...] | None, target: Dims, extents: tuple[Extent, ...]
+) -> list[int] | None:
+    """The shape input of a Reshape: numbers, 0 where a dimension stays in its place, one -1; None if that won't do."""
+    if 0 in extents:
+        return None  # 0 would mean "as it was", and -1 nothing at all
+    source, own_shape = source or (), own_shape or ()
+    shape: list[int] = []
+    for place, extent in enumerate(dims_shape(target, extents)):
+        same_atoms = place < len(source) and source[place] == target[place]
+        same_extent = place < len(own_shape) and _same(own_shape[place], extent)
+        shape.append(extent if isinstance(extent, int) else 0 if same_atoms or same_extent else -1)
+    return shape if shape.count(-1) <= 1 else None
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two extents are one known symbol."""
+    name = one.value if isinstance(one, ir.SymbolicDim) else one
+    return name is not None and name == (other.value if isinstance(other, ir.SymbolicDim) else other)
+
+
+def _unit_changes(source: Dims, target: Dims) -> tuple[list[int], list[int]]:
+    """Which unit dimensions of the source leave and which of the target come, keeping those that stand alike."""
+    gone: list[int] = []
+    come: list[int] = []
+    i = j = 0
+    while i < len(source) or j < len(target):
+        a = source[i] if i < len(source) else None
+        b = target[j] if j < len(target) else None
+        if a is not None and a == b:
+            i, j = i + 1, j + 1
+        elif a == ():
+            gone.append(i)
+            i += 1
+        else:
+            come.append(j)
+            j += 1
+    return gone, come

@@ -1,0 +1,1 @@
+"""Graph JSON to and from ONNX."""

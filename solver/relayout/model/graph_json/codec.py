@@ -1,0 +1,261 @@
+"""Graph JSON to an ONNX protobuf, and an onnx_ir.Model to graph JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from relayout.errors import InputError, InternalError
+from relayout.model.graph_json.attributes import attribute_to_json, attribute_to_proto
+from relayout.model.graph_json.schema import FunctionJson, GraphBody, GraphJson, NodeJson, ValueJson, validate
+from relayout.model.graph_json.tensors import constant_to_proto, tensor_to_json, type_name, type_proto
+from relayout.model.operator_schema import attribute_type
+
+__all__ = ["BOUNDARY_LAYOUT_KEY", "SOURCE_KEY", "json_to_proto", "model_to_json"]
+
+BOUNDARY_LAYOUT_KEY = "relayout.boundary_layout"
+SOURCE_KEY = "relayout.source"
+"""On a constant that exists in several layouts: the name that the source has for it."""
+DEFAULT_IR_VERSION = 10
+"""The first that keeps metadata of nodes and values, and overloads of functions."""
+DEEPEST_SUBGRAPH = 24
+
+_MODEL_FIELDS = ("producer_name", "producer_version", "domain", "doc_string")
+
+
+# --- JSON to ONNX ----------------------------------------------------------------------------------------------------
+
+
+def json_to_proto(graph: GraphJson) -> onnx.ModelProto:
+    """The ONNX model that `graph` stands for, its structure yet to be checked."""
+    try:
+        return _model(graph)
+    except UnicodeEncodeError as error:
+        raise InputError("a text is not Unicode", where="graph JSON", expected="UTF-8", found=str(error)) from error
+
+
+def _model(graph: GraphJson) -> onnx.ModelProto:
+    versions = {"": graph.opset, **graph.opsets}
+    proto = onnx.ModelProto()
+    for domain, version in versions.items():
+        proto.opset_import.add(domain=domain, version=version)
+    proto.ir_version = graph.ir_version or max(DEFAULT_IR_VERSION, _oldest_ir_version(graph.opset))
+    for field, text in graph.model.items():
+        if field not in _MODEL_FIELDS:
+            raise InputError("no such field", where="graph JSON, model", expected=", ".join(_MODEL_FIELDS), found=field)
+        setattr(proto, field, text)
+    _put(proto.metadata_props, graph.properties)
+    proto.graph.CopyFrom(_graph(graph, versions, "graph JSON", 0))
+    for function in graph.functions:
+        proto.functions.append(_function(function, versions))
+    return proto
+
+
+def _oldest_ir_version(opset: int) -> int:
+    known = {row[2]: row[1] for row in reversed(onnx.helper.VERSION_TABLE)}
+    return known.get(opset, DEFAULT_IR_VERSION)
+
+
+def _graph(body: GraphBody, versions: Mapping[str, int], where: str, depth: int) -> onnx.GraphProto:
+    proto = onnx.GraphProto(name=body.name, doc_string=body.doc)
+    for field, values in (("input", body.inputs), ("output", body.outputs), ("value_info", body.values)):
+        for value in values:
+            if value.layout is not None and (depth or field == "value_info"):
+                raise InputError(
+                    "a layout of a value inside the graph",
+                    where=f"{where}, value '{value.name}'",
+                    expected="layouts of the graph's inputs and outputs only: the solver chooses the others",
+                    found=repr(value.layout)[:80],
+                )
+            getattr(proto, field).append(_value(value, f"{where}, {field} '{value.name}'"))
+    inputs = {value.name for value in body.inputs}
+    for constant in body.constants:
+        proto.initializer.append(constant_to_proto(constant, f"{where}, constant '{constant.name}'"))
+        metadata = constant.metadata | ({SOURCE_KEY: constant.source} if constant.source else {})
+        if metadata and constant.name not in inputs:
+            shown = ValueJson(name=constant.name, dtype=constant.dtype, shape=list(constant.shape), metadata=metadata)
+            proto.value_info.append(_value(shown, where))
+    proto.node.extend(_node(node, index, versions, where, depth) for index, node in enumerate(body.nodes))
+    _put(proto.metadata_props, body.metadata)
+    return proto
+
+
+def _value(value: ValueJson, where: str) -> onnx.ValueInfoProto:
+    proto = onnx.ValueInfoProto(name=value.name)
+    if value.dtype is not None:
+        proto.type.CopyFrom(type_proto(value.dtype, value.shape, where))
+    elif value.shape is not None:
+        raise InputError("a shape without a dtype", where=where, expected="a dtype", found=f"shape {value.shape}")
+    if value.doc:
+        proto.doc_string = value.doc
+    layout = {} if value.layout is None else {BOUNDARY_LAYOUT_KEY: value.layout}
+    _put(proto.metadata_props, {**value.metadata, **layout})
+    return proto
+
+
+def _node(node: NodeJson, index: int, versions: Mapping[str, int], where: str, depth: int) -> onnx.NodeProto:
+    where = f"{where}, node '{node.name}' ({node.op})" if node.name else f"{where}, node {index} ({node.op})"
+
+    def subgraph(data: object, place: str) -> onnx.GraphProto:
+        if depth >= DEEPEST_SUBGRAPH:
+            raise InputError(
+                "subgraphs are nested too deep", where=place, expected=f"at most {DEEPEST_SUBGRAPH} levels"
+            )
+        return _graph(validate(GraphBody, data, place), versions, place, depth + 1)
+
+    proto = onnx.NodeProto(op_type=node.op, input=node.inputs, output=node.outputs)
+    for field in ("name", "domain", "overload"):
+        if text := getattr(node, field):
+            setattr(proto, field, text)
+    if node.doc:
+        proto.doc_string = node.doc
+    for name, given in node.attributes.items():
+        wanted = attribute_type(node.op, node.domain, versions, name)
+        proto.attribute.append(attribute_to_proto(name, given, wanted, where, subgraph))
+    _put(proto.metadata_props, node.metadata)
+    return proto
+
+
+def _function(function: FunctionJson, versions: Mapping[str, int]) -> onnx.FunctionProto:
+    where = f"graph JSON, function '{function.name}'"
+    own = {"": function.opset or versions[""], **function.opsets}
+    proto = onnx.FunctionProto(name=function.name, domain=function.domain, doc_string=function.doc)
+    if function.overload:
+        proto.overload = function.overload
+    proto.input.extend(function.inputs)
+    proto.output.extend(function.outputs)
+    proto.attribute.extend(function.attributes)
+    for domain, version in own.items():
+        proto.opset_import.add(domain=domain, version=version)
+    body = GraphBody(outputs=[], nodes=function.nodes, values=function.values, metadata=function.metadata)
+    graph = _graph(body, {**versions, **own}, where, 0)
+    proto.node.extend(graph.node)
+    proto.value_info.extend(graph.value_info)
+    proto.metadata_props.extend(graph.metadata_props)
+    for name, given in function.defaults.items():
+        proto.attribute_proto.append(attribute_to_proto(name, given, None, where, lambda data, place: _no_graph(place)))
+    return proto
+
+
+def _no_graph(where: str) -> onnx.GraphProto:
+    raise InputError("a graph cannot be a function's default", where=where)
+
+
+def _put(entries: Any, texts: Mapping[str, str]) -> None:
+    for key, text in texts.items():
+        entries.add(key=key, value=text)
+
+
+# --- onnx_ir.Model to JSON -------------------------------------------------------------------------------------------
+
+
+def model_to_json(model: ir.Model, *, weights: bool) -> dict[str, Any]:
+    """`model` as graph JSON, version 1; without `weights` only constants up to 1 KiB have their data."""
+    fields = {name: text for name in _MODEL_FIELDS if (text := getattr(model, name))}
+    return _filled(
+        {
+            "version": 1,
+            "opset": model.opset_imports[""],
+            "opsets": {domain: version for domain, version in model.opset_imports.items() if domain},
+            "ir_version": model.ir_version,
+            **_body(model.graph, weights),
+            "functions": [_function_json(function, weights) for function in model.functions.values()],
+            "model": fields,
+            "properties": dict(model.metadata_props),
+        }
+    )
+
+
+def _body(graph: ir.Graph, weights: bool) -> dict[str, Any]:
+    outputs = set(graph.outputs)
+    return _filled(
+        {
+            "name": graph.name or "graph",
+            "inputs": [_value_json(value) for value in graph.inputs],
+            "outputs": [_value_json(value) for value in graph.outputs],
+            "constants": [_constant_json(value, weights) for value in graph.initializers.values()],
+            "nodes": [_node_json(node, weights) for node in graph],
+            "values": _values(graph, outputs),
+            "metadata": dict(graph.metadata_props),
+            "doc": graph.doc_string,
+        }
+    )
+
+
+def _values(nodes: Iterable[ir.Node], outputs: set[ir.Value]) -> list[dict[str, Any]]:
+    values = (value for node in nodes for value in node.outputs if value.name and value not in outputs)
+    return [shown for shown in map(_value_json, values) if len(shown) > 1]
+
+
+def _value_json(value: ir.Value) -> dict[str, Any]:
+    metadata = dict(value.metadata_props)
+    # An empty layout is one, that of a scalar; and so is an empty shape.
+    layout = metadata.pop(BOUNDARY_LAYOUT_KEY, None)
+    shown = _filled({"name": value.name, "dtype": type_name(value.type), "metadata": metadata, "doc": value.doc_string})
+    if layout is not None:
+        shown["layout"] = layout
+    if value.shape is not None:
+        shown["shape"] = [extent if isinstance(extent, int) else extent.value for extent in value.shape]
+    return shown
+
+
+def _constant_json(value: ir.Value, weights: bool) -> dict[str, Any]:
+    if value.const_value is None:
+        raise InternalError("a constant has no data", where=f"constant '{value.name}'")
+    metadata = {} if value.is_graph_input() else dict(value.metadata_props)
+    tensor = tensor_to_json(value.const_value, weights=weights)
+    source = metadata.pop(SOURCE_KEY, None) if "transform" in tensor else None
+    return _filled({"name": value.name, "source": source, "metadata": metadata}) | tensor
+
+
+def _node_json(node: ir.Node, weights: bool) -> dict[str, Any]:
+    return _filled(
+        {
+            "name": node.name,
+            "op": node.op_type,
+            "domain": node.domain,
+            "overload": node.overload,
+            "inputs": [value.name if value is not None else "" for value in node.inputs],
+            "outputs": [value.name for value in node.outputs],
+            "attributes": {
+                name: attribute_to_json(attribute, lambda graph: _body(graph, weights))
+                for name, attribute in node.attributes.items()
+            },
+            "metadata": dict(node.metadata_props),
+            "doc": node.doc_string,
+        }
+    ) | ({} if node.outputs else {"outputs": []})
+
+
+def _function_json(function: ir.Function, weights: bool) -> dict[str, Any]:
+    graph = function.graph
+    given = function.attributes.values()
+    return _filled(
+        {
+            "name": function.name,
+            "domain": function.domain,
+            "overload": function.overload,
+            "inputs": [value.name for value in graph.inputs],
+            "outputs": [value.name for value in graph.outputs],
+            "attributes": [attribute.name for attribute in given if attribute.value is None],
+            "defaults": {
+                attribute.name: attribute_to_json(attribute, lambda graph: _body(graph, weights))
+                for attribute in given
+                if attribute.value is not None
+            },
+            "opset": graph.opset_imports.get(""),
+            "opsets": {domain: version for domain, version in graph.opset_imports.items() if domain},
+            "nodes": [_node_json(node, weights) for node in graph],
+            "values": _values(graph, set()),
+            "metadata": dict(graph.metadata_props),
+            "doc": graph.doc_string,
+        }
+    )
+
+
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what is empty: a field that says nothing is not written."""
+    return {key: value for key, value in fields.items() if value not in (None, "", [], {})}

@@ -1,0 +1,224 @@
+"""Whether one graph is a graph: names given once, operands that exist, no cycle, operators as ONNX defines them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from relayout.errors import InputError
+from relayout.model.operator_schema import check_node
+from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
+
+__all__ = ["Surroundings", "check_body", "check_graph", "declare", "duplicate"]
+
+DEEPEST_SUBGRAPH = 24
+_ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.values() if number}
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What every graph of a model shares: the operators' versions, whether it is a function's, whose attributes may be
+    its caller's; and whether all nodes so far were in order."""
+
+    versions: Mapping[str, int]
+    in_function: bool = False
+    in_order: bool = True
+
+
+def check_graph(
+    graph: onnx.GraphProto, outer: frozenset[str], around: Surroundings, where: str, depth: int = 0
+) -> set[str]:
+    """Check one graph and those in its attributes; return the names that it takes from the graphs around it."""
+    if depth > DEEPEST_SUBGRAPH:
+        raise InputError("subgraphs are nested too deep", where=where, expected=f"at most {DEEPEST_SUBGRAPH} levels")
+    if graph.sparse_initializer:
+        raise InputError(
+            "sparse constants are not supported",
+            where=f"{where}, constant '{graph.sparse_initializer[0].values.name}'",
+            expected="dense tensors",
+            found="a sparse_initializer",
+        )
+    values = (*graph.input, *graph.value_info, *graph.output)
+    described = (graph, *values, *graph.initializer)
+    check_text((text for part in described for text in (part.name, part.doc_string)), where)
+    check_text(
+        (text for part in described for entry in part.metadata_props for text in (entry.key, entry.value)), where
+    )
+    names: dict[str, str] = {}
+    for info in graph.input:
+        declare(names, info.name, "an input", where)
+    constants: set[str] = set()
+    for tensor in graph.initializer:
+        if tensor.name in constants or not names.get(tensor.name, "an input") == "an input":
+            raise duplicate(tensor.name, "two constants", where)
+        constants.add(tensor.name)
+        check_tensor(tensor, f"{where}, constant '{tensor.name}'")
+        names.setdefault(tensor.name, "a constant")
+        if not tensor.name:
+            raise InputError("a constant has no name", where=where, expected="a name", found="''")
+    for info in values:
+        check_type(info.type, f"{where}, value '{info.name}'")
+    return check_body(graph.node, names, [info.name for info in graph.output], outer, around, where, depth)
+
+
+def check_body(
+    nodes: Sequence[onnx.NodeProto],
+    names: dict[str, str],
+    outputs: list[str],
+    outer: frozenset[str],
+    around: Surroundings,
+    where: str,
+    depth: int = 0,
+) -> set[str]:
+    """Check nodes that may use `names` and what is `outer`; return the names that they take from there."""
+    ready = set(names)
+    check_text((text for node in nodes for text in _texts(node)), where)
+    for index, node in enumerate(nodes):
+        for output in filter(None, node.output):
+            declare(names, output, f"an output of {_node_name(node, index)}", where)
+    _check_outputs(outputs, names, where)
+    visible = outer | names.keys()
+    taken: set[str] = set()
+    waiting: dict[int, set[str]] = {}
+    for index, node in enumerate(nodes):
+        place = f"{where}, {_node_name(node, index)}"
+        check_node(node, around.versions, place)
+        wanted = {name for name in node.input if name}
+        if not wanted <= visible:
+            raise _dangling(node, visible, place)
+        if node.attribute:
+            wanted |= _check_attributes(node, visible, around, place, depth)
+        own = wanted & names.keys()
+        taken |= wanted - own
+        if not own <= ready:
+            waiting[index] = own - ready
+        else:
+            ready.update(node.output)
+    if waiting:
+        around.in_order = False
+        _check_acyclic(nodes, waiting, where)
+    return taken
+
+
+def _texts(node: onnx.NodeProto) -> Iterator[str]:
+    yield from (node.name, node.op_type, node.domain, node.overload, node.doc_string)
+    yield from node.input
+    yield from node.output
+    for attribute in node.attribute:
+        yield from (attribute.name, attribute.ref_attr_name, attribute.doc_string)
+    for entry in node.metadata_props:
+        yield from (entry.key, entry.value)
+
+
+def _dangling(node: onnx.NodeProto, visible: frozenset[str], where: str) -> InputError:
+    position, name = next((at, name) for at, name in enumerate(node.input) if name and name not in visible)
+    return InputError(
+        "an operand does not exist",
+        where=f"{where}, input {position}",
+        expected="a graph input, a constant or another node's output",
+        found=f"'{name}', which nothing produces",
+    )
+
+
+def _check_outputs(outputs: list[str], names: Mapping[str, str], where: str) -> None:
+    for position, name in enumerate(outputs):
+        if name not in names:
+            raise InputError(
+                "an output does not exist",
+                where=f"{where}, output {position}",
+                expected="the name of a value of this graph",
+                found=f"'{name}', which nothing produces",
+            )
+    if len(set(outputs)) != len(outputs):
+        raise duplicate(next(name for name in outputs if outputs.count(name) > 1), "two outputs", where)
+
+
+def _check_attributes(
+    node: onnx.NodeProto, visible: frozenset[str], around: Surroundings, where: str, depth: int
+) -> set[str]:
+    seen: set[str] = set()
+    wanted: set[str] = set()
+    for attribute in node.attribute:
+        place = f"{where}, attribute '{attribute.name}'"
+        if attribute.name in seen:
+            raise duplicate(attribute.name, "two attributes", where)
+        seen.add(attribute.name)
+        if attribute.type in (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS):
+            raise InputError("sparse tensors are not supported", where=place, expected="dense tensors")
+        if attribute.ref_attr_name and not around.in_function:
+            raise InputError(
+                "an attribute refers to a function's, and there is no function",
+                where=place,
+                expected="a value",
+                found=f"a reference to '{attribute.ref_attr_name}'",
+            )
+        if attribute.type not in _ATTRIBUTE_TYPES:
+            raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {attribute.type}")
+        check_strings(attribute, place, is_standard=node.domain in ("", "ai.onnx"))
+        for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
+            check_tensor(tensor, place)
+        for kind in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):
+            check_type(kind, place)
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            wanted |= check_graph(graph, visible, around, place, depth + 1)
+    return wanted
+
+
+def _check_acyclic(nodes: Sequence[onnx.NodeProto], waiting: dict[int, set[str]], where: str) -> None:
+    """Kahn's algorithm over the nodes that use a result of a later one, or of one of themselves."""
+    users: dict[str, list[int]] = defaultdict(list)
+    produced = {output for index in waiting for output in nodes[index].output}
+    for index, need in waiting.items():
+        need &= produced
+        for name in need:
+            users[name].append(index)
+    queue = [index for index, need in waiting.items() if not need]
+    while queue:
+        index = queue.pop()
+        del waiting[index]
+        for name in filter(None, nodes[index].output):
+            for user in users[name]:
+                waiting[user].discard(name)
+                if not waiting[user]:
+                    queue.append(user)
+    if waiting:
+        raise _cycle(nodes, waiting, where)
+
+
+def _cycle(nodes: Sequence[onnx.NodeProto], waiting: Mapping[int, set[str]], where: str) -> InputError:
+    producer = {output: index for index in waiting for output in nodes[index].output if output}
+    path: list[int] = []
+    index = min(waiting)
+    while index not in path:
+        path.append(index)
+        index = producer[min(waiting[index])]
+    cycle = [*path[path.index(index) :], index]
+    return InputError(
+        "the graph has a cycle",
+        where=where,
+        expected="every node to use only results of nodes before it",
+        found=" <- ".join(_node_name(nodes[step], step) for step in cycle[:12]),
+    )
+
+
+def _node_name(node: onnx.NodeProto, index: int) -> str:
+    return f"node '{node.name}' ({node.op_type})" if node.name else f"node {index} ({node.op_type})"
+
+
+def declare(names: dict[str, str], name: str, role: str, where: str) -> None:
+    """Add `name` to `names`; InputError where it is there already."""
+    if not name:
+        raise InputError("an input has no name", where=where, expected="a name", found="''")
+    if name in names:
+        raise duplicate(name, f"{names[name]} and {role}", where)
+    names[name] = role
+
+
+def duplicate(name: str, found: str, where: str) -> InputError:
+    """The error for a name that two things have."""
+    return InputError(
+        "a name is used twice", where=f"{where}, name '{name}'", expected="every name to be given once", found=found
+    )

@@ -1,0 +1,250 @@
+"""Models in and out: an ONNX file, bytes or protobuf, an onnx_ir.Model or graph JSON, to and from one `onnx_ir.Model`.
+
+What `read_model` returns is valid by construction: the structure is checked, local functions are inlined (all but those
+of the domain `relayout`), nodes are in topological order, every value has the type and shape that can be inferred. It
+shares tensors with the source, which nothing changes, and no other object.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
+from relayout.layout.layout import Layout
+from relayout.model.constant_propagation import infer_with_values
+from relayout.model.dim_unification import name_alike
+from relayout.model.external_data import Folder
+from relayout.model.graph_json.codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_json
+from relayout.model.graph_json.schema import GraphJson, load_json, validate
+from relayout.model.layout_functions import with_bodies
+from relayout.model.layout_transform import deduce_permutations
+from relayout.model.normalize import normalize
+from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
+from relayout.model.shape_checks import check_shapes
+from relayout.model.shape_inference import infer_shapes, subgraphs_of
+from relayout.model.structure import check_structure
+from relayout.model.tensor_types import check_type
+from relayout.model.weights import attach, detach, detach_from_model
+
+__all__ = ["Source", "collector_paused", "read_model", "to_json", "to_proto", "warnings_of", "write_model"]
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]
+
+_SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
+
+WARNINGS_KEY = "relayout.warnings"
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No search for cyclic garbage meanwhile. Nearly all that the stages make stays to the end, and the collector would
+    look through all of it again and again: measured, half of the CPU time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@collector_paused()
+def read_model(source: Source, *, external_data: bool = True, bodies: bool = True) -> ir.Model:
+    """The model that `source` holds: a path (.onnx or .json), ONNX bytes, a ModelProto, an onnx_ir.Model, graph JSON.
+
+    Weights in files stay there and are mapped when read. With `external_data=False` a model that refers to a file is
+    refused: no path is looked at, let alone opened. A constant without data becomes an `AbsentTensor`. An operator of
+    the domain `relayout` that was written down without a body gets one, unless `bodies` is False.
+
+    Raises InputError with where, expected and found for everything that is not a model.
+    """
+    try:
+        return _read(source, external_data, bodies)
+    except RelayoutError:
+        raise
+    except (Exception, RecursionError) as error:
+        # onnx, onnx_ir and protobuf raise what they like on input that no one tried before; a traceback helps nobody.
+        raise InputError(
+            "the model cannot be read",
+            where=str(source) if isinstance(source, str | os.PathLike) else "model",
+            expected="a valid ONNX model or graph JSON",
+            found=f"{type(error).__name__}: {str(error)[:500]}",
+        ) from error
+
+
+def warnings_of(model: ir.Model) -> tuple[str, ...]:
+    """What was changed on reading that its owner may want to know."""
+    return tuple(model.meta.get(WARNINGS_KEY, ()))
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """`model` as one protobuf with its weights inside; InputError where they exceed what a protobuf holds."""
+    total = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
+    if total > LARGEST_FILE:
+        raise InputError(
+            "the model is too large for one protobuf",
+            where=f"graph '{model.graph.name}'",
+            expected=f"at most {LARGEST_FILE} bytes of constants",
+            found=f"{total} bytes",
+            hint="write it to a file: its weights go beside it",
+        )
+    return ir.to_proto(model)
+
+
+def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
+    """`model` as graph JSON, version 1.
+
+    Without `weights` only constants up to 1 KiB have their data; the others have the `transform` that turns the
+    source's data into theirs, where there is one. A constant that was absent is absent.
+    """
+    return model_to_json(model, weights=weights)
+
+
+def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
+    """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
+
+    ONNX: constants go into the file one at a time, or to `<name>.data` beside it where they came from such a file or
+    exceed 2 GB together. UsageError for a path that cannot be written.
+    """
+    path = Path(path)
+    if path.suffix == ".onnx":
+        write_onnx(model, path)
+        return
+    if path.suffix == ".json":
+        text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        with replace_file(path) as file:
+            file.write(text.encode())
+        return
+    raise UsageError("unknown kind of file", where=f"file {path}", expected="a name ending in .onnx or .json")
+
+
+# --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
+
+
+def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
+    notes: list[str] = []
+    folder = Folder(None, external_data)
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        folder = Folder(str(path.parent), external_data)
+        data = _read_file(path)
+        source = load_json(data, f"file {path}") if path.suffix == ".json" else _parse(data, f"file {path}")
+        del data
+    elif isinstance(source, bytes | bytearray | memoryview):
+        source = _parse(bytes(source), "the bytes given")
+    if isinstance(source, dict):
+        source = validate(GraphJson, source, "graph JSON")
+    if isinstance(source, GraphJson):
+        source = json_to_proto(source)
+    if isinstance(source, ir.Model):
+        notes += warnings_of(source)
+        proto, weights = detach_from_model(source, folder)
+        in_order = check_structure(proto)
+    elif isinstance(source, onnx.ModelProto):
+        in_order = check_structure(source)
+        proto, weights = detach(source, folder)
+    else:
+        raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
+    plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
+    inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
+    _check_inferred(inferred)
+    name_alike(inferred.graph)
+    model = serde.deserialize_model(inferred)
+    for graph in model.graph.subgraphs():
+        # ONNX says them once for the whole model; whoever holds a node asks its graph.
+        graph.opset_imports.update(model.opset_imports)
+    attach(model, weights, folder)
+    _note_values(model.graph, known)
+    check_shapes(model)
+    _check_boundary(model.graph)
+    model.meta[WARNINGS_KEY] = tuple(notes)
+    return model
+
+
+def _check_inferred(proto: onnx.ModelProto) -> None:
+    """InputError for a value that is inferred to be of a type that nothing here knows."""
+    for graph in subgraphs_of(proto.graph):
+        for info in (*graph.output, *graph.value_info):
+            if info.type.WhichOneof("value") not in (None, "tensor_type"):
+                check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
+
+
+def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
+    """Let each computed value carry its numbers, as onnx_ir lets any value do; only constants' are ever written."""
+    for node in graph:
+        for value in node.outputs:
+            if value.name is not None and value.name in known:
+                value.const_value = ir.tensor(known[value.name], name=value.name)
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MOST_READ and path.suffix != ".json":
+            raise InputError(
+                "the file is larger than protobuf can hold",
+                where=f"file {path}",
+                expected=f"at most {MOST_READ} bytes",
+                found=f"{size} bytes",
+                hint="weights beyond that are external data, in files of their own",
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            "the model file cannot be read",
+            where=f"file {path}",
+            expected="a file with an ONNX model or graph JSON",
+            found="a folder" if path.is_dir() else error.strerror or str(error),
+        ) from error
+    if not data:
+        raise InputError("the file is empty", where=f"file {path}", expected="an ONNX model", found="0 bytes")
+    return data
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception as error:
+        raise InputError(
+            "not an ONNX model",
+            where=where,
+            expected="a protobuf ModelProto",
+            found=f"{len(data)} bytes that do not parse: truncated, or of another format",
+            hint="graph JSON goes into a file that ends in .json" if data.lstrip()[:1] == b"{" else "",
+        ) from error
+    return proto
+
+
+def _check_boundary(graph: ir.Graph) -> None:
+    """A layout given for an input or output has to be one, of the value's rank."""
+    for value in (*graph.inputs, *graph.outputs):
+        text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
+        if text is None or text == "any" or ("*" in text and not text.strip("* \t")):
+            # Left to the solver, in our word or in Glow's (ANY_LAYOUT).
+            continue
+        try:
+            layout = Layout.parse(text)
+        except LayoutSyntaxError as error:
+            error.where = f"value '{value.name}', {error.where}"
+            raise
+        rank = None if value.shape is None else len(value.shape)
+        axes = sum(1 for i in range(layout.rank) if layout.tile(i) is None)
+        if axes != rank:
+            raise InputError(
+                "a layout does not fit the value's rank",
+                where=f"value '{value.name}', layout '{text}'",
+                expected="a shape" if rank is None else f"{rank} dimensions",
+                found=f"{axes} dimensions",
+            )

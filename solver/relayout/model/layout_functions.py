@@ -1,0 +1,223 @@
+"""Operators in layouts that ONNX has no word for: `relayout::Conv` and its like, with a body that any runtime can run.
+
+The body is Transpose, the standard operator, Transpose. One function per distinct signature; those of one operator are
+told apart by the function's overload.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from relayout.errors import InputError, LayoutSyntaxError
+from relayout.layout.binding import bind
+from relayout.layout.conversion import Dims, one_each
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Extent, Order, is_padded, source_order
+from relayout.model.emit import Emitter, Physical
+from relayout.model.operator_schema import attribute_number
+from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
+
+__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_body", "ensure_function", "with_bodies"]
+
+DOMAIN = "relayout"
+OVERLOADS_SINCE_IR_VERSION = 10
+NATIVE = "_native"
+LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One operand of a body, from `source` to `target`: dimensions as groups of atoms of its axes, which are numbered
+    as ONNX's operator has them. Extents are None where no number is needed; those of padded axes are known."""
+
+    source: Dims
+    target: Dims
+    extents: tuple[Extent, ...]
+
+    @classmethod
+    def inward(cls, lies: Dims, extents: tuple[Extent, ...]) -> Turn:
+        """From an operand that lies so to what ONNX's operator reads."""
+        kept = _needed(lies, extents)
+        return cls(lies, one_each(source_order(len(extents))), kept)
+
+    def outward(self) -> Turn:
+        return Turn(self.target, self.source, self.extents)
+
+
+def _needed(lies: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    return tuple(
+        extent if is_padded((a for group in lies for a in group if a.axis == axis), extents) else None
+        for axis, extent in enumerate(extents)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What tells one function from another: how its operands and the results that are read are turned; None: taken as
+    they are."""
+
+    operator: str
+    layouts: tuple[tuple[str, str], ...]
+    inputs: tuple[Turn | None, ...]
+    results: tuple[Turn | None, ...]
+
+
+def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a body for each `relayout::` operator that was written down without one.
+
+    InputError where its layouts are not the letters that the operator has.
+    """
+    bodies = {(function.name, function.overload) for function in proto.functions if function.domain == DOMAIN}
+    if all(node.domain != DOMAIN or (node.op_type, node.overload) in bodies for node in _nodes(proto.graph)):
+        return proto
+    model = ir.from_proto(proto)
+    for node in model.graph.all_nodes():
+        if node.domain == DOMAIN and has_letters(node) and (node.op_type, node.overload) not in bodies:
+            ensure_body(model, node)
+    completed: onnx.ModelProto = ir.to_proto(model)
+    return completed
+
+
+def ensure_body(model: ir.Model, node: ir.Node) -> None:
+    """Let `node`, an operator of our domain with its layouts in attributes, call a function that is its body."""
+    node.overload = ensure_function(model, _signature(node))
+
+
+def drop_unused(model: ir.Model) -> None:
+    """Remove the functions of our domain that no node calls any more."""
+    called = {node.op_identifier() for node in model.graph.all_nodes() if node.domain == DOMAIN}
+    for identifier in [key for key in model.functions if key[0] == DOMAIN and key not in called]:
+        del model.functions[identifier]
+    if not called:
+        model.opset_imports.pop(DOMAIN, None)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _nodes(inner)
+
+
+def _signature(node: ir.Node) -> Signature:
+    """What the layouts on the node say of its operands; what they do not say is as ONNX has it."""
+    given = {name: node.attributes[name].as_string() for name in LAYOUT_ATTRIBUTES if name in node.attributes}
+    rank = sum(1 for letter in given.get("data_layout", "").partition("[")[0] if letter.isupper())
+    spatial = spatial_letters(rank)
+    if spatial is None:
+        raise _misfit(node, "data_layout", given.get("data_layout"), "NWC, NHWC or NDHWC, in any order")
+    data, kernel = "NC" + spatial, ("IO" if is_transposed(node) else "OI") + spatial
+    natives = {"data_layout": data, "kernel_layout": kernel, "out_layout": data}
+    for name, letters in given.items():
+        if _bound(letters, natives[name]) is None:
+            raise _misfit(node, name, letters, f"the letters of {natives[name]} in any order")
+    lies = {DATA: given["data_layout"], KERNEL: given.get("kernel_layout", kernel)}
+    out = given.get("out_layout", given["data_layout"])
+    reads = {DATA: data, KERNEL: kernel}
+
+    def turn(text: str, native: str) -> Turn:
+        return Turn.inward(one_each(_bound(text, native) or ()), (None,) * len(native))
+
+    def inward(role: str) -> Turn | None:
+        return turn(lies[role], reads[role]) if role in reads else None
+
+    return Signature(
+        node.op_type,
+        tuple(given.items()),
+        tuple(inward(native_role(node.op_type, 0, n)) for n in range(len(node.inputs))),
+        tuple(
+            turn(out, data).outward() if native_role(node.op_type, 1, n) == DATA else None
+            for n in range(len(node.outputs))
+        ),
+    )
+
+
+def _bound(text: str, native: str) -> Order | None:
+    """The layout as an order of the operator's own axes; None where it names others."""
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        try:
+            layout = Layout.from_tvm(text)
+        except InputError:
+            return None
+    return bind(layout, native, None, 1)
+
+
+def _misfit(node: ir.Node, attribute: str, found: str | None, expected: str) -> InputError:
+    return InputError(
+        "the layout does not fit the operator",
+        where=f"node '{node.name}' ({DOMAIN}::{node.op_type}), attribute '{attribute}'",
+        expected=expected,
+        found=f"'{found}'" if found is not None else "no such attribute",
+    )
+
+
+def ensure_function(model: ir.Model, signature: Signature) -> str:
+    """Add the signature's function to the model unless it is there; return its overload."""
+    stem = re.sub(r"[^A-Za-z0-9_]", "", "_".join(layout for _, layout in signature.layouts))
+    known = model.meta.setdefault("relayout.functions", {})
+    if signature in known:
+        overload: str = known[signature]
+        return overload
+    taken = {key[2] for key in model.functions if key[0] == DOMAIN and key[1] == signature.operator}
+    overload = "" if "" not in taken else _free(stem, taken)
+    function = _function(model, signature, overload)
+    model.functions[function.identifier()] = function
+    model.opset_imports.setdefault(DOMAIN, 1)
+    if overload:
+        model.ir_version = max(model.ir_version, OVERLOADS_SINCE_IR_VERSION)
+    known[signature] = overload
+    return overload
+
+
+def _free(stem: str, taken: set[str]) -> str:
+    name, count = stem, 2
+    while name in taken:
+        name, count = f"{stem}_{count}", count + 1
+    return name
+
+
+def _function(model: ir.Model, signature: Signature, overload: str) -> ir.Function:
+    opset = model.opset_imports.get("", 1)
+    schema = onnx.defs.get_schema(signature.operator, opset, "")
+    inputs = [
+        ir.Value(name=schema.inputs[min(i, len(schema.inputs) - 1)].name if i < len(schema.inputs) else f"input_{i}")
+        for i in range(len(signature.inputs))
+    ]
+    emitter = Emitter({value.name or "" for value in inputs}, opset, in_function=True)
+    read = [
+        value if turn is None else _turned(emitter, value, turn, f"{value.name}{NATIVE}")
+        for value, turn in zip(inputs, signature.inputs, strict=True)
+    ]
+    attributes = [
+        ir.RefAttr(name, name, ir.AttributeType(attribute_number(attribute)))
+        for name, attribute in schema.attributes.items()
+    ]
+    inner = ir.Node("", signature.operator, read, attributes, num_outputs=len(signature.results))
+    emitter.emitted.append(inner)
+    outputs: list[ir.Value] = []
+    for place, (value, turn) in enumerate(zip(inner.outputs, signature.results, strict=True)):
+        name = emitter.fresh(schema.outputs[min(place, len(schema.outputs) - 1)].name)
+        value.name = emitter.fresh(f"{name}{NATIVE}")
+        made = value if turn is None else _turned(emitter, value, turn, f"{name}_turned")
+        if made is value:
+            made = ir.Value()
+            emitter.emitted.append(ir.Node("", "Identity", [value], outputs=[made]))
+        made.name = name
+        outputs.append(made)
+    graph = ir.Graph(inputs, outputs, nodes=emitter.emitted, opset_imports={"": opset}, name=signature.operator)
+    declared = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in schema.attributes]
+    declared += [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name, _ in signature.layouts]
+    return ir.Function(DOMAIN, signature.operator, overload, graph=graph, attributes=declared)
+
+
+def _turned(emitter: Emitter, value: ir.Value, turn: Turn, stem: str) -> ir.Value:
+    """`value` in another order; one that keeps its order is read as it is."""
+    return emitter.convert(Physical(value, turn.source), turn.target, turn.extents, stem).value

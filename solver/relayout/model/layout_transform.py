@@ -1,0 +1,276 @@
+"""Transposes without a permutation: source and target layouts say what is to move, and the permutation is deduced.
+
+    Transpose         source_layout="NHWC", target_layout="NCHW"      Glow's document: "remove shuffle arrays"
+    layout_transform  src_layout="NCHW", dst_layout="NCHW16c"         TVM's operator, blocks included
+
+Both are operators of the domain `relayout`, accepted in the standard one too, and take either pair of attributes. What
+only permutes becomes a Transpose. What packs or unpacks an axis becomes Reshape, Transpose, Reshape, for which the
+extents have to be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import onnx
+from onnx import helper
+
+from relayout.errors import InputError, LayoutSyntaxError
+from relayout.layout.layout import Layout
+from relayout.model.shape_inference import subgraphs_of
+
+__all__ = ["deduce_permutations"]
+
+OPERATORS = {("", "Transpose"), ("relayout", "Transpose"), ("", "layout_transform"), ("relayout", "layout_transform")}
+PACKING = ("relayout", "layout_transform")
+PAIRS = (("source_layout", "target_layout"), ("src_layout", "dst_layout"))
+
+Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
+Extents = Sequence[int | None]
+
+
+def deduce_permutations(proto: onnx.ModelProto, infer: Infer) -> onnx.ModelProto:
+    """`proto` with every Transpose that says its layouts written with `perm`; where there is none, untouched.
+
+    `infer` fills shapes in, and is called only where axes are packed or unpacked. Raises InputError with the node, what
+    was expected and what was found.
+    """
+    asked = [node for graph in subgraphs_of(proto.graph) for node in graph.node if _says_layouts(node)]
+    packing = None
+    for node in asked:
+        source, target = _layouts(node)
+        if _is_plain(source) and _is_plain(target):
+            _become_transpose(node, source, target)
+        else:
+            node.domain, node.op_type = PACKING
+            packing = packing or node
+    names = _value_names(proto) if packing is not None else set()
+    while packing is not None:
+        # A chain of them is written out one after the other: each makes the shape of the next one known.
+        probe = onnx.ModelProto()
+        probe.CopyFrom(proto)
+        shapes = _shapes(infer(probe))
+        written = [_write_out(graph, shapes, names) for graph in subgraphs_of(proto.graph)]
+        left = [n for graph in subgraphs_of(proto.graph) for n in graph.node if (n.domain, n.op_type) == PACKING]
+        packing = left[0] if left else None
+        if packing is not None and not any(written):
+            raise _wrong(packing, "a tensor of known rank", f"'{packing.input[0]}', of which no shape is known")
+    return proto
+
+
+def _says_layouts(node: onnx.NodeProto) -> bool:
+    if (node.domain, node.op_type) not in OPERATORS:
+        return False
+    if node.op_type == "layout_transform" or node.domain:
+        return True
+    given = {attribute.name for attribute in node.attribute}
+    return any(name in given for pair in PAIRS for name in pair)
+
+
+def _layouts(node: onnx.NodeProto) -> tuple[Layout, Layout]:
+    """The layouts that a node names, each dimension of one a dimension of the other."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    pair = next((pair for pair in PAIRS if any(name in given for name in pair)), PAIRS[0])
+    found = [_layout(node, name, given.get(name)) for name in pair]
+    source, target = found
+    if len(node.input) != 1 or len(node.output) != 1:
+        raise _wrong(node, "one input and one output", f"{len(node.input)} and {len(node.output)}")
+    if sorted(_axes(source)) != sorted(_axes(target)):
+        expected = f"the dimensions of {pair[0]} '{source}' in another order"
+        raise _wrong(node, expected, f"'{target}'", pair[1])
+    return source, target
+
+
+def _layout(node: onnx.NodeProto, name: str, attribute: onnx.AttributeProto | None) -> Layout:
+    if attribute is None or attribute.type != onnx.AttributeProto.STRING:
+        raise _wrong(node, "a layout, such as NHWC", "no such attribute" if attribute is None else "no string", name)
+    text = attribute.s.decode("utf-8", "replace")
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError as error:
+        raise _wrong(node, error.expected, f"{error.found} in {text!r}, column {error.column}", name) from error
+    if "*" in layout.names or any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank)):
+        raise _wrong(node, "a name for each dimension, and no alignment or black box", f"'{text}'", name)
+    inner = [layout.names[i].upper() for i in range(layout.rank) if layout.tile(i) is not None]
+    if len(set(inner)) != len(inner):
+        raise _wrong(node, "one inner part a dimension", f"'{text}'", name)
+    return layout
+
+
+def _wrong(node: onnx.NodeProto, expected: str, found: str, attribute: str = "") -> InputError:
+    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    where = f"node '{node.name}' ({kind}) of '{node.output[0] if node.output else ''}'"
+    where += f", attribute '{attribute}'" if attribute else ""
+    return InputError("the layouts say no transposition", where=where, expected=expected, found=found)
+
+
+def _is_plain(layout: Layout) -> bool:
+    return all(layout.tile(i) is None for i in range(layout.rank))
+
+
+def _axes(layout: Layout) -> str:
+    """The names of the dimensions without those of inner parts."""
+    return "".join([layout.names[i] for i in range(layout.rank) if layout.tile(i) is None])
+
+
+def _become_transpose(node: onnx.NodeProto, source: Layout, target: Layout) -> None:
+    perm = [source.names.index(name) for name in target.names]
+    said = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), perm)
+    if said != perm:
+        raise _wrong(node, f"{perm}, which turns {source} into {target}, or none", str(said), "perm")
+    node.domain, node.op_type = "", "Transpose"
+    del node.attribute[:]
+    node.attribute.append(helper.make_attribute("perm", perm))
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def _value_names(proto: onnx.ModelProto) -> set[str]:
+    names: set[str] = set()
+    for graph in subgraphs_of(proto.graph):
+        names.update(value.name for value in (*graph.input, *graph.initializer))
+        names.update(output for node in graph.node for output in node.output)
+    return names
+
+
+def _shapes(inferred: onnx.ModelProto) -> dict[str, Extents]:
+    """The extents of every value of known rank; None for one that is no number."""
+    found: dict[str, Extents] = {}
+    for graph in subgraphs_of(inferred.graph):
+        found.update({tensor.name: list(tensor.dims) for tensor in graph.initializer})
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.HasField("shape"):
+                dims = value.type.tensor_type.shape.dim
+                found[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    return found
+
+
+def _write_out(graph: onnx.GraphProto, shapes: Mapping[str, Extents], names: set[str]) -> bool:
+    """Write out the nodes whose operand has a known shape; whether there was one."""
+    ready = [(node.domain, node.op_type) == PACKING and node.input[0] in shapes for node in graph.node]
+    if not any(ready):
+        return False
+    made: list[onnx.NodeProto] = []
+    for node, now in zip(graph.node, ready, strict=True):
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        made += _steps(copy, shapes[copy.input[0]], names) if now else [copy]
+    del graph.node[:]
+    graph.node.extend(made)
+    return True
+
+
+def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[onnx.NodeProto]:
+    """Reshape to one dimension for each atom, Transpose, and Reshape to the dimensions of the target."""
+    source, target = _layouts(node)
+    if len(extents) != source.rank:
+        raise _wrong(node, f"a tensor of {source.rank} dimensions, as '{source}' says", f"{len(extents)}")
+    tiles, target_tiles = _tiles(source), _tiles(target)
+    for i in range(source.rank):
+        tile, extent = source.tile(i), extents[i]
+        if tile is not None and extent not in (None, tile):
+            raise _wrong(node, f"{tile} in dimension {i}, as '{source}' says", str(extent))
+    if any(tiles.get(name, size) != size for name, size in target_tiles.items()):
+        # Two sizes of one axis have no factors in common that a layout could name: by way of the axis as a whole.
+        between = Layout.from_names(_axes(source))
+        first, second = onnx.NodeProto(), onnx.NodeProto()
+        for copy, ends in ((first, (source, between)), (second, (between, target))):
+            copy.CopyFrom(node)
+            del copy.attribute[:]
+            layouts = {name: str(layout) for name, layout in zip(PAIRS[0], ends, strict=True)}
+            copy.attribute.extend([helper.make_attribute(name, layout) for name, layout in layouts.items()])
+        first.output[0] = second.input[0] = _fresh(f"{node.output[0]}_unpacked", names)
+        first.name = _fresh(f"{node.name or node.output[0]}_unpack", names)
+        yield from _steps(first, extents, names)
+        unpacked = [_times(_extent(source, extents, name), tiles.get(name, 1)) for name in between.names]
+        yield from _steps(second, unpacked, names)
+        return
+    both = tiles | target_tiles
+    atoms, sizes = _atoms(node, source, extents, both)
+    wanted, _ = _atoms(node, target, [None] * target.rank, both, check=False)
+    perm = [atoms.index(atom) for atom in wanted]
+    moved = [sizes[p] for p in perm]
+    merged: list[int | None] = []
+    place = 0
+    for i in range(target.rank):
+        name = target.names[i]
+        width = 2 if name in both and name not in target_tiles else 1
+        merged.append(_times(*moved[place : place + width]) if width == 2 else moved[place])
+        place += width
+    value = node.input[0]
+    steps: list[tuple[str, Extents | list[int]]] = []
+    if len(sizes) != len(extents):
+        steps.append(("Reshape", sizes))
+    steps.append(("Transpose", perm))
+    if len(merged) != len(moved):
+        steps.append(("Reshape", merged))
+    before = list(extents)
+    for number, (operator, how) in enumerate(steps):
+        last = number == len(steps) - 1
+        result = node.output[0] if last else _fresh(f"{node.output[0]}_step", names)
+        name = node.name if last else _fresh(f"{node.name or node.output[0]}_{operator}", names)
+        if operator == "Transpose":
+            yield helper.make_node("Transpose", [value], [result], name=name, perm=perm)
+            before = moved
+        else:
+            shape = _fresh(f"{node.output[0]}_shape", names)
+            tensor = helper.make_tensor("shape", onnx.TensorProto.INT64, [len(how)], _asked(node, how, before))
+            yield helper.make_node("Constant", [], [shape], name=shape, value=tensor)
+            yield helper.make_node("Reshape", [value, shape], [result], name=name)
+            before = list(how)
+        value = result
+
+
+def _tiles(layout: Layout) -> dict[str, int]:
+    """The size of the inner part of each dimension that has one."""
+    sized = ((layout.names[i].upper(), layout.tile(i)) for i in range(layout.rank))
+    return {name: size for name, size in sized if size is not None}
+
+
+def _extent(layout: Layout, extents: Extents, name: str) -> int | None:
+    return extents[layout.names.index(name)]
+
+
+def _times(one: int | None, other: int | None) -> int | None:
+    return one * other if one is not None and other is not None else None
+
+
+def _atoms(
+    node: onnx.NodeProto, layout: Layout, extents: Extents, tiles: Mapping[str, int], *, check: bool = True
+) -> tuple[list[str], list[int | None]]:
+    """The dimensions of a layout, those that are packed on the other side parted in two; and their extents."""
+    own = _tiles(layout)
+    atoms: list[str] = []
+    sizes: list[int | None] = []
+    for i, (name, extent) in enumerate(zip(layout.names, extents, strict=True)):
+        tile = tiles.get(name)
+        if tile is None or name in own:
+            atoms.append(name)
+            sizes.append(layout.tile(i) or extent)
+            continue
+        if check and (extent is None or extent % tile):
+            expected = f"a known multiple of {tile} in dimension {i}, '{name}'"
+            raise _wrong(node, expected, "an unknown extent" if extent is None else str(extent))
+        atoms += [name, name.lower()]
+        sizes += [extent // tile if extent is not None else None, tile]
+    return atoms, sizes
+
+
+def _asked(node: onnx.NodeProto, sizes: Extents, before: Extents) -> list[int]:
+    """A Reshape's target: 0 where a dimension of unknown extent stays in its place, -1 for one that does not."""
+    asked = []
+    for place, size in enumerate(sizes):
+        stays = list(sizes[: place + 1]) == list(before[: place + 1])
+        asked.append(size if size is not None else 0 if stays else -1)
+    if asked.count(-1) > 1:
+        raise _wrong(node, "extents that are known, of all dimensions but one", f"shape {list(before)}")
+    return asked
+
+
+def _fresh(stem: str, names: set[str]) -> str:
+    name, count = stem, 1
+    while name in names:
+        name, count = f"{stem}_{count}", count + 1
+    names.add(name)
+    return name

@@ -1,0 +1,196 @@
+"""One way to say each thing, so that later stages need to know only one.
+
+The standard domain is '', an unknown extent is no number, constants are inputs only where they can be overridden, local
+functions are inlined (all but those of the domain `relayout`, which hold our own operators), nodes are in topological
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Set
+
+import onnx
+import onnx_ir as ir
+
+from relayout.errors import InputError, InternalError
+from relayout.model.operator_schema import since
+from relayout.model.shape_inference import subgraphs_of
+from relayout.model.structure import OLDEST_OPSET, check_structure
+
+__all__ = ["FUNCTION_DOMAIN", "inline", "normalize"]
+
+
+FUNCTION_DOMAIN = "relayout"
+OLDEST_IR_VERSION_WITH_CONSTANTS = 4
+
+
+def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.ModelProto:
+    """`proto`, changed in place or replaced; `notes` gets what its owner may want to know."""
+    _name_opsets(proto)
+    for graph in subgraphs_of(proto.graph):
+        _name_standard(graph.node)
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            _forget_no_extents(info.type)
+    for function in proto.functions:
+        _name_standard(function.node)
+    _import_domains(proto)
+    if proto.training_info:
+        notes.append("the model's training information is not kept")
+    if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
+        _separate_constants(proto, notes)
+    if in_order and all(function.domain == FUNCTION_DOMAIN for function in proto.functions):
+        return proto
+    _align_opsets(proto)
+    model = ir.from_proto(proto)
+    _inline(model)
+    model.graph.sort()
+    inlined: onnx.ModelProto = ir.to_proto(model)
+    check_structure(inlined)
+    return inlined
+
+
+def _name_opsets(proto: onnx.ModelProto) -> None:
+    for owner in (proto, *proto.functions):
+        versions = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in owner.opset_import}
+        if owner is proto and "" not in versions:
+            # No standard operator so far, but a Transpose may come: the newest opset that the model's age suggests.
+            table = onnx.helper.VERSION_TABLE
+            versions[""] = max((row[2] for row in table if row[1] <= proto.ir_version), default=OLDEST_OPSET)
+            versions[""] = max(versions[""], OLDEST_OPSET)
+        owner.ClearField("opset_import")
+        for domain, version in versions.items():
+            owner.opset_import.add(domain=domain, version=version)
+
+
+def _align_opsets(proto: onnx.ModelProto) -> None:
+    """A function of another opset can be inlined where all its operators mean the same in the model's."""
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    for function in proto.functions:
+        for opset in function.opset_import:
+            wanted = versions.get(opset.domain, opset.version)
+            if all(
+                since(node.op_type, node.domain, opset.version) == since(node.op_type, node.domain, wanted)
+                for graph in subgraphs_of(onnx.GraphProto(node=function.node))
+                for node in graph.node
+                if node.domain == opset.domain
+            ):
+                opset.version = wanted
+
+
+def _name_standard(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        if node.domain == "ai.onnx":
+            node.domain = ""
+
+
+def _import_domains(proto: onnx.ModelProto) -> None:
+    """A domain that ONNX does not define has a version that says nothing: a missing one is 1."""
+    imported = {opset.domain for opset in proto.opset_import}
+    used = {node.domain for graph in subgraphs_of(proto.graph) for node in graph.node}
+    for domain in sorted(domain for domain in used - imported if not domain.startswith("ai.onnx")):
+        proto.opset_import.add(domain=domain, version=1)
+
+
+def _separate_constants(proto: onnx.ModelProto, notes: list[str]) -> None:
+    """Before IR version 4 every constant had to be listed as an input; runtimes take these for constants."""
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    listed = [info for info in proto.graph.input if info.name in constants]
+    for info in listed:
+        proto.graph.input.remove(info)
+    if listed:
+        notes.append(f"IR version {proto.ir_version} lists constants as inputs: {len(listed)} became plain constants")
+    proto.ir_version = OLDEST_IR_VERSION_WITH_CONSTANTS
+
+
+def _forget_no_extents(proto: onnx.TypeProto) -> None:
+    """Exporters write an unknown extent as -1, or as a symbol without a name."""
+    if proto.HasField("tensor_type"):
+        for dim in proto.tensor_type.shape.dim:
+            if dim.dim_value == -1 or (dim.HasField("dim_param") and not dim.dim_param):
+                dim.ClearField("value")
+
+
+def _inline(model: ir.Model) -> None:
+    outputs = [value.name for value in model.graph.outputs]
+    try:
+        inline(model, lambda function: function.domain != FUNCTION_DOMAIN)
+    except Exception as error:
+        raise InputError(
+            "the model's local functions cannot be inlined",
+            where="model, functions",
+            expected="functions whose operators mean the same in the model's opset",
+            found=str(error.__cause__ or error)[:500],
+            hint="export the model and its functions with one opset",
+        ) from error
+    if [value.name for value in model.graph.outputs] != outputs:
+        raise InternalError("inlining changed the names of the outputs", expected=", ".join(map(str, outputs)))
+
+
+
+def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda function: True) -> None:
+    """Replace the calls of these functions, inside of graphs and functions too, and remove them. What the model says of
+    a result of a call stays with the value that takes its place."""
+    from onnx_ir.passes.common import InlinePass
+
+    bodies = {key: function for key, function in model.functions.items() if which(function)}
+    for function in bodies.values():
+        _hand_on_copies(function)
+        _name_no_unread(function.all_nodes(), bodies)
+    _name_no_unread(model.graph.all_nodes(), bodies)
+    results = {
+        (node.graph, value.name): dict(value.metadata_props)
+        for node in model.graph.all_nodes()
+        if node.op_identifier() in bodies
+        for value in node.outputs
+    }
+    own = set(_values(model.graph))
+    InlinePass(which)(model)
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if (node.graph, value.name) in results:
+                value.metadata_props.update(results[node.graph, value.name])
+                own.add(value)
+    _name_apart(model.graph, own)
+    for key in bodies:
+        # Those that nobody calls are left.
+        model.functions.pop(key, None)
+
+
+def _hand_on_copies(function: ir.Function) -> None:
+    """Let a result be no input."""
+    for place, value in enumerate(function.outputs):
+        if value.is_graph_input():
+            copy = ir.node("Identity", [value])
+            function.append(copy)
+            function.outputs[place] = copy.outputs[0]
+
+
+def _name_no_unread(nodes: Iterable[ir.Node], bodies: dict[ir.OperatorIdentifier, ir.Function]) -> None:
+    """Let the results of calls that have no name have none, which is not the empty one."""
+    for node in nodes:
+        if node.op_identifier() in bodies:
+            for value in node.outputs:
+                value.name = value.name or None
+
+
+def _name_apart(graph: ir.Graph, own: Set[ir.Value]) -> None:
+    """Let what is not the graph's `own` have names that nothing else has, wherever in the graph it is."""
+    taken = {value.name for value in own}
+    for value in dict.fromkeys(_values(graph)):
+        if value in own or not value.name:
+            continue
+        stem, count = value.name, 1
+        while value.name in taken:
+            count += 1
+            value.name = f"{stem}_{count}"
+        taken.add(value.name)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Every value of the graph and of those inside it."""
+    for each in (graph, *graph.subgraphs()):
+        yield from each.inputs
+        # A list: a new name is a new place among them.
+        yield from list(each.initializers.values())
+        for node in each:
+            yield from node.outputs

@@ -1,0 +1,144 @@
+"""An onnx_ir.Model to an ONNX file, tensor by tensor.
+
+A protobuf message is the concatenation of its fields in any order, so the graph without its constants can be encoded by
+protobuf and the constants appended one at a time: a weight is in memory only while it is being written. Above what one
+protobuf may hold, or where the model's weights came from a file, their data goes to `<name>.data` beside the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from relayout.errors import InternalError, UsageError
+from relayout.layout.relaid_constant import AbsentTensor
+from relayout.model.external_data import is_in_file
+
+__all__ = ["replace_file", "write_onnx"]
+
+MOST_READ = (1 << 31) - 1
+"""Bytes that protobuf holds in one message."""
+
+LARGEST_FILE = 2_000_000_000
+"""Bytes of constants that are written into one message, with room for the graph around them."""
+
+SMALLEST_OUTSIDE = 1024
+PAGE = 4096
+
+MODEL_GRAPH = 7
+GRAPH_INITIALIZER = 5
+TENSOR_RAW_DATA = 9
+
+
+def write_onnx(model: ir.Model, path: Path) -> None:
+    """Write `model` to `path`; whoever looks there sees the old file or the whole new one."""
+    skeleton = _skeleton(model)
+    graph = skeleton.graph.SerializeToString(deterministic=True)
+    skeleton.ClearField("graph")
+    tensors = {value.name or "": value.const_value for value in model.graph.initializers.values()}
+    outside = any(map(is_in_file, tensors.values())) or len(graph) + _bytes(tensors) > LARGEST_FILE
+    with contextlib.ExitStack() as stack:
+        # Left in the opposite order: the data is in place before a model refers to it.
+        file = stack.enter_context(replace_file(path))
+        data = stack.enter_context(replace_file(path.with_name(f"{path.name}.data"))) if outside else None
+        heads = [_head(name, tensor, data, f"{path.name}.data") for name, tensor in tensors.items()]
+        file.write(skeleton.SerializeToString(deterministic=True))
+        framed = (len(_frame(GRAPH_INITIALIZER, len(head) + inside)) + len(head) + inside for head, inside in heads)
+        file.write(_frame(MODEL_GRAPH, len(graph) + sum(framed)))
+        file.write(graph)
+        for tensor, (head, inside) in zip(tensors.values(), heads, strict=True):
+            file.write(_frame(GRAPH_INITIALIZER, len(head) + inside) + head)
+            if inside:
+                _write_data(tensor, file)
+
+
+@contextlib.contextmanager
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when all is written, and vanishes where anything fails."""
+    target = os.path.realpath(path)
+    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise UsageError(
+                "the file cannot be written", where=f"file {path}", found=error.strerror or str(error)
+            ) from error
+        raise
+
+
+def _skeleton(model: ir.Model) -> onnx.ModelProto:
+    """The model without its constants: those of subgraphs, and nodes' attributes, stay where they are."""
+    clone = model.clone()
+    for value in clone.graph.initializers.values():
+        value.const_value = AbsentTensor(ir.DataType.FLOAT, (), value.name)
+    skeleton = ir.to_proto(clone)
+    del skeleton.graph.initializer[:]
+    return skeleton
+
+
+def _bytes(tensors: Mapping[str, ir.TensorProtocol | None]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values() if tensor is not None)
+
+
+def _head(name: str, tensor: ir.TensorProtocol | None, data: BinaryIO | None, location: str) -> tuple[bytes, int]:
+    """A TensorProto up to its data, and how many bytes of data follow; data that goes outside is written here."""
+    if tensor is None:
+        raise InternalError("a constant has no data", where=f"constant '{name}'")
+    if isinstance(tensor, AbsentTensor | ir.StringTensor):
+        proto = ir.to_proto(tensor)
+        proto.name = name
+        return proto.SerializeToString(deterministic=True), 0
+    proto = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=list(tensor.shape.numpy()))
+    if tensor.doc_string:
+        proto.doc_string = tensor.doc_string
+    for key, text in tensor.metadata_props.items():
+        proto.metadata_props.add(key=key, value=text)
+    if data is None or tensor.nbytes < SMALLEST_OUTSIDE:
+        return proto.SerializeToString(deterministic=True) + _frame(TENSOR_RAW_DATA, tensor.nbytes), tensor.nbytes
+    # Aligned to pages, so that a runtime can map each weight by itself.
+    data.write(bytes(-data.tell() % PAGE))
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    for key, text in (("location", location), ("offset", str(data.tell())), ("length", str(tensor.nbytes))):
+        proto.external_data.add(key=key, value=text)
+    _write_data(tensor, data)
+    return proto.SerializeToString(deterministic=True), 0
+
+
+def _write_data(tensor: ir.TensorProtocol | None, file: BinaryIO) -> None:
+    assert tensor is not None
+    start = file.tell()
+    writable: Any = tensor  # every tensor of onnx_ir can be written; its protocol does not say so
+    writable.tofile(file)
+    if file.tell() - start != tensor.nbytes:
+        raise InternalError(
+            "a constant's data does not fit its shape",
+            where=f"constant '{tensor.name}'",
+            expected=f"{tensor.nbytes} bytes",
+            found=f"{file.tell() - start} bytes",
+        )
+
+
+def _frame(field: int, length: int) -> bytes:
+    """The head of a length-delimited protobuf field: its number and wire type 2, then the length, as varints."""
+    return _varint(field << 3 | 2) + _varint(length)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,0 +1,109 @@
+"""Shapes that contradict each other where onnx's inference does not look (measured with onnx 1.23).
+
+Each operator has one function that tells what it expects and what it finds, where these differ. Only extents that are
+known count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from relayout.errors import InputError
+from relayout.model.shape_inference import all_graphs
+
+__all__ = ["check_shapes"]
+
+Shape = list[int | None]
+Fault = tuple[str, str] | None
+
+
+def check_shapes(model: ir.Model) -> None:
+    """Raise InputError for the first node whose operands cannot be what it needs."""
+    for graph in all_graphs(model):
+        for node in graph:
+            check = _CHECKS.get(node.op_type) if node.domain == "" else None
+            shapes = [_shape(value) for value in node.inputs] if check else []
+            fault = check(node, shapes) if check and shapes and shapes[0] is not None else None
+            if fault is not None:
+                raise InputError(
+                    "shapes contradict each other",
+                    where=f"graph '{graph.name}', node '{node.name}' ({node.op_type}) of '{node.outputs[0].name}'",
+                    expected=fault[0],
+                    found=fault[1],
+                )
+
+
+def _transpose(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    perm, x = node.attributes.get_ints("perm"), shapes[0] or []
+    if perm is None or sorted(perm) == list(range(len(x))):
+        return None
+    return f"a permutation of {len(x)} axes", f"perm {list(perm)}"
+
+
+def _convolution(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    x, weight, group = shapes[0] or [], shapes[1], node.attributes.get_int("group", 1)
+    if weight is None:
+        return None
+    if len(weight) != len(x):
+        return f"a kernel of {len(x)} dimensions", f"{len(weight)}"
+    channels, of_kernel = x[1], weight[0 if node.op_type == "ConvTranspose" else 1]
+    if group < 1 or (node.op_type == "ConvTranspose" and channels is not None and channels % group):
+        return "channels in equal groups", f"{channels} channels in {group} groups"
+    wanted = of_kernel if of_kernel is None or node.op_type == "ConvTranspose" else of_kernel * group
+    if channels is None or wanted is None or channels == wanted:
+        return None
+    return f"{wanted} input channels, as the kernel has", f"{channels}"
+
+
+def _reshape(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    before, after = shapes[0] or [], _shape(node.outputs[0])
+    if after is None:
+        return None
+    one, other = (None if None in shape else math.prod(e for e in shape if e is not None) for shape in (before, after))
+    if one is None or other is None or one == other:
+        return None
+    return f"as many elements as {before} has", f"{after}"
+
+
+def _blocks(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    x, block = shapes[0] or [], node.attributes.get_int("blocksize", 1)
+    divided = [(x[1:2], block * block)] if node.op_type == "DepthToSpace" else [(x[2:4], block)]
+    for extents, divisor in divided:
+        if block < 1 or any(extent is not None and extent % divisor for extent in extents):
+            return f"extents that {divisor} divides", f"{x}"
+    return None
+
+
+def _from_axis(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    rank, axis = len(shapes[0] or []), node.attributes.get_int("axis", -1)
+    return None if -rank <= axis < max(rank, 1) else (f"an axis of {rank} dimensions", f"axis {axis}")
+
+
+def _slice(node: ir.Node, shapes: list[Shape | None]) -> Fault:
+    bounds = [shape for shape in shapes[1:] if shape is not None]
+    counts = {shape[0] for shape in bounds if len(shape) == 1} - {None}
+    if all(len(shape) == 1 for shape in bounds) and len(counts) < 2:
+        return None
+    return "starts, ends, axes and steps in vectors of one length", f"shapes {', '.join(map(str, bounds))}"
+
+
+_CHECKS: dict[str, Callable[[ir.Node, list[Shape | None]], Fault]] = {
+    "Conv": _convolution,
+    "ConvTranspose": _convolution,
+    "DepthToSpace": _blocks,
+    "Flatten": _reshape,
+    "LayerNormalization": _from_axis,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "SpaceToDepth": _blocks,
+    "Transpose": _transpose,
+}
+
+
+def _shape(value: ir.Value | None) -> Shape | None:
+    if value is None or value.shape is None:
+        return None
+    return [extent if isinstance(extent, int) else None for extent in value.shape]

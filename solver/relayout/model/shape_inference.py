@@ -1,0 +1,185 @@
+"""Types and shapes of every value, by onnx's own inference, on the graph without its weights.
+
+Constants up to 1 KiB and integer vectors stay, since inference follows the values of shapes through the graph. The
+others have a type and a shape only, so the graph is small whatever the model weighs and no buffer comes near protobuf's
+2 GB. Where data that inference would look at is absent, a node that it does not know stands in for the constant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import onnx
+import onnx_ir as ir
+
+from relayout.errors import InputError
+from relayout.layout.relaid_constant import AbsentTensor
+from relayout.model.inference_placeholders import LARGEST_KEPT, carry_over, graphs_in, lend, needs_stand_ins, stand_in
+from relayout.model.operator_schema import has_body
+
+__all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
+
+ROUNDS = 16
+"""So many Loops may read each other's results before their shapes are no longer followed."""
+
+_CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
+_DIFFER = re.compile(r"[Ii]nferred (?:shape|type|elem type|rank)[^:]*differ[^:]*: \(([^)]*)\) vs \(([^)]*)\)")
+
+# An index out of range has no place in the result, so says OneHot's text at opset 9, and runtimes do so.
+_ALLOWED = "'indices' must be non-negative for OneHot"
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The graph, the functions' bodies, and every subgraph of these."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        yield graph
+        yield from graph.subgraphs()
+
+
+def without_weights(model: ir.Model) -> onnx.ModelProto:
+    """The model as a protobuf in which constants above 1 KiB, and absent ones, have a type and shape only."""
+    light = model.clone()
+    for graph in all_graphs(light):
+        for value in graph.initializers.values():
+            value.const_value = _weightless(value.const_value, value.name)
+        for node in graph:
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    tensor = _weightless(attribute.value, attribute.value.name)
+                    node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
+    return ir.to_proto(light)
+
+
+def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with the type and shape of every value filled in, subgraphs included.
+
+    InputError where an operator's operands contradict each other or what the model declares.
+    """
+    probe = proto
+    stands_in = needs_stand_ins(proto)
+    if stands_in or any(inner is not proto.graph for inner in subgraphs_of(proto.graph)):
+        probe = onnx.ModelProto()
+        probe.CopyFrom(proto)
+        lend(probe.graph, {})
+    if stands_in:
+        stand_in(probe)
+    inferred = _infer(probe)
+    for graph in subgraphs_of(inferred.graph):
+        for info in (*graph.value_info, *graph.output):
+            _forget_negative(info.type)
+    if probe is proto:
+        return inferred
+    carry_over(inferred.graph, proto.graph)
+    return proto
+
+
+def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """`graph` and the graphs in its nodes' attributes, at every depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for subgraph in graphs_in(attribute):
+                yield from subgraphs_of(subgraph)
+
+
+def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """onnx's own inference, again as long as shapes of Loops' results can be told that it does not tell."""
+    inferred = _infer_once(proto)
+    for _ in range(ROUNDS):
+        if not _enter_states(inferred.graph, {}):
+            break
+        inferred = _infer_once(inferred)
+    return inferred
+
+
+def _enter_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoProto]) -> bool:
+    """Declare the shapes of Loops' results: what comes out is what came in, or what the last round gave, and has the
+    extents in which these agree. Whether there was one to declare. `outer` are the values around the graph."""
+    stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
+    listed = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {**outer, **{value.name: value for value in stored}, **listed}
+    found = False
+    for node in graph.node:
+        bodies = [inner for attribute in node.attribute for inner in graphs_in(attribute)]
+        for inner in bodies:
+            found |= _enter_states(inner, known)
+        if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
+            continue
+        for name, first, last in zip(node.output, node.input[2:], bodies[0].output[1:], strict=False):
+            own = listed.get(name)
+            if not name or first not in known or (own and own.type.tensor_type.HasField("shape")):
+                continue
+            agreed = _agreed(known[first].type, last.type)
+            if agreed is not None:
+                (own or graph.value_info.add(name=name)).type.CopyFrom(agreed)
+                found = True
+    return found
+
+
+def _agreed(one: onnx.TypeProto, other: onnx.TypeProto) -> onnx.TypeProto | None:
+    """The type with the extents that both have; None where a rank is unknown or they have different ones."""
+    kinds = one.tensor_type, other.tensor_type
+    if not all(kind.HasField("shape") for kind in kinds) or len({len(kind.shape.dim) for kind in kinds}) > 1:
+        return None
+    agreed = onnx.TypeProto()
+    agreed.CopyFrom(one)
+    for dim, same in zip(agreed.tensor_type.shape.dim, other.tensor_type.shape.dim, strict=True):
+        if (dim.dim_value, dim.dim_param) != (same.dim_value, same.dim_param):
+            dim.Clear()
+    return agreed
+
+
+def _infer_once(proto: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:
+        if not is_onnx_to_blame(str(error), proto):
+            raise _contradiction(str(error), proto.graph.name) from error
+    return onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+
+
+def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
+    """A fault of ONNX's own: in the body that it gives an operator, such as MeanVarianceNormalization's at opset 13, or
+    where it refuses what the operator's text allows."""
+    if _ALLOWED in message:
+        return True
+    culprit = _CULPRIT.search(message)
+    if culprit is None or message.count("Inference error(s)") < 2:
+        return False
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    return has_body(culprit.group(1), versions)
+
+
+def _forget_negative(proto: onnx.TypeProto) -> None:
+    """Where a branch cannot run, inference may find that an axis has -1 elements."""
+    if proto.HasField("tensor_type"):
+        for dim in proto.tensor_type.shape.dim:
+            if dim.dim_value < 0:
+                dim.ClearField("value")
+
+
+def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:
+    if tensor is None:
+        raise InputError("a constant has no data", where=f"constant '{name}'", expected="a tensor", found="nothing")
+    if tensor.nbytes <= LARGEST_KEPT or isinstance(tensor, AbsentTensor):
+        return tensor
+    return AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
+
+
+def _contradiction(message: str, graph: str) -> InputError:
+    """onnx's sentence, taken apart into where, expected and found."""
+    where = f"graph '{graph}'" if graph else "graph"
+    culprit = _CULPRIT.search(message)
+    if culprit:
+        op, name = culprit.groups()
+        where += f", node '{name}' ({op})" if name else f", a node of type {op}"
+    detail = re.sub(rf"\[\w+Error\] ?|Inference error\(s\): |{_CULPRIT.pattern}: ", "", message)
+    differ = _DIFFER.search(message)
+    return InputError(
+        "shapes or types contradict each other",
+        where=where,
+        expected=differ.group(1) if differ else "operands that the operator accepts",
+        found=f"{differ.group(2)}: {detail.strip()}" if differ else " ".join(detail.split()),
+        hint="onnx.checker.check_model(model, full_check=True) tells the same of the source",
+    )

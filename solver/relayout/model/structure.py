@@ -1,0 +1,167 @@
+"""Whether an ONNX protobuf is a graph at all: names, edges and types, checked once before anything reads them.
+
+onnx.checker stops at the first fault with a sentence meant for its authors, wants the whole model in one buffer below
+2 GB and refuses graphs that runtimes accept; what is checked here is what the rest of relayout relies on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx
+
+from relayout.errors import InputError
+from relayout.model.graph_structure import Surroundings, check_body, check_graph, declare, duplicate
+from relayout.model.tensor_types import check_text
+
+__all__ = ["OLDEST_OPSET", "check_structure"]
+
+OLDEST_OPSET = 7
+LARGEST_INLINED = 1_000_000
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+def check_structure(proto: onnx.ModelProto) -> bool:
+    """Raise InputError with the place of the first fault; return whether nodes are in topological order."""
+    around = Surroundings(_check_versions(proto))
+    functions = _check_functions(proto, around)
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise InputError(
+            "the graph is empty",
+            where=_graph_name(proto.graph),
+            expected="at least one output",
+            found=f"{len(proto.graph.node)} nodes and no output",
+        )
+    where = _graph_name(proto.graph)
+    check_graph(proto.graph, frozenset(), around, where)
+    for info in proto.graph.input:
+        if info.type.WhichOneof("value") is None or (not (kind := info.type.tensor_type).elem_type and kind.ByteSize()):
+            raise InputError("an input has no dtype", where=f"{where}, input '{info.name}'", expected="an element type")
+    _check_inlined_size(proto, functions)
+    return around.in_order
+
+
+def _graph_name(graph: onnx.GraphProto) -> str:
+    return f"graph '{graph.name}'" if graph.name else "graph"
+
+
+def _check_versions(proto: onnx.ModelProto) -> dict[str, int]:
+    if not 1 <= proto.ir_version <= onnx.IR_VERSION:
+        raise InputError(
+            "unsupported IR version",
+            where="model, ir_version",
+            expected=f"1 to {onnx.IR_VERSION}",
+            found=str(proto.ir_version) if proto.ir_version else "none: this may not be an ONNX model",
+        )
+    check_text(
+        (
+            *(proto.producer_name, proto.producer_version, proto.domain, proto.doc_string),
+            *(text for entry in proto.metadata_props for text in (entry.key, entry.value)),
+        ),
+        "model",
+    )
+    versions: dict[str, int] = {}
+    for opset in proto.opset_import:
+        check_text([opset.domain], "model, opset_import")
+        domain = _domain(opset.domain)
+        if not 1 <= opset.version < 1 << 31:
+            raise InputError(
+                "a version that no opset has",
+                where=f"model, opset_import of '{domain}'",
+                expected="1 or more",
+                found=str(opset.version),
+            )
+        if versions.setdefault(domain, opset.version) != opset.version:
+            raise InputError(
+                "one domain is imported twice",
+                where=f"model, opset_import of '{opset.domain}'",
+                expected="one version",
+                found=f"{versions[domain]} and {opset.version}",
+            )
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST_OPSET <= versions.get("", newest) <= newest:
+        raise InputError(
+            "unsupported opset",
+            where="model, opset_import",
+            expected=f"opset {OLDEST_OPSET} to {newest}",
+            found=f"opset {versions['']}",
+            hint="convert it with onnx.version_converter" if versions[""] < OLDEST_OPSET else "install a newer onnx",
+        )
+    if "" not in versions and any(node.domain in STANDARD_DOMAINS for node in proto.graph.node):
+        raise InputError(
+            "the standard operators' opset is not imported",
+            where="model, opset_import",
+            expected="an entry for domain ''",
+            found=", ".join(f"'{domain}'" for domain in sorted(versions)) or "no entry",
+        )
+    return versions
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+FunctionId = tuple[str, str, str]
+
+
+def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[FunctionId, onnx.FunctionProto]:
+    functions: dict[FunctionId, onnx.FunctionProto] = {}
+    for function in proto.functions:
+        check_text((function.domain, function.name, function.overload, function.doc_string), "model, functions")
+        check_text((*function.input, *function.output, *function.attribute), f"function '{function.name}'")
+        identifier = (_domain(function.domain), function.name, function.overload)
+        where = f"function '{'::'.join(filter(None, identifier))}'"
+        if identifier in functions:
+            raise duplicate(function.name, "two functions", "model")
+        functions[identifier] = function
+        names: dict[str, str] = {}
+        for name in function.input:
+            declare(names, name, "an input", where)
+        versions = {_domain(opset.domain): opset.version for opset in function.opset_import}
+        own = Surroundings(versions, in_function=True)
+        check_body(function.node, names, list(function.output), frozenset(), own, where)
+        around.in_order = around.in_order and own.in_order
+    return functions
+
+
+def _check_inlined_size(proto: onnx.ModelProto, functions: Mapping[FunctionId, onnx.FunctionProto]) -> None:
+    """Functions that call functions can stand for any number of nodes; and they must not call themselves."""
+    main: FunctionId = ("", "", "")
+    sizes: dict[FunctionId, int] = {}
+    callers = {main: _calls(proto.graph.node)} if functions else {}
+    while callers:
+        caller, calls = next(reversed(callers.items()))
+        callee = next((called for called in calls if called in functions and called not in sizes), None)
+        if callee is None:
+            sizes[caller] = sum(count * sizes.get(called, 1) for called, count in calls.items())
+            del callers[caller]
+        elif callee in callers:
+            raise InputError(
+                "a function calls itself",
+                where=f"function '{'::'.join(filter(None, callee))}'",
+                found=" -> ".join(name for _, name, _ in (*callers, callee)[1:][-12:]),
+            )
+        else:
+            callers[callee] = _calls(functions[callee].node)
+    if sizes.get(main, 0) > LARGEST_INLINED:
+        raise InputError(
+            "the model's functions stand for too many nodes",
+            where="model, functions",
+            expected=f"at most {LARGEST_INLINED} nodes when inlined",
+        )
+
+
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionId]:
+    """How often these nodes, and those in graphs inside them, name each operator or function."""
+    return Counter((_domain(node.domain), node.op_type, node.overload) for node in _all_nodes(nodes))
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _all_nodes(graph.node)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain

@@ -1,0 +1,125 @@
+"""How many elements a tensor is taken to have when some of its dims are not known before run time.
+
+A dim that the caller gave a size has that size. Of the others, one that stands first in some graph input (as the source
+has it) is taken for a batch and counts 1, and one that a Reshape or the like makes has the size that is left of what is
+reshaped; any other counts 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from relayout.layout.memory_format import Extent, Order
+
+__all__ = ["BATCH", "DYNAMIC", "padded_elements", "price_dims", "tensor_bytes"]
+
+BATCH = 1
+DYNAMIC = 64
+
+_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape | None], int]:
+    """Return the function that counts a shape's elements; `dims` gives sizes to symbols by name.
+
+    A shape of unknown rank counts as one dynamic dim.
+    """
+    sizes: dict[str | None, int] = {}
+    for value in model.graph.inputs:
+        if value.shape is not None and len(value.shape) > 0 and not isinstance(first := _first(value), int):
+            sizes[first.value] = BATCH
+    unnamed_batch = sizes.pop(None, DYNAMIC)
+    sizes.update(dims)
+
+    def extent(dim: int | ir.SymbolicDim, axis: int) -> int:
+        if isinstance(dim, int):
+            return dim
+        if dim.value is None:
+            return unnamed_batch if axis == 0 else DYNAMIC
+        known = sizes.get(dim.value)
+        return known if known is not None else _expression(dim, sizes)
+
+    def elements(shape: ir.Shape | None) -> int:
+        if shape is None:
+            return DYNAMIC
+        count = 1
+        for axis, dim in enumerate(shape):
+            count *= extent(dim, axis)
+        return count
+
+    _size_reshaped(model, sizes, elements)
+    return elements
+
+
+def _size_reshaped(
+    model: ir.Model, sizes: dict[str | None, int], elements: Callable[[ir.Shape | None], int]
+) -> None:
+    """Enter the sizes of symbols that first stand in the result of a reshape: it has the elements of what it reads."""
+    seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            new = [name for name in _names(value.shape) if name not in seen]
+            seen.update(new)
+            source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
+            if len(new) != 1 or source is None or source.shape is None or value.shape is None:
+                continue
+            (name,) = new
+            rest = elements(ir.Shape([1 if _name(dim) == name else dim for dim in value.shape]))
+            if name.isidentifier() and rest and elements(source.shape) % rest == 0:
+                sizes[name] = elements(source.shape) // rest
+
+
+def _names(shape: ir.Shape | None) -> list[str]:
+    return [name for dim in shape or () if (name := _name(dim)) is not None]
+
+
+def _name(dim: int | ir.SymbolicDim) -> str | None:
+    return None if isinstance(dim, int) else dim.value
+
+
+def _first(value: ir.Value) -> int | ir.SymbolicDim:
+    """The input's first dim as the source has it: an input may arrive in another order, and says so."""
+    shape = value.shape
+    assert shape is not None
+    order = value.metadata_props.get("relayout.order", "").split(",")
+    return shape[order.index("0")] if len(order) == len(shape) and "0" in order else shape[0]
+
+
+def tensor_bytes(elements: int, dtype: ir.DataType | None) -> int:
+    """Return the bytes of `elements` elements of `dtype`; an element of unknown type or of a string counts 4 bytes."""
+    if dtype is None or dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return 4 * elements
+    return (elements * dtype.bitwidth + 7) // 8
+
+
+def padded_elements(elements: int, format_: Order, extents: Sequence[Extent]) -> int:
+    """How many elements a tensor of `elements` has in a format that pads some of its axes with zeros.
+
+    >>> from relayout.layout.memory_format import Atom
+    >>> padded_elements(2 * 24, (Atom(0), Atom(1, 1, 32)), (2, 24))
+    64
+    """
+    reached: dict[int, int] = {}
+    for atom in format_:
+        extent = extents[atom.axis]
+        if isinstance(extent, int) and atom.outer > extent:
+            reached[atom.axis] = max(atom.outer, reached.get(atom.axis, 0))
+    for axis, reach in reached.items():
+        extent = extents[axis]
+        assert isinstance(extent, int)
+        elements = elements // extent * reach if extent else 0
+    return elements
+
+
+def _expression(dim: ir.SymbolicDim, sizes: Mapping[str | None, int]) -> int:
+    """Return the extent of a dim such as `2*height`, or the dynamic default where it is a mere name."""
+    if dim.value is None or dim.value.isidentifier():
+        return DYNAMIC
+    try:
+        names = dim.free_symbols()
+        result = dim.evaluate({name: sizes.get(name, DYNAMIC) for name in names})
+    except Exception:  # exporters write any text into dim_param, and each parser fails in its own way
+        return DYNAMIC
+    return result if isinstance(result, int) and result >= 0 else DYNAMIC

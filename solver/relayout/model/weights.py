@@ -1,0 +1,151 @@
+"""A model taken apart into its graph and its weights, and put together again.
+
+Between the two, structure, functions and shapes are worked on in a protobuf that is small and that nobody else holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from relayout.errors import InputError
+from relayout.layout.relaid_constant import AbsentTensor, share
+from relayout.model.external_data import Folder, adopt_external
+from relayout.model.shape_inference import LARGEST_KEPT, all_graphs
+from relayout.model.tensor_types import is_absent
+
+__all__ = ["Weights", "attach", "detach", "detach_from_model"]
+
+LARGEST_VECTOR_KEPT = 1 << 20
+_INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+
+Weights = dict[str, ir.TensorProtocol]
+
+
+def detach(proto: onnx.ModelProto, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
+    """A copy of `proto` in which the graph's large constants are absent, and these as they are in `proto`."""
+    light = onnx.ModelProto()
+    _copy_fields(proto, light, "graph")
+    _copy_fields(proto.graph, light.graph, "initializer")
+    weights: Weights = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            outside = adopt_external(_outside(tensor), folder, f"constant '{tensor.name}'")
+            if outside.nbytes <= LARGEST_KEPT:
+                light.graph.initializer.add(
+                    name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=outside.tobytes()
+                )
+                continue
+            weights[tensor.name] = outside
+        elif _is_kept(tensor):
+            light.graph.initializer.append(tensor)
+            continue
+        else:
+            weights[tensor.name] = share(serde.TensorProtoTensor(tensor))
+        light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return light, weights
+
+
+def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto, Weights]:
+    """The same of an onnx_ir.Model, which is left alone; InputError where its nodes are in no order."""
+    try:
+        clone = model.clone()
+    except Exception as error:
+        raise InputError(
+            "the onnx_ir.Model is not a graph",
+            where=f"graph '{model.graph.name}'",
+            expected="nodes in topological order, each operand an input, a constant or another node's output",
+            found=str(error.__cause__ or error)[:500],
+            hint="model.graph.sort() orders the nodes",
+        ) from error
+    weights: Weights = {}
+    for graph in all_graphs(clone):
+        for name, value in graph.initializers.items():
+            if value.const_value is None:
+                raise InputError(
+                    "a constant has no data", where=f"constant '{name}'", expected="a tensor", found="none"
+                )
+            # Writing a tensor gives it its value's name: the caller's own must not be given one.
+            tensor = value.const_value = share(adopt_external(value.const_value, folder, f"constant '{name}'"))
+            if graph is clone.graph and tensor.nbytes > LARGEST_KEPT and tensor.dtype != ir.DataType.STRING:
+                weights[name] = tensor
+                value.const_value = AbsentTensor(tensor.dtype, tensor.shape.numpy(), name)
+    return ir.to_proto(clone), weights
+
+
+def attach(model: ir.Model, weights: Weights, folder: Folder) -> None:
+    """Give `model` its weights."""
+    for graph in all_graphs(model):
+        own = weights if graph is model.graph else {}
+        for name, value in graph.initializers.items():
+            value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'")
+        for node in graph:
+            _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})")
+    for function in model.functions.values():
+        _attach_to(function.attributes, folder, f"function '{function.name}'")
+
+
+def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: str) -> None:
+    """Adopt the tensors among attributes, and those in lists of tensors."""
+    for name, attribute in list(attributes.items()):
+        if attribute.is_ref() or attribute.value is None:
+            continue
+        place = f"{where}, attribute '{name}'"
+        if attribute.type == ir.AttributeType.TENSOR:
+            adopted = _adopt(attribute.value, folder, place)
+            if adopted is not attribute.value:
+                attributes[name] = ir.AttrTensor(name, adopted, doc_string=attribute.doc_string)
+        elif attribute.type == ir.AttributeType.TENSORS:
+            tensors = [_adopt(tensor, folder, f"{place}[{i}]") for i, tensor in enumerate(attribute.value)]
+            attributes[name] = ir.AttrTensors(name, tensors, doc_string=attribute.doc_string)
+
+
+def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:
+    if isinstance(tensor, serde.TensorProtoTensor):
+        if is_absent(tensor.raw):
+            return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
+        # The tensor has a copy of what the protobuf notes, and onnx_ir would write both.
+        tensor.raw.ClearField("metadata_props")
+    return adopt_external(tensor, folder, where)
+
+
+def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        offset, length = (int(told[key]) if key in told else None for key in ("offset", "length"))
+    except ValueError as error:
+        raise InputError(
+            "the external data has no place", where=f"constant '{tensor.name}'", expected="numbers", found=str(error)
+        ) from error
+    return ir.ExternalTensor(
+        told.get("location", ""),
+        offset,
+        length,
+        ir.DataType(tensor.data_type),
+        shape=ir.Shape(tensor.dims),
+        name=tensor.name,
+        doc_string=tensor.doc_string or None,
+    )
+
+
+def _is_kept(tensor: onnx.TensorProto) -> bool:
+    """What inference may want to look at, what weighs nothing here, and what has no plain bytes."""
+    size = tensor.ByteSize()
+    vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS and size <= LARGEST_VECTOR_KEPT
+    return size <= LARGEST_KEPT or vector or tensor.data_type == onnx.TensorProto.STRING
+
+
+def _copy_fields(source: Any, target: Any, left_out: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)

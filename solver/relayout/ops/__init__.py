@@ -1,0 +1,67 @@
+"""The op table: what a memory format does to each operator. One row an operator, read by `rule_of`."""
+
+from relayout.ops import (
+    axis_ops,
+    contractions,
+    convolutions,
+    elementwise,
+    pooling,
+    reductions,
+    resize,
+    slicing,
+    split,
+    view_ops,
+)
+from relayout.ops.node_reader import constant_array, extents_of
+from relayout.ops.registry import Row, rows, rule_of
+from relayout.ops.rule import (
+    NO_EDIT,
+    Axes,
+    Edit,
+    Fixed,
+    Free,
+    Listed,
+    Relabel,
+    Rule,
+    Shared,
+    SpaceWriting,
+    Traffic,
+    Written,
+)
+from relayout.ops.subgraph_values import Passage, Spot, given_at, graphs_of, passages_of, read_at
+
+__all__ = [
+    "NO_EDIT",
+    "Axes",
+    "Edit",
+    "Fixed",
+    "Free",
+    "Listed",
+    "Passage",
+    "Relabel",
+    "Row",
+    "Rule",
+    "Shared",
+    "SpaceWriting",
+    "Spot",
+    "Traffic",
+    "Written",
+    "axis_ops",
+    "constant_array",
+    "contractions",
+    "convolutions",
+    "elementwise",
+    "extents_of",
+    "given_at",
+    "graphs_of",
+    "passages_of",
+    "slicing",
+    "read_at",
+    "reductions",
+    "view_ops",
+    "resize",
+    "rows",
+    "rule_of",
+    "pooling",
+    "split",
+]

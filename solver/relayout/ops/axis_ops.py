@@ -1,0 +1,171 @@
+"""Operators that work along one or several axes, given by number: the numbers move with the axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+
+import numpy as np
+
+from relayout.layout.memory_format import Extent
+from relayout.ops.decompositions import exponentiate
+from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
+from relayout.ops.registry import row
+from relayout.ops.rule import Axes, Edit, Free, Written, position
+
+__all__ = ["along", "common_steps", "without"]
+
+
+def along(
+    node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...], *, symmetric: bool = False
+) -> Free:
+    """All these operands lie alike, and the attribute `axis` follows. `symmetric`: the operator does not mind in which
+    order the elements along the axis come."""
+    extents = node.extents(inputs[0])
+    axes = tuple(range(len(extents)))
+    return Free(
+        extents,
+        tuple(axes if i in inputs and node.has(i) else None for i in range(len(node.node.inputs))),
+        tuple(axes if i in results else None for i in range(len(node.node.outputs))),
+        edit=lambda order: Edit({"axis": position(order, axes, axis)}),
+        splits=tuple(a for a in axes if a != axis and len({node.extents(i)[a] for i in inputs}) == 1),
+        mixes=(axis,) if symmetric else (),
+    )
+
+
+def without(axes: Axes, *working: int) -> Axes:
+    return tuple(a for a in axes if a not in working)
+
+
+def common_steps(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
+    """For each axis the greatest number that divides all these; axes where one is unknown are left out."""
+    known = {axis: [n for n in all_of if isinstance(n, int)] for axis, all_of in numbers.items()}
+    return {axis: gcd(*known[axis]) for axis in numbers if len(known[axis]) == len(numbers[axis])}
+
+
+@row("free", "Softmax", "LogSoftmax", "Hardmax", since=13)
+def softmax(node: Reading) -> Free:
+    # Hardmax takes the first of several equal ones.
+    return along(node, node.axis(-1, node.rank()), (0,), (0,), symmetric=node.node.op_type != "Hardmax")
+
+
+@row("free", "Softmax", "LogSoftmax", "Hardmax")
+def flattening_softmax(node: Reading) -> Free:
+    """Before opset 13 the axes from `axis` on are one: they stay the innermost ones, in any order, or it is written
+    out."""
+    extents = node.extents(0)
+    rank = len(extents)
+    first = node.axis(1, rank)
+    inner = {a for a in range(first, rank) if extents[a] != 1}
+    axes = tuple(range(rank))
+
+    def split_at(order: Axes) -> int | None:
+        """Where the inner axes begin in this order; None where an outer axis stands among them."""
+        start = next((p for p, a in enumerate(order) if a in inner), rank)
+        clean = all(a in inner or extents[a] == 1 for a in order[start:])
+        return start if clean else None
+
+    def edit(order: Axes) -> Edit:
+        start = split_at(order)
+        assert start is not None
+        return Edit({"axis": min(start, rank - 1)} if inner else {"axis": first})
+
+    # With every inner axis a unit axis each element is its own softmax: only the source's order says that plainly.
+    allows = (lambda order: split_at(order) is not None) if inner else (lambda order: order == axes)
+    # Hardmax breaks ties by the flat index, so the inner axes also keep their order.
+    if node.node.op_type == "Hardmax":
+        loose = allows
+        allows = lambda order: loose(order) and [a for a in order if a in inner] == sorted(inner)  # noqa: E731
+    writes_out = node.node.op_type != "Hardmax" and bool(inner) and node.is_float()
+    return Free(
+        extents,
+        (axes,),
+        (axes,),
+        allows=allows,
+        edit=edit,
+        written=(Written(lambda writing: exponentiate(writing, inner), extra=lambda _order: ((axes, 6),)),)
+        if writes_out
+        else (),
+    )
+
+
+@row("free", "TopK")
+def top_k(node: Reading) -> Free:
+    return along(node, node.axis(-1, node.rank()), (0,), (0, 1))
+
+
+@row("free", "GatherElements", since=11)
+def gather_elements(node: Reading) -> Free:
+    return _elements(node, (0, 1))
+
+
+@row("free", "ScatterElements", "Scatter", since=9)
+def scatter_elements(node: Reading) -> Free:
+    if node.string("reduction", "none") != "none":
+        raise NoRuleError  # repeated indices are added in index order: rounding would depend on the layout
+    return _elements(node, (0, 1, 2))
+
+
+def _elements(node: Reading, inputs: tuple[int, ...]) -> Free:
+    if any(node.rank(i) != node.rank(0) for i in inputs):
+        raise NoRuleError
+    return along(node, node.axis(0, node.rank()), inputs, (0,))
+
+
+@row("free", "CumSum", "CumProd", since=11)
+def cumulative(node: Reading) -> Free:
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    given = node.constant(1)
+    axis = normal_axis(int(given.reshape(-1)[0]), len(extents))
+
+    def edit(order: Axes) -> Edit:
+        return Edit(constants={1: np.full(given.shape, position(order, axes, axis), given.dtype)})
+
+    return Free(extents, (axes, None), (axes,), edit=edit, splits=without(axes, axis))
+
+
+@row("free", "ReverseSequence", since=10)
+def reverse_sequence(node: Reading) -> Free:
+    """Batch and time are the two outermost axes, either way round."""
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    batch, time = node.integer("batch_axis", 1), node.integer("time_axis", 0)
+
+    def edit(order: Axes) -> Edit:
+        return Edit({"batch_axis": order.index(batch), "time_axis": order.index(time)})
+
+    return Free(
+        extents, (axes, None), (axes,), allows=lambda order: {*order[:2]} == {batch, time}, edit=edit
+    )
+
+
+@row("free", "Trilu", since=14)
+@row("free", "Det", since=11)
+def matrices(node: Reading) -> Free:
+    """A stack of matrices: the stack's axes go anywhere outside, the last two stay."""
+    extents = node.extents(0)
+    rank = len(extents)
+    axes = tuple(range(rank))
+    result = tuple(range(node.result_rank()))
+    inputs = (axes, *(None for _ in node.node.inputs[1:]))
+    return Free(extents, inputs, (result,), allows=lambda order: order[-2:] == (rank - 2, rank - 1))
+
+
+@row("free", "Compress", since=9)
+def compress(node: Reading) -> Free:
+    if node.attribute("axis") is None:
+        raise NoRuleError  # flattens: the order of the result's elements is the order in memory
+    return along(node, node.axis(None, node.rank()), (0,), (0,))
+
+
+@row("free", "OneHot", since=9)
+def one_hot(node: Reading) -> Free:
+    """The result has one axis more than the indices: the axis of the depth."""
+    extents = node.result_extents()
+    rank = len(extents)
+    axis = node.axis(-1, rank)
+    axes = tuple(range(rank))
+    indices = tuple(a for a in axes if a != axis)
+    edit = lambda order: Edit({"axis": position(order, axes, axis)})  # noqa: E731
+    return Free(extents, (indices, None, None), (axes,), edit=edit, splits=indices)

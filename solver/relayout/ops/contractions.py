@@ -1,0 +1,220 @@
+"""Operators that sum over an axis of two operands: the contracted axis stays in step on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from string import ascii_letters
+
+from relayout.layout.memory_format import Extent
+from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.registry import row
+from relayout.ops.rule import NO_EDIT, Axes, Edit, Free, Listed, Shared, SpaceWriting, Traffic, Written
+
+
+@row("contract", "MatMul")
+def matmul(node: Reading) -> Free:
+    return _matmul(node, 0, 1)
+
+
+@row("contract", "MatMulInteger", since=10)
+def matmul_integer(node: Reading) -> Free:
+    if any(node.has(i) and node.rank(i) > 0 and node.extents(i) != (1,) for i in (2, 3)):
+        raise NoRuleError  # a zero point per row stands where the rows stand
+    return _matmul(node, 0, 1)
+
+
+@row("contract", "QLinearMatMul", since=10)
+def quantised_matmul(node: Reading) -> Free:
+    if any(node.rank(i) > 0 and node.extents(i) != (1,) for i in (1, 2, 4, 5, 6, 7)):
+        raise NoRuleError
+    return _matmul(node, 0, 3)
+
+
+def _matmul(node: Reading, left: int, right: int) -> Free:
+    """Batch axes move in step, the last two stay; with a matrix on the right every axis of the left but the last is a
+    row, and rows go in any order."""
+    a, b = node.extents(left), node.extents(right)
+    if len(a) < 2 or len(b) < 2:
+        raise NoRuleError
+    result = node.result_extents()
+    rows = len(result) - 1
+    contracted, column = rows, rows + 1
+    extents: tuple[Extent, ...] = (*result[:-1], a[-1], result[-1])
+    inputs: list[Axes | None] = [None] * len(node.node.inputs)
+    inputs[left] = (*range(rows - len(a) + 1, rows), contracted)
+    inputs[right] = (*range(rows - len(b) + 1, rows - 1), contracted, column)
+    batch = tuple(range(rows - 1))
+    batched = len(b) > 2
+    product = _Product(contracted, column, batched, extents)
+    turns = node.node.op_type == "MatMul"
+    return Free(
+        extents,
+        tuple(inputs),
+        ((*range(rows), column),),
+        allows=product.is_plain,
+        broadcasts=batch,
+        splits=batch if batched else tuple(range(rows)),
+        mixes=(contracted, column),
+        insert=_Turning(contracted, column),
+        proposed=product.proposed if turns else (lambda _order: ()),
+        written=(Written(product.write_turned, product.is_turned, product.extra),) if turns else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Axes 0 to `contracted` - 1 are the rows, the last of them the matrix's own where the right operand is `batched`;
+    `column` is the axis that only the right operand and the result have."""
+
+    contracted: int
+    column: int
+    batched: bool
+    extents: tuple[Extent, ...]
+
+    def is_plain(self, order: Axes) -> bool:
+        """Whether ONNX's operator takes its operands as they lie."""
+        if order[-2:] != (self.contracted, self.column):
+            return False
+        return not self.batched or order[-3] == self.contracted - 1
+
+    def is_turned(self, order: Axes) -> bool:
+        """The columns before the contracted axis, and the rows innermost: the product of the transposes. Rows become
+        one, and of what becomes one only one extent may be unknown, or it could not be told apart again."""
+        at = order.index(self.contracted)
+        inner, before = order[at + 1 :], order[:at]
+        if not before or before[-1] != self.column or self.column in inner or not inner:
+            return False
+        if sum(not isinstance(self.extents[axis], int) for axis in inner) > 1:
+            return False
+        return set(inner) == {self.contracted - 1} if self.batched else True
+
+    def proposed(self, order: Axes) -> Iterator[Axes]:
+        """A plain product turned, with its last row innermost, and a turned one plain. Unit axes have no place."""
+        working = [place for place, axis in enumerate(order) if axis in (self.contracted, self.column)]
+        before = list(range(working[0])) if working else []
+        inner = [*range(working[-1] + 1, len(order))] if working else []
+        if not working or len(before) + len(working) + len(inner) != len(order):
+            return
+        turned = [order[place] for place in working] == sorted((order[place] for place in working), reverse=True)
+        if inner:
+            if turned:
+                yield (*before, *inner, *reversed(working))
+        elif before and (not self.batched or order[before[-1]] == self.contracted - 1):
+            yield (*before[:-1], *reversed(working), before[-1])
+        else:
+            yield (*before, *reversed(working))
+
+    def write_turned(self, writing: SpaceWriting) -> None:
+        """A MatMul of the transposes, in the other order."""
+        at = writing.axes.index(self.contracted)
+        batch = [(place,) for place in range(at - 1)]
+        inner = (tuple(range(at + 1, len(writing.axes))),)
+        data = writing.read(0, [*batch, (at,), *inner])
+        other = writing.read(1, [*(batch if self.batched else []), (at - 1,), (at,)])
+        dims = [*batch, (at - 1,), *inner]
+        writing.give(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
+
+    def extra(self, order: Axes) -> Traffic:
+        """A matrix that serves the whole batch is read anew for each of its parts."""
+        at = order.index(self.contracted)
+        batch, matrix = () if self.batched else tuple(range(at - 1)), (at - 1, at)
+        return (((*batch, *matrix), 1), (matrix, -1)) if batch else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Turning:
+    """Where the axis goes that only the other operand or the result has: rows innermost mean a product that is turned,
+    which has its columns before the contracted axis and nothing between."""
+
+    contracted: int
+    column: int
+
+    def __call__(self, order: Axes, axis: int) -> int | None:
+        other = {self.contracted: self.column, self.column: self.contracted}.get(axis)
+        if other is None or other not in order:
+            return None
+        last = max(place for place, a in enumerate(order) if a == other)
+        first = order.index(other)
+        turned = last < len(order) - 1
+        if axis == self.column:
+            return first if turned else last + 1
+        return last + 1 if turned else first
+
+
+@row("contract", "Gemm")
+def gemm(node: Reading) -> Listed:
+    """Either operand may lie transposed: `transA` and `transB` say so."""
+    flips = (node.integer("transA", 0), node.integer("transB", 0))
+    alternatives = []
+    for flip_a, flip_b in product((0, 1), repeat=2):
+        orders: tuple[Axes, Axes] = ((1, 0) if flip_a else (0, 1), (1, 0) if flip_b else (0, 1))
+        edit = Edit({"transA": flips[0] ^ flip_a, "transB": flips[1] ^ flip_b}) if flip_a or flip_b else NO_EDIT
+        rest = (None,) * (len(node.node.inputs) - 2)
+        alternatives.append(((*orders, *rest), (None,), edit))
+    contracted = ((False, 0, 0 if flips[0] else 1), (False, 1, 1 if flips[1] else 0))
+    columns: Shared = ((False, 1, 0 if flips[1] else 1), (True, 0, 1))
+    if not node.has(2):
+        return Listed(tuple(alternatives), (contracted, columns))
+    bias = node.extents(2)
+    if not bias or bias[-1] == 1:
+        return Listed(tuple(alternatives), (contracted, columns))
+    return Listed(tuple(alternatives), (contracted, (*columns, (False, 2, len(bias) - 1))))
+
+
+@row("contract", "Einsum", since=12)
+def einsum(node: Reading) -> Free:
+    """One order of all subscripts orders every operand; the equation says it. An axis that is in pieces has a subscript
+    for each of them."""
+    equation = node.string("equation").replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    operands = terms.split(",")
+    if not arrow or "." in equation or any(len(set(t)) != len(t) for t in (*operands, result)):
+        raise NoRuleError
+    subscripts = _in_source_order([*operands, result])
+    lengths: dict[str, Extent] = {}
+    uneven: set[str] = set()
+    for index, term in enumerate(operands):
+        if len(term) != node.rank(index):
+            raise NoRuleError
+        for subscript, extent in zip(term, node.extents(index), strict=True):
+            if lengths.setdefault(subscript, extent) != extent:
+                uneven.add(subscript)
+            if lengths[subscript] in (1, None):
+                lengths[subscript] = extent
+    *inputs, output = (tuple([subscripts.index(s) for s in term]) for term in (*operands, result))
+
+    def edit(order: Axes) -> Edit:
+        names = list(zip(order, _pieces(subscripts, order), strict=True))
+        laid = ["".join(name for axis, name in names if axis in own) for own in (*inputs, output)]
+        return Edit({"equation": ",".join(laid[:-1]) + "->" + laid[-1]})
+
+    even = tuple(axis for axis, subscript in enumerate(subscripts) if subscript not in uneven)
+    return Free(
+        tuple(lengths[s] for s in subscripts),
+        tuple(inputs),
+        (output,),
+        allows=lambda order: len(order) <= len(ascii_letters),
+        edit=edit,
+        splits=even,
+    )
+
+
+def _pieces(subscripts: str, order: Axes) -> str:
+    """A subscript for each axis in the order: its own where it first stands, and one that is free for each further
+    piece of it."""
+    free = iter([letter for letter in ascii_letters if letter not in subscripts])
+    return "".join(next(free) if axis in order[:place] else subscripts[axis] for place, axis in enumerate(order))
+
+
+def _in_source_order(terms: list[str]) -> str:
+    """All subscripts in an order that every term keeps; `NoRuleError` where the terms contradict each other."""
+    before = {s: {t for term in terms if s in term for t in term[: term.index(s)]} for s in "".join(terms)}
+    order = ""
+    while len(order) < len(before):
+        ready = sorted(s for s, earlier in before.items() if s not in order and earlier <= set(order))
+        if not ready:
+            raise NoRuleError
+        order += ready[0]
+    return order

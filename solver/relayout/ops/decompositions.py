@@ -1,0 +1,151 @@
+"""Operators written as others, for orders of axes that they do not take themselves.
+
+Each works in any order, for what is left are element-wise operators, which broadcast, and reductions over axes by
+number. What that reads and writes beyond the operator itself is the rule's `extra`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.layout.relaid_constant import AbsentTensor
+from relayout.ops.rule import Axes, SpaceWriting
+
+__all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
+
+Places = Sequence[tuple[int, ...]]
+
+
+def normalise(writing: SpaceWriting, working: Collection[int], *, plainly: bool = False) -> None:
+    """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias.
+
+    `plainly`: without a sum of squares, of which a backend may have wishes that it has not of a mean.
+    """
+    whole = _whole(writing)
+    data = writing.read(0, whole)
+    centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
+    made = writing.emit_dims("Div", [centred, deviation], {}, whole)
+    made = writing.emit_dims("Mul", [made, writing.read(1, whole)], {}, whole)
+    if len(writing.node.inputs) > 2 and writing.node.inputs[2] is not None:
+        made = writing.emit_dims("Add", [made, writing.read(2, whole)], {}, whole)
+    writing.give(0, made, whole)
+
+
+def instance_normalise(
+    writing: SpaceWriting, channel: int, working: Collection[int], *, plainly: bool = False
+) -> None:
+    """InstanceNormalization: the same over the spatial axes, with a scale and a bias for each channel."""
+    whole = _whole(writing)
+    data = writing.read(0, whole)
+    centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
+    made = writing.emit_dims("Div", [centred, deviation], {}, whole)
+    for operator, index in (("Mul", 1), ("Add", 2)):
+        made = writing.emit_dims(operator, [made, _of_channels(writing, index, channel)], {}, whole)
+    writing.give(0, made, whole)
+
+
+def exponentiate(writing: SpaceWriting, working: Collection[int]) -> None:
+    """Softmax or LogSoftmax over the axes `working`: what is left of the largest, exponentiated, over its sum."""
+    whole, left = _whole(writing), _reduced(writing, working)
+    data = writing.read(0, whole)
+    highest = _reduce(writing, "ReduceMax", data, working, left)
+    below = writing.emit_dims("Sub", [data, highest], {}, whole)
+    powers = writing.emit_dims("Exp", [below], {}, whole)
+    total = _reduce(writing, "ReduceSum", powers, working, left)
+    if writing.node.op_type == "Softmax":
+        made = writing.emit_dims("Div", [powers, total], {}, whole)
+    else:
+        made = writing.emit_dims("Sub", [below, writing.emit_dims("Log", [total], {}, left)], {}, whole)
+    writing.give(0, made, whole)
+
+
+def reduce_spatial(writing: SpaceWriting, operator: str, spatial: Collection[int]) -> None:
+    """A global pool is a reduction over the spatial axes that keeps them with extent 1."""
+    whole = _whole(writing)
+    left = _reduced(writing, spatial)
+    made = _reduce(writing, operator, writing.read(0, whole), spatial, left)
+    writing.give(0, made, whole)
+
+
+def is_channelwise(node: ir.Node) -> bool:
+    """Whether BatchNormalization's parameters are at hand, so that scale and shift can be worked out beforehand."""
+    training = node.attributes.get("training_mode")
+    if len(node.inputs) != 5 or (training is not None and training.as_int()):
+        return False
+    return all(_is_at_hand(value) for value in node.inputs[1:])
+
+
+def _is_at_hand(value: ir.Value | None) -> bool:
+    """Whether these are numbers that no caller can replace by others."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None and not value.is_graph_input() else None
+    return tensor is not None and not isinstance(tensor, AbsentTensor)
+
+
+def channelwise(writing: SpaceWriting, channel: int) -> None:
+    """BatchNormalization with known parameters: x * scale + shift."""
+    whole = _whole(writing)
+    node = writing.node
+    scale, bias, mean, variance = (_numbers(value) for value in node.inputs[1:5])
+    factor = scale / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+    shape = [-1 if axis == channel else 1 for axis in writing.axes]
+    kind = mean.dtype
+    made = writing.read(0, whole)
+    for operator, array in (("Mul", factor), ("Add", bias - mean * factor)):
+        laid = np.zeros_like(array)
+        laid[writing.places(channel)] = array
+        constant = writing.constant(operator.lower(), laid.astype(kind).reshape(shape))
+        made = writing.emit_dims(operator, [made, constant], {}, whole)
+    writing.give(0, made, whole)
+
+
+def _numbers(value: ir.Value | None) -> np.ndarray[Any, Any]:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    assert tensor is not None
+    return tensor.numpy()
+
+
+def _whole(writing: SpaceWriting) -> Places:
+    return [(place,) for place in range(len(writing.axes))]
+
+
+def _reduced(writing: SpaceWriting, working: Collection[int]) -> Places:
+    return [() if axis in working else (place,) for place, axis in enumerate(writing.axes)]
+
+
+def _centred(
+    writing: SpaceWriting, data: ir.Value, working: Collection[int], whole: Places, *, plainly: bool
+) -> tuple[ir.Value, ir.Value]:
+    """The data less its mean, and its standard deviation."""
+    left = _reduced(writing, working)
+    mean = _reduce(writing, "ReduceMean", data, working, left)
+    centred = writing.emit_dims("Sub", [data, mean], {}, whole)
+    if plainly:
+        squares = writing.emit_dims("Mul", [centred, centred], {}, whole)
+        variance = _reduce(writing, "ReduceMean", squares, working, left)
+    else:
+        summed = _reduce(writing, "ReduceSumSquare", centred, working, left)
+        count = writing.constant("count", np.array(writing.count(working), np.float32))
+        variance = writing.emit_dims("Div", [summed, count], {}, left)
+    epsilon = writing.node.attributes.get_float("epsilon", 1e-5)
+    shifted = writing.emit_dims("Add", [variance, writing.constant("epsilon", np.array(epsilon, np.float32))], {}, left)
+    return centred, writing.emit_dims("Sqrt", [shifted], {}, left)
+
+
+def _reduce(
+    writing: SpaceWriting, operator: str, data: ir.Value, working: Collection[int], left: Places
+) -> ir.Value:
+    places: Axes = tuple(place for place, axis in enumerate(writing.axes) if axis in working)
+    attributes: Mapping[str, Any] = {"keepdims": 1}
+    if writing.opset < 18:
+        return writing.emit_dims(operator, [data], {**attributes, "axes": list(places)}, left)
+    given = writing.constant("axes", np.array(places, np.int64))
+    return writing.emit_dims(operator, [data, given], attributes, left)
+
+
+def _of_channels(writing: SpaceWriting, index: int, channel: int) -> ir.Value:
+    """A vector with an entry for each channel, in a shape that broadcasts over the order."""
+    return writing.read(index, [(place,) if axis == channel else () for place, axis in enumerate(writing.axes)])

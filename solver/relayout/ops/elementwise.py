@@ -1,0 +1,122 @@
+"""Operators that work on each element by itself, with numpy-style broadcasting from the right."""
+
+from __future__ import annotations
+
+from relayout.layout.memory_format import Extent
+from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.registry import row
+from relayout.ops.rule import Axes, Edit, Free, position
+
+UNARY = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
+    "HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh "
+    "Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
+).split()
+BROADCAST = (
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean "
+    "Min Mod Mul Or Pow PRelu Sub Sum Where Xor"
+).split()
+ZEROS = frozenset(
+    "Abs Add Asin Asinh Atan Atanh Ceil Clip Elu Celu Erf Floor Gelu HardSwish LeakyRelu Max Mean Min Mish Mul Neg "
+    "Relu Round Selu Sign Sin Sinh Softsign Sqrt Sub Sum Swish Tan Tanh".split()
+)
+"""Those that give zero where all their operands are zero."""
+
+
+@row("free", *UNARY, *BROADCAST, "Clip")
+def elementwise(node: Reading) -> Free:
+    extents = node.result_extents()
+    rank = len(extents)
+
+    def aligned(index: int) -> Axes | None:
+        if not node.has(index):
+            return None
+        own = node.rank(index)
+        if own > rank:
+            raise NoRuleError
+        return tuple(range(rank - own, rank))
+
+    inputs = tuple(aligned(i) for i in range(len(node.node.inputs)))
+    axes = tuple(range(rank))
+    zeros = tuple(a for a in axes if _keeps_zeros(node, inputs, extents, a)) if node.node.op_type in ZEROS else ()
+    return Free(extents, inputs, (axes,), splits=axes, broadcasts=axes, zeros=zeros)
+
+
+def _keeps_zeros(node: Reading, inputs: tuple[Axes | None, ...], extents: tuple[Extent, ...], axis: int) -> bool:
+    """Whether every operand has the axis in full, so that all of them are padded alike and zeros meet zeros only."""
+    if node.node.op_type == "Clip" and not _clips_around_zero(node):
+        return False
+    read = inputs[:1] if node.node.op_type == "Clip" else inputs
+    for index, axes in enumerate(read):
+        if axes is None or axis not in axes or node.extents(index)[axes.index(axis)] != extents[axis]:
+            return False
+    return True
+
+
+def _clips_around_zero(node: Reading) -> bool:
+    bounds = [0.0, 0.0]
+    for place, name in enumerate(("min", "max")):
+        attribute = node.attribute(name)
+        if attribute is not None:
+            bounds[place] = attribute.as_float()
+        elif node.opset >= 11 and node.has(place + 1):
+            try:
+                bounds[place] = float(node.constant(place + 1).reshape(-1)[0])
+            except NoRuleError:
+                return False
+    return bounds[0] <= 0 <= bounds[1]
+
+
+@row("free", "CastLike")
+def like(node: Reading) -> Free:
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    return Free(extents, (axes, None), (axes,), splits=axes)
+
+
+@row("free", "QuantizeLinear", "DequantizeLinear", since=10)
+def quantize(node: Reading) -> Free:
+    """Scale and zero point are scalars, a vector along `axis`, or (blocked) tensors of the input's own rank."""
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    scale_rank = node.rank(1)
+    if scale_rank == 0 or node.extents(1) == (1,):
+        return Free(extents, (axes, *(None,) * (len(node.node.inputs) - 1)), (axes,), splits=axes)
+    axis = node.axis(1, len(extents))
+    if node.integer("block_size", 0):
+        if scale_rank != len(extents):
+            raise NoRuleError
+        parameter: Axes | None = axes
+    else:
+        parameter = None
+    inputs = (axes, *(parameter if node.has(i) else None for i in range(1, len(node.node.inputs))))
+    return Free(extents, inputs, (axes,), edit=lambda order: Edit({"axis": position(order, axes, axis)}))
+
+
+@row("free", "DynamicQuantizeLinear", since=11)
+def dynamic_quantize(node: Reading) -> Free:
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    return Free(extents, (axes,), (axes, None, None), splits=axes)
+
+
+@row("free", "Shape")
+def shape(node: Reading) -> Free:
+    """The result has an entry per axis of the input: read back in the source's order. Where all extents are known the
+    node is a constant (see `relayout.views`)."""
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    if node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None):
+        raise NoRuleError
+
+    def edit(order: Axes) -> Edit:
+        return Edit(gather=tuple(order.index(axis) for axis in axes))
+
+    return Free(extents, (axes,), (None,), edit=edit)
+
+
+@row("free", "Size")
+def size(node: Reading) -> Free:
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    return Free(extents, (axes,), (None,), splits=axes)

@@ -1,0 +1,101 @@
+"""Axes that have names: batch, channels and spatial axes.
+
+A source node of domain `relayout` names its axes by `data_layout` and `kernel_layout`; a standard one has ONNX's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.rule import Axes, Fixed, Free, SpaceWriting, Written
+
+__all__ = ["SPATIAL", "letters_of", "named", "native_letters", "operand_by_operand"]
+
+SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
+
+
+def operand_by_operand(rule: Free) -> Fixed:
+    """The same operator with letters for each operand, which may then lie in pieces that one space has no order for."""
+    native = native_letters(len(rule.letters))
+
+    def letters(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
+        whole = (axes if axes is not None and len(axes) == len(native) else None for axes in operands)
+        return tuple("".join(rule.letters[a] for a in axes) if axes is not None else None for axes in whole)
+
+    inputs, outputs = letters(rule.inputs), letters(rule.outputs)
+    return Fixed(
+        inputs,
+        outputs,
+        tuple(native if names is not None else None for names in inputs),
+        tuple(native if names is not None else None for names in outputs),
+    )
+
+
+def native_letters(rank: int) -> str:
+    """ONNX's names for the axes of a data tensor: NC, NCW, NCHW, NCDHW."""
+    if rank - 2 not in SPATIAL:
+        raise NoRuleError
+    return "NC" + SPATIAL[rank - 2]
+
+
+def letters_of(node: Reading, rank: int, attribute: str = "data_layout", native: str = "") -> str:
+    native = native or native_letters(rank)
+    given = node.string(attribute) if node.node.domain == "relayout" else ""
+    if given and sorted(given) != sorted(native):
+        raise NoRuleError
+    return given or native
+
+
+def named(
+    node: Reading,
+    alike: tuple[int, ...],
+    allows_native: str,
+    *,
+    results: int = 1,
+    written: Sequence[tuple[Callable[[SpaceWriting, int, Axes], None], int]] = (),
+) -> Free:
+    """Data operands that lie alike; `allows_native` says which orders ONNX's own operator takes.
+
+    "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
+    spatial axes in any order. `written`: what writes the operator in any order, given the channel axis and the spatial
+    ones, and how many times more than the operator it reads and writes the data.
+    """
+    extents = node.extents(0)
+    rank = len(extents)
+    axes = tuple(range(rank))
+    letters = letters_of(node, rank)
+    native = tuple(letters.index(letter) for letter in native_letters(rank))
+    channel = letters.index("C")
+    spatial = tuple(a for a in axes if letters[a] not in "NC")
+
+    def allows(order: Axes) -> bool:
+        if allows_native == "channel":
+            return order[1] == channel
+        if allows_native == "leading":
+            return {*order[:2]} == {*native[:2]}
+        return order == native
+
+    def operand(index: int) -> Axes | None:
+        return axes if index in alike and node.has(index) else None
+
+    return Free(
+        extents,
+        tuple(operand(i) for i in range(len(node.node.inputs))),
+        tuple(axes if i < results else None for i in range(len(node.node.outputs))),
+        allows=allows,
+        letters=letters,
+        written=tuple(_written(write, channel, spatial, passes) for write, passes in written),
+    )
+
+
+def _written(
+    write: Callable[[SpaceWriting, int, Axes], None], channel: int, spatial: Axes, passes: int
+) -> Written:
+    """The operator in others that take any order of the axes, each of them in one piece."""
+    places = tuple(range(2 + len(spatial)))
+    return Written(
+        lambda writing: write(writing, channel, spatial),
+        lambda order: len(order) == len(places),
+        lambda _order: ((places, passes),) if passes else (),
+    )

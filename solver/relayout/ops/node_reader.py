@@ -1,0 +1,130 @@
+"""Reading one node: attributes, constant inputs, extents. What a rule needs to know, with ONNX's defaults applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.layout.memory_format import Extent
+from relayout.layout.relaid_constant import AbsentTensor
+
+__all__ = ["NoRuleError", "Reading", "constant_array", "extents_of"]
+
+
+class NoRuleError(Exception):
+    """This node is outside what its rule covers; it is pinned. Never leaves the op table."""
+
+
+def extents_of(value: ir.Value) -> tuple[Extent, ...] | None:
+    """The value's extents, or None where its rank is unknown."""
+    if value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)
+
+
+def constant_array(value: ir.Value | None) -> np.ndarray | None:
+    """The value's numbers where they are known before the model runs, else None."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    # A constant without data has no numbers to read; `size` is cheap where `numpy` may read a file.
+    if tensor is None or tensor.size > 4096 or isinstance(tensor, AbsentTensor):
+        return None
+    return tensor.numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One node of a model of one opset. Methods raise `NoRuleError` where a rank or a number is not known."""
+
+    node: ir.Node
+    opset: int
+
+    def has(self, index: int) -> bool:
+        return index < len(self.node.inputs) and self.node.inputs[index] is not None
+
+    def extents(self, index: int) -> tuple[Extent, ...]:
+        value = self.node.inputs[index] if index < len(self.node.inputs) else None
+        extents = extents_of(value) if value is not None else None
+        if extents is None:
+            raise NoRuleError
+        return extents
+
+    def result_extents(self, index: int = 0) -> tuple[Extent, ...]:
+        extents = extents_of(self.node.outputs[index])
+        if extents is None:
+            raise NoRuleError
+        return extents
+
+    def rank(self, index: int = 0) -> int:
+        return len(self.extents(index))
+
+    def result_rank(self, index: int = 0) -> int:
+        return len(self.result_extents(index))
+
+    def is_float(self) -> bool:
+        """Whether the first result is of 32-bit floats: the type in which what a node computes can be written out."""
+        return self.node.outputs[0].dtype == ir.DataType.FLOAT
+
+    def used(self, index: int) -> bool:
+        """Whether the node has this result and somebody reads it."""
+        if index >= len(self.node.outputs) or not self.node.outputs[index].name:
+            return False
+        value = self.node.outputs[index]
+        return bool(value.uses()) or value.is_graph_output()
+
+    def constant(self, index: int) -> np.ndarray:
+        array = constant_array(self.node.inputs[index]) if self.has(index) else None
+        if array is None:
+            raise NoRuleError
+        return array
+
+    def is_known(self, index: int) -> bool:
+        """Whether the node has this input and its numbers are known before the model runs."""
+        return self.has(index) and constant_array(self.node.inputs[index]) is not None
+
+    def integers(self, index: int) -> tuple[int, ...]:
+        return tuple(int(v) for v in self.constant(index).reshape(-1))
+
+    def attribute(self, name: str) -> ir.Attr | None:
+        attribute = self.node.attributes.get(name)
+        if attribute is not None and attribute.is_ref():
+            raise NoRuleError  # an attribute of an enclosing function: its value is not known here
+        return attribute
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        attribute = self.attribute(name)
+        if attribute is not None:
+            return attribute.as_int()
+        if default is None:
+            raise NoRuleError
+        return default
+
+    def ints(self, name: str) -> tuple[int, ...] | None:
+        attribute = self.attribute(name)
+        return tuple(attribute.as_ints()) if attribute is not None else None
+
+    def string(self, name: str, default: str = "") -> str:
+        attribute = self.attribute(name)
+        return attribute.as_string() if attribute is not None else default
+
+    def axis(self, default: int | None, rank: int, name: str = "axis") -> int:
+        """The attribute `axis`, counted from the front."""
+        return normal_axis(self.integer(name, default), rank)
+
+    def axes(self, index: int, rank: int) -> tuple[int, ...] | None:
+        """The axes as attribute or as the constant input `index`, sorted and counted from the front; None if absent."""
+        given = self.ints("axes")
+        if given is None and self.has(index):
+            given = self.integers(index)
+        if given is None:
+            return None
+        return tuple(sorted(normal_axis(a, rank) for a in given))
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < max(rank, 1):
+        raise NoRuleError
+    return axis % rank if rank else 0

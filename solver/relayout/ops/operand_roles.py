@@ -1,0 +1,197 @@
+"""Which operands of an operator are data and which are kernels, and how their layouts are spelled at each rank.
+
+A backend that wants channels last says so once, `spell("NSC", rank)`, and gets NWC, NHWC or NDHWC; the kernel of a
+convolution is spelled the same way, `spell("SIO", rank)`. Operators are known by their names, so that `relayout::Conv`
+has the roles of `Conv`, whatever layout its attributes say.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from relayout.errors import InputError, LayoutSyntaxError
+from relayout.layout.layout import Layout
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = [
+    "DATA",
+    "KERNEL",
+    "OPERATORS",
+    "OTHER",
+    "has_letters",
+    "has_roles",
+    "input_role",
+    "is_transposed",
+    "kernel_input",
+    "native_role",
+    "onnx_letters",
+    "own_layout",
+    "result_role",
+    "spatial_letters",
+    "spell",
+    "tells_apart",
+]
+
+DATA, KERNEL, OTHER = "data", "kernel", "other"
+
+# One letter an operand, inputs then results: d data, k kernel, - neither. What is left out is neither.
+_ROLES = {
+    "AveragePool": ("d", "d"),
+    "BatchNormalization": ("d", "d"),
+    "Conv": ("dk", "d"),
+    "ConvInteger": ("dk", "d"),
+    "ConvTranspose": ("dk", "d"),
+    "DeformConv": ("dkd-d", "d"),
+    "DepthToSpace": ("d", "d"),
+    "GlobalAveragePool": ("d", "d"),
+    "GlobalLpPool": ("d", "d"),
+    "GlobalMaxPool": ("d", "d"),
+    "GridSample": ("d", "d"),
+    "GroupNormalization": ("d", "d"),
+    "InstanceNormalization": ("d", "d"),
+    "LRN": ("d", "d"),
+    "LpPool": ("d", "d"),
+    "MaxPool": ("d", "dd"),
+    "MaxRoiPool": ("d", "d"),
+    "MaxUnpool": ("dd", "d"),
+    "QLinearConv": ("d--k", "d"),
+    "Resize": ("d", "d"),
+    "RoiAlign": ("d", "d"),
+    "SpaceToDepth": ("d", "d"),
+    "Upsample": ("d", "d"),
+}
+OPERATORS = tuple(_ROLES)
+"""The operators whose axes have names."""
+
+# Those that do not tell all their axes apart, with the letters of those that they do: to a normalization only the
+# channels mean anything, and where all places are pooled, or told apart by their sizes, none does.
+_TOLD = {
+    **dict.fromkeys(("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"), "C"),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Resize", "Upsample"), ""),
+}
+
+_OF_LETTER = {"d": DATA, "k": KERNEL, "-": OTHER}
+_DOMAINS = ("", "ai.onnx", "relayout")
+_SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
+_LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
+_SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
+
+
+def has_letters(node: ir.Node) -> bool:
+    """Whether the layouts of `node` are written in letters: an operator whose axes have names, packed or not."""
+    return node.op_type in _ROLES and node.domain in _DOMAINS
+
+
+def has_roles(node: ir.Node) -> bool:
+    """Whether `node` is an operator whose axes have names, such as Conv, a pool or BatchNormalization.
+
+    One that the source has in a packed layout stays as it is: its operands have more dimensions than it has axes.
+    """
+    return has_letters(node) and not _is_packed(node)
+
+
+def input_role(node: ir.Node, n: int) -> str:
+    """DATA, KERNEL or OTHER: what the n-th input of `node` is to it."""
+    return _role(node, 0, n)
+
+
+def result_role(node: ir.Node, n: int) -> str:
+    """DATA or OTHER: what the n-th result of `node` is to it."""
+    return _role(node, 1, n)
+
+
+def native_role(op_type: str, side: int, n: int) -> str:
+    """What the n-th input (`side` 0) or result (1) is to an operator, in whatever layout: DATA, KERNEL or OTHER."""
+    letters = _ROLES[op_type][side] if op_type in _ROLES else ""
+    return _OF_LETTER[letters[n]] if n < len(letters) else OTHER
+
+
+def tells_apart(node: ir.Node, letter: str) -> bool:
+    """Whether it matters to `node`, an operator whose axes have names, which of its axes has this one."""
+    return letter in _TOLD.get(node.op_type, letter)
+
+
+def kernel_input(op_type: str) -> int | None:
+    """Which input of an operator is its kernel: 1 for Conv, 3 for QLinearConv, None for a pool."""
+    place = _ROLES[op_type][0].find("k") if op_type in _ROLES else -1
+    return place if place >= 0 else None
+
+
+def is_transposed(node: ir.Node) -> bool:
+    """Whether the kernel of `node` has its input channels first, as ONNX has it for ConvTranspose."""
+    return node.op_type == "ConvTranspose"
+
+
+def spatial_letters(rank: int) -> str | None:
+    """The letters of the spatial axes of a tensor of `rank` dimensions: W, HW, DHW; None for other ranks."""
+    return _SPATIAL.get(rank)
+
+
+def onnx_letters(node: ir.Node, role: str, rank: int) -> str | None:
+    """What ONNX's own operator calls the axes of a `role` operand of `rank` dimensions, in its own order, whatever
+    layout this node is written in; None where they have no names."""
+    spatial = spatial_letters(rank)
+    if role == OTHER or spatial is None:
+        return None
+    return ("NC" if role == DATA else "IO" if is_transposed(node) else "OI") + spatial
+
+
+@lru_cache(maxsize=1024)
+def spell(template: str, rank: int) -> Layout:
+    """`template` with its S replaced by the spatial letters of `rank`; any layout where a rank has no such letters.
+
+    >>> str(spell("NSC", 4)), str(spell("N[a=64]SC", 3)), str(spell("SIO", 5)), str(spell("NSC", 2))
+    ('NHWC', 'N[a=64]WC', 'DHWIO', '**')
+    """
+    spatial = spatial_letters(rank)
+    if spatial is None:
+        return Layout.any(rank)
+    return Layout.parse(_SPATIAL_PLACE.sub(lambda place: spatial if place[0] == "S" else place[0], template))
+
+
+def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) -> Layout:
+    """The layout that `node` itself has a `role` operand in: as its attributes say, else any, which is as ONNX says.
+
+    Only operators of the domain `relayout` carry such attributes: `data_layout`, `kernel_layout`, and `out_layout`
+    where the result's differs. Raises InputError where one is not a layout.
+    """
+    names = {DATA: ["data_layout"], KERNEL: ["kernel_layout"]}.get(role, [])
+    if is_result and role == DATA:
+        names.insert(0, "out_layout")
+    name = next((name for name in names if name in node.attributes), "")
+    if node.domain != "relayout" or not name:
+        return Layout.any(rank)
+    text = node.attributes[name].as_string()
+    try:
+        return Layout.parse(text)
+    except LayoutSyntaxError as error:
+        raise InputError(
+            f"the attribute {name} is not a layout",
+            where=f"node {node.name or '(no name)'} (relayout::{node.op_type})",
+            expected=error.expected,
+            found=f"{error.found} in {text!r}, column {error.column}",
+        ) from error
+
+
+def _is_packed(node: ir.Node) -> bool:
+    if node.domain != "relayout":
+        return False
+    said = [node.attributes[name].as_string() for name in _LAYOUTS if name in node.attributes]
+    return any(_has_tiles(text) for text in said)
+
+
+@lru_cache(maxsize=256)
+def _has_tiles(text: str) -> bool:
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        return False  # own_layout says so
+    return any(layout.tile(i) is not None for i in range(layout.rank))
+
+
+def _role(node: ir.Node, side: int, n: int) -> str:
+    return native_role(node.op_type, side, n) if has_roles(node) else OTHER

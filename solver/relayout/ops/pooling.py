@@ -1,0 +1,77 @@
+"""Pools, normalizations and blocks of space: operators whose data operands lie alike, with named axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from relayout.ops.decompositions import channelwise, instance_normalise, is_channelwise, reduce_spatial
+from relayout.ops.named_axes import letters_of, named
+from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.registry import row
+from relayout.ops.rule import Free
+from relayout.ops.view_ops import blocks
+
+
+@row("fixed", "BatchNormalization")
+def batch_normalization(node: Reading) -> Free:
+    """With known parameters a multiplication and an addition: one more pass over the data, read and written."""
+    if node.rank() < 2:
+        raise NoRuleError
+    if not node.integer("spatial", 1):
+        return named(node, (0,), "exact")  # before opset 9 there may be parameters for each place
+    known = is_channelwise(node.node) and node.is_float() and not any(node.used(i) for i in range(1, 5))
+    known = known and isinstance(node.extents(0)[letters_of(node, node.rank()).index("C")], int)
+    ways = [(lambda writing, channel, _spatial: channelwise(writing, channel), 2)] if known else []
+    return named(node, (0,), "channel", written=ways)
+
+
+@row("fixed", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(node: Reading) -> Free:
+    """A reduction over the spatial axes reads and writes just as much."""
+    operator = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.node.op_type)
+    if operator is None or not node.is_float():
+        return named(node, (0,), "leading")
+    return named(
+        node, (0,), "leading", written=[(lambda writing, _, spatial: reduce_spatial(writing, operator, spatial), 0)]
+    )
+
+
+@row("fixed", "InstanceNormalization", "GroupNormalization")
+def instance_normalization(node: Reading) -> Free:
+    """Written out, it reads and writes the data 10 times in place of 2, or 12 times without a sum of squares."""
+    known = all(isinstance(extent, int) for extent in node.extents(0)[2:])
+    plain = node.node.op_type == "InstanceNormalization" and node.node.domain == "" and known and node.is_float()
+    if not plain or not all(_is_vector(node, index) for index in (1, 2)):
+        return named(node, (0,), "exact")
+    plainly = partial(instance_normalise, plainly=True)
+    rule = named(node, (0,), "exact", written=[(instance_normalise, 8), (plainly, 10)])
+    channel = rule.letters.index("C")
+    return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
+
+
+def _is_vector(node: Reading, index: int) -> bool:
+    return node.has(index) and node.rank(index) == 1
+
+
+@row("fixed", "LRN", "AveragePool", "LpPool")
+def exact(node: Reading) -> Free:
+    return named(node, (0,), "exact")
+
+
+@row("relabel", "SpaceToDepth", "DepthToSpace")
+def blocks_of_space(node: Reading) -> Free:
+    """The operator changes the extents but not the axes, and its orders are all that matters where it is kept."""
+    rule = named(node, (0,), "exact")
+    return replace(rule, left_out=blocks(node, rule.letters))
+
+
+@row("fixed", "MaxPool")
+def max_pool(node: Reading) -> Free:
+    # The function around a re-laid-out MaxPool computes ONNX's own flat indices, so they mean the same in any layout.
+    return named(node, (0,), "exact", results=2)
+
+
+@row("fixed", "MaxUnpool", since=9)
+def max_unpool(node: Reading) -> Free:
+    return named(node, (0, 1), "exact")

@@ -1,0 +1,126 @@
+"""Reductions, and the norms that are made of them: the axes that they work over go anywhere, and are named anew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+import numpy as np
+
+from relayout.ops.axis_ops import along, without
+from relayout.ops.decompositions import normalise
+from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
+from relayout.ops.registry import row
+from relayout.ops.rule import Axes, Edit, Free, Written
+
+REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+)
+
+
+@row("free", "LpNormalization")
+def lp_normalization(node: Reading) -> Free:
+    return along(node, node.axis(-1, node.rank()), (0,), (0,), symmetric=True)
+
+
+@row("free", "ArgMax", "ArgMin")
+def arg(node: Reading) -> Free:
+    rank = node.rank()
+    return _reduced(node, (node.axis(0, rank),), as_input=False, name="axis")
+
+
+@row("free", *REDUCTIONS.split())
+def reduce(node: Reading) -> Free:
+    rank = node.rank()
+    as_input = node.ints("axes") is None and node.has(1)
+    axes = node.axes(1, rank)
+    if not axes:
+        if node.integer("noop_with_empty_axes", 0):
+            raise NoRuleError
+        axes = tuple(range(rank))
+        as_input = False
+        if node.ints("axes") is None:
+            return _reduced(node, axes, as_input=False, name="")
+    return _reduced(node, axes, as_input=as_input, name="axes")
+
+
+def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: str) -> Free:
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    keeps = bool(node.integer("keepdims", 1))
+    result = axes if keeps else tuple(a for a in axes if a not in reduced)
+
+    def edit(order: Axes) -> Edit:
+        places = tuple(place for place, a in enumerate(order) if a in reduced)
+        if as_input:
+            return Edit(constants={1: np.array(places, np.int64)})
+        if name == "axis":
+            return Edit({name: places[0]})
+        return Edit({name: places} if name else {})
+
+    inputs: tuple[Axes | None, ...] = (axes, *(None for _ in node.node.inputs[1:]))
+    # Which element is the largest depends on where it lies; what they sum up to does not.
+    splits = without(axes, *reduced) if name == "axis" else axes
+    return Free(extents, inputs, (result,), edit=edit, splits=splits)
+
+
+@row("free", "LayerNormalization", since=17)
+@row("free", "RMSNormalization", since=23)
+def layer_normalization(node: Reading) -> Free:
+    """The normalised axes are the innermost ones; scale and bias have just these, in the same order.
+
+    In another order the mean, the variance and what follows are computed one by one: reads and writes of the whole
+    tensor are 1 + 2 + 1 + 2 + 2 (+ 2 with a bias, + 2 without a sum of squares) in place of 2.
+    """
+    extents = node.extents(0)
+    rank = len(extents)
+    first = node.axis(-1, rank)
+    axes = tuple(range(rank))
+    inner = set(range(first, rank))
+    results = [i for i, value in enumerate(node.node.outputs) if i == 0 or node.used(i)]
+
+    def parameter(index: int) -> Axes | None:
+        if not node.has(index):
+            return None
+        own = node.rank(index)
+        return axes[rank - own :]
+
+    def innermost(order: Axes) -> int:
+        """Where the normalised axes begin if nothing else follows them."""
+        return next((place for place, a in enumerate(order) if a in inner), rank)
+
+    def allows(order: Axes) -> bool:
+        return all(a in inner for a in order[innermost(order) :])
+
+    inputs = (axes, *(parameter(i) for i in range(1, len(node.node.inputs))))
+    known = all(isinstance(extents[a], int) for a in inner)
+    passes = 8 if node.has(2) else 6
+    decomposes = node.node.op_type == "LayerNormalization" and node.is_float() and results == [0] and known
+    return Free(
+        extents,
+        inputs,
+        tuple(axes for _ in node.node.outputs),
+        allows=allows,
+        edit=lambda order: Edit({"axis": innermost(order)}),
+        splits=axes,
+        broadcasts=axes,
+        written=(_written(inner, passes), _written(inner, passes + 2, plainly=True)) if decomposes else (),
+    )
+
+
+def _written(inner: Collection[int], passes: int, *, plainly: bool = False) -> Written:
+    return Written(
+        partial(normalise, working=inner, plainly=plainly), extra=lambda order: ((tuple(range(len(order))), passes),)
+    )
+
+
+@row("free", "MeanVarianceNormalization", since=9)
+def mean_variance_normalization(node: Reading) -> Free:
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    normalised = tuple(normal_axis(a, len(axes)) for a in node.ints("axes") or (0, 2, 3))
+
+    def edit(order: Axes) -> Edit:
+        return Edit({"axes": tuple(place for place, a in enumerate(order) if a in normalised)})
+
+    return Free(extents, (axes,), (axes,), edit=edit, splits=axes)

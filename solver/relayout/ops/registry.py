@@ -1,0 +1,69 @@
+"""The op table's frame: rows by operator and opset, and the look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.rule import Rule
+
+__all__ = ["Row", "row", "rows", "rule_of"]
+
+Builder = Callable[[Reading], Rule]
+Built = TypeVar("Built", bound=Callable[[Reading], Rule])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operator from one opset on (until the operator's next row). `kind` is one of the design's five words."""
+
+    domain: str
+    operator: str
+    since: int
+    kind: str
+    build: Builder
+
+
+_table: dict[tuple[str, str], list[Row]] = {}
+
+
+def row(kind: str, *operators: str, since: int = 7, domain: str = "") -> Callable[[Built], Built]:
+    """Enter a builder for these operators. Rows of one operator stand in ascending order of `since`."""
+
+    def enter(build: Built) -> Built:
+        for operator in operators:
+            entries = _table.setdefault((domain, operator), [])
+            entries.append(Row(domain, operator, since, kind, build))
+            entries.sort(key=lambda entry: entry.since)
+        return build
+
+    return enter
+
+
+def rows() -> tuple[Row, ...]:
+    """Every row, sorted by domain, operator and opset."""
+    return tuple(entry for key in sorted(_table) for entry in _table[key])
+
+
+def rule_of(node: ir.Node, opsets: dict[str, int]) -> Rule | None:
+    """The node's rule, or None: the node is pinned.
+
+    The operators of domain `relayout` have the rows of ONNX's own. A node that holds subgraphs is pinned.
+    """
+    domain = "" if node.domain in ("", "ai.onnx", "relayout") else node.domain
+    entries = _table.get((domain, node.op_type))
+    subgraph = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    if not entries or any(attribute.type in subgraph for attribute in node.attributes.values()):
+        return None
+    opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+    applicable = [entry for entry in entries if entry.since <= opset]
+    if not applicable:
+        return None
+    try:
+        return applicable[-1].build(Reading(node, opset))
+    except NoRuleError:
+        return None

@@ -1,0 +1,131 @@
+"""Resize and Upsample: the numbers of their attributes and inputs go with the axes that they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from relayout.ops.named_axes import SPATIAL, named, native_letters
+from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.registry import row
+from relayout.ops.rule import Axes, Edit, Free, position
+
+
+@row("free", "Resize", since=10)
+@row("free", "Upsample", since=7)
+def resize(node: Reading) -> Free:
+    """Nearest goes in any order; linear and cubic where onnxruntime has kernels: resized axes innermost, in order.
+
+    ONNX does not name these axes: what is resized are rows and columns, so the axes are ONNX's own, N, C, H, W, unless
+    axis 1 is resized and the last one is not. Names that hung on the operators around could ask two things at once.
+    """
+    extents, result = node.extents(0), node.result_extents()
+    axes = tuple(range(len(extents)))
+    if node.node.domain == "relayout":
+        return named(node, (0,), "exact")  # the function's sizes are in ONNX's own order
+    inputs = _inputs_by_axis(node)
+    try:
+        arrays = {index: node.constant(index) for index in inputs}
+    except NoRuleError:
+        # Sizes that are computed at run time: as it is, or inside a function.
+        return named(node, (0,), "exact")
+    if node.string("keep_aspect_ratio_policy", "stretch") != "stretch" or node.string(
+        "coordinate_transformation_mode"
+    ) == "tf_crop_and_resize":
+        return named(node, (0,), "exact")
+    given = node.ints("axes")
+    covered = tuple(a % len(axes) for a in given) if given is not None else axes
+    numbers = _Numbers(axes, covered, given is not None, _scales_attribute(node), arrays)
+    factors = numbers.factors(next((arrays[index] for index, name in inputs.items() if name == "scales"), np.zeros(0)))
+    scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
+    moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
+    # A scale that rounds to the same extent changes nothing that would name the axis.
+    letters = _letters({a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}, len(axes))
+    # Of an axis of unknown extent it is not known that it stays.
+    moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
+    if len(axes) == 4 and moving <= {letters.index("H"), letters.index("W")}:
+        moving = {letters.index("H"), letters.index("W")}
+    mode = node.string("mode", "nearest")
+    return Free(
+        extents,
+        (axes, *(None for _ in node.node.inputs[1:])),
+        (axes,),
+        allows=lambda order: order == axes or mode == "nearest" or _has_kernel(order, moving, mode),
+        edit=numbers.edit,
+        letters=letters,
+    )
+
+
+def _scales_attribute(node: Reading) -> Sequence[float] | None:
+    """The scales of an Upsample that has them as an attribute, as it had before opset 9; None for every other node."""
+    if node.node.op_type != "Upsample" or node.opset >= 9:
+        return None
+    if node.attribute("scales") is None:
+        raise NoRuleError
+    return node.node.attributes["scales"].as_floats()
+
+
+def _inputs_by_axis(node: Reading) -> Mapping[int, str]:
+    """The inputs that hold numbers by axis, and what these are; NoRuleError for an Upsample that ONNX has not."""
+    if node.node.op_type == "Upsample":
+        if node.opset >= 10:
+            raise NoRuleError
+        return {} if _scales_attribute(node) is not None else {1: "scales"}
+    if node.opset == 10:
+        return {1: "scales"}
+    return {index: name for index, name in ((1, "roi"), (2, "scales"), (3, "sizes")) if node.has(index)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """The numbers of a node that go by axis. `arrays` are constant inputs: one number, or a begin and an end, for each
+    of the `covered` axes, which an attribute names where `is_named`; `scales` is the attribute of old."""
+
+    axes: Axes
+    covered: Axes
+    is_named: bool
+    scales: Sequence[float] | None
+    arrays: Mapping[int, np.ndarray]
+
+    def factors(self, given: np.ndarray) -> Sequence[float]:
+        """How much each covered axis grows; nothing where only the sizes say it."""
+        if self.scales is not None:
+            return self.scales
+        return given.tolist() if given.size == len(self.covered) else ()
+
+    def edit(self, order: Axes) -> Edit:
+        """What changes about the node when its data lie in this order."""
+        if self.scales is not None:
+            return Edit({"scales": tuple(self.scales[a] for a in order)})
+        covered = self.covered
+        sequence = sorted(range(len(covered)), key=lambda i: order.index(covered[i]))
+        places = tuple(position(order, self.axes, covered[i]) for i in sequence)
+        constants = {}
+        for index, array in self.arrays.items():
+            if array.size == len(covered):
+                constants[index] = array[sequence]
+            elif array.size == 2 * len(covered):
+                constants[index] = array.reshape(2, -1)[:, sequence].reshape(-1)
+        return Edit({"axes": places} if self.is_named else {}, constants)
+
+
+def _has_kernel(order: Axes, moving: set[int], mode: str) -> bool:
+    """Whether onnxruntime resizes these two axes of four, linear or cubic, when they lie in this order."""
+    if len(order) != 4 or len(moving) != 2:
+        return False
+    still = [a for a in order if a not in moving]
+    spatial = [a for a in order if a in moving]
+    if spatial != sorted(moving) or len(still) != 2:
+        return False
+    # Outermost two still, or (linear only) the outermost and the innermost one.
+    return {*order[:2]} == {*still} or (mode == "linear" and {order[0], order[3]} == {*still})
+
+
+def _letters(moved: set[int], rank: int) -> str:
+    """The names of the axes of which these are resized; none where a tensor of this rank has no rows and columns."""
+    if rank not in (3, 4, 5):
+        return ""
+    channels_last = 1 in moved and rank - 1 not in moved and 0 not in moved
+    return f"N{SPATIAL[rank - 2]}C" if channels_last else native_letters(rank)

@@ -1,0 +1,187 @@
+"""Operators that join axes, take pieces of them, or make them longer: what they do goes with the axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.layout.memory_format import Extent
+from relayout.ops.axis_ops import common_steps, without
+from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
+from relayout.ops.registry import row
+from relayout.ops.rule import Axes, Edit, Free, outer_position, position
+
+
+@row("free", "Concat")
+def concat(node: Reading) -> Free:
+    extents = node.result_extents()
+    axes = tuple(range(len(extents)))
+    if any(node.rank(i) != len(extents) for i in range(len(node.node.inputs))):
+        raise NoRuleError
+    axis = node.axis(None, len(extents))
+    return Free(
+        extents,
+        tuple(axes for _ in node.node.inputs),
+        (axes,),
+        edit=lambda order: Edit({"axis": position(order, axes, axis)}),
+        splits=without(axes, axis),
+        steps=common_steps({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
+        edit_steps=lambda order, strides: Edit({"axis": outer_position(order, strides, axes, axis)}),
+    )
+
+
+def _padding_axes(node: Reading, rank: int) -> tuple[int, ...]:
+    given = node.axes(3, rank) if node.opset >= 18 else None
+    if given is None:
+        return tuple(range(rank))
+    if node.has(3):
+        return tuple(normal_axis(a, rank) for a in node.integers(3))
+    return given
+
+
+@row("free", "Pad")
+def pad(node: Reading) -> Free:
+    """`pads` holds all begins and then all ends, for every axis in order or for those of input 3."""
+    extents = node.result_extents()
+    rank = len(extents)
+    axes = tuple(range(rank))
+    as_input = node.opset >= 11
+    pads = node.integers(1) if as_input else node.ints("pads")
+    named = as_input and node.has(3)
+    covered = _padding_axes(node, rank)
+    if pads is None or len(pads) != 2 * len(covered):
+        raise NoRuleError
+    begins, ends = dict(zip(covered, pads, strict=False)), dict(zip(covered, pads[len(covered) :], strict=True))
+
+    def edit(order: Axes) -> Edit:
+        return edit_steps(order, (1,) * len(order))
+
+    def edit_steps(order: Axes, strides: Axes) -> Edit:
+        def along(numbers: Mapping[int, int]) -> tuple[int, ...]:
+            # The inner pieces of an axis are not padded themselves.
+            laid = zip(order, strides, strict=True)
+            return tuple(numbers.get(a, 0) // stride if stride else 0 for a, stride in laid)
+
+        laid = along(begins) + along(ends)
+        if not as_input:
+            return Edit({"pads": laid})
+        constants = {1: np.array(laid, np.int64)}
+        if named:
+            constants[3] = np.arange(len(order), dtype=np.int64)
+        return Edit(constants=constants)
+
+    inputs = (axes, *(None for _ in node.node.inputs[1:]))
+    still = tuple(a for a in axes if begins.get(a, 0) == ends.get(a, 0) == 0)
+    steps = {}
+    if node.string("mode", "constant") == "constant":
+        own = node.extents(0)
+        steps = common_steps({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
+    return Free(extents, inputs, (axes,), edit=edit, splits=still, steps=steps, edit_steps=edit_steps)
+
+
+@row("free", "Slice")
+def slice_(node: Reading) -> Free:
+    """Starts, ends and steps stay; the axes that they speak of are named anew."""
+    extents = node.extents(0)
+    rank = len(extents)
+    axes = tuple(range(rank))
+    as_input = node.opset >= 10
+    if as_input:
+        count = node.extents(1)[0]
+        given = node.integers(3) if node.has(3) else None
+    else:
+        starts = node.ints("starts") or ()
+        count, given = len(starts), node.ints("axes")
+    if not isinstance(count, int) or (given is not None and len(given) != count) or count > rank:
+        raise NoRuleError
+    sliced = tuple(normal_axis(a, rank) for a in given) if given is not None else tuple(range(count))
+
+    def edit(order: Axes) -> Edit:
+        places = tuple(position(order, axes, a) for a in sliced)
+        return Edit(constants={3: np.array(places, np.int64)}) if as_input else Edit({"axes": places})
+
+    windows = _windows(node, sliced) if as_input else {}
+
+    def edit_steps(order: Axes, strides: Axes) -> Edit:
+        places = [outer_position(order, strides, axes, a) for a in sliced]
+        units = [strides[place] for place in places]
+        bounds = [windows.get(a, (0, 0)) for a in sliced]
+        firsts, lasts = node.integers(1), node.integers(2)
+        starts = [b[0] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, firsts, strict=True)]
+        ends = [b[1] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, lasts, strict=True)]
+        return Edit(constants={i: np.array(n, np.int64) for i, n in ((1, starts), (2, ends), (3, places))})
+
+    inputs = (axes, *(None for _ in node.node.inputs[1:]))
+    steps = common_steps({a: (extents[a], *window) for a, window in windows.items()})
+    return Free(
+        extents, inputs, (axes,), edit=edit, splits=without(axes, *sliced), steps=steps, edit_steps=edit_steps
+    )
+
+
+def _windows(node: Reading, sliced: Axes) -> dict[int, tuple[int, int]]:
+    """Where each sliced axis is cut out, as numbers from its front; only axes of known extent in steps of one."""
+    if not node.is_known(1) or not node.is_known(2) or (node.has(4) and not node.is_known(4)):
+        return {}
+    strides = node.integers(4) if node.has(4) else (1,) * len(sliced)
+    found = {}
+    for axis, start, end, stride in zip(sliced, node.integers(1), node.integers(2), strides, strict=True):
+        extent = node.extents(0)[axis]
+        if isinstance(extent, int) and stride == 1:
+            first, last, _ = slice(start, end).indices(extent)
+            found[axis] = (first, max(first, last))
+    return found
+
+
+@row("free", "Tile")
+def tile(node: Reading) -> Free:
+    extents = node.result_extents()
+    axes = tuple(range(len(extents)))
+    repeats = node.integers(1)
+    if len(repeats) != len(axes):
+        raise NoRuleError
+    edit = lambda order: Edit(constants={1: np.array([repeats[a] for a in order], np.int64)})  # noqa: E731
+    still = tuple(a for a in axes if repeats[a] == 1)
+    return Free(extents, (axes, None), (axes,), edit=edit, splits=still)
+
+
+@row("free", "Expand", since=8)
+def expand(node: Reading) -> Free:
+    extents = node.result_extents()
+    rank, own = len(extents), node.rank()
+    wanted = node.integers(1)
+    axes = tuple(range(rank))
+    full = (1,) * (rank - len(wanted)) + wanted
+
+    def edit(order: Axes) -> Edit:
+        return Edit(constants={1: np.array([full[a] for a in order], np.int64)})
+
+    kept = tuple(a for a in axes if full[a] == 1)
+    return Free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes, splits=kept)
+
+
+@row("free", "Gather")
+def gather(node: Reading) -> Free:
+    """The index's axes stand, in their own order, where the gathered axis stood."""
+    if node.node.outputs[0].dtype == ir.DataType.STRING:
+        raise NoRuleError  # onnxruntime 1.31 takes one string of each block where the axis is not the last one
+    data, index = node.extents(0), node.extents(1)
+    rank, many = len(data), len(index)
+    axis = node.axis(0, rank)
+    inner = tuple(range(axis + 1, axis + 1 + many))
+    outer = (*range(axis + 1), *range(axis + 1 + many, rank + many))
+    extents: tuple[Extent, ...] = (*data[: axis + 1], *index, *data[axis + 1 :])
+    result = tuple(a for a in range(rank + many) if a != axis)
+
+    def allows(order: Axes) -> bool:
+        at = order.index(axis)
+        return order[at + 1 : at + 1 + many] == inner
+
+    def edit(order: Axes) -> Edit:
+        return Edit({"axis": position(order, outer, axis)})
+
+    # A list of places takes some of the axis, and the axis stays what it is.
+    beside = {axis: inner[0], inner[0]: axis} if many == 1 else {}
+    splits = without(outer, axis)
+    return Free(extents, (outer, None), (result,), allows=allows, edit=edit, splits=splits, beside=beside)

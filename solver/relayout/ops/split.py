@@ -1,0 +1,85 @@
+"""Split: one axis of the data is cut into parts, each the axis of a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relayout.layout.memory_format import Extent
+from relayout.ops.axis_ops import common_steps, without
+from relayout.ops.node_reader import Reading
+from relayout.ops.registry import row
+from relayout.ops.rule import Axes, Edit, Free, SpaceWriting, Written, outer_position, position
+
+
+@row("free", "Split")
+def split(node: Reading) -> Free:
+    """The axis that is split is another one in the results. Where its factors have changed places, each part is
+    gathered by its indices: that reads and writes what Split does."""
+    extents = node.extents(0)
+    rank = len(extents)
+    axis = node.axis(0, rank)
+    part = axis + 1
+    axes = (*range(part), *range(part + 1, rank + 1))
+    result = (*range(axis), *range(part, rank + 1))
+    sizes = [node.result_extents(i)[axis] for i in range(len(node.node.outputs))]
+    parts = _Parts(node, axes, axis, tuple(sizes))
+    known = all(isinstance(size, int) for size in sizes)
+    is_editable = bool(node.ints("split")) or not node.has(1) or node.is_known(1)
+    return Free(
+        # A part is at most the whole, and has a place where only some of the parts have extent 1.
+        (*extents[:part], extents[axis], *extents[part:]),
+        tuple(axes if i == 0 else None for i in range(len(node.node.inputs))),
+        tuple(result for _ in sizes),
+        allows=parts.are_adjacent,
+        edit=lambda order: Edit({"axis": position(order, axes, axis)}),
+        splits=without(axes, axis),
+        scrambles=(axis,) if known else (),
+        steps=common_steps({axis: sizes, part: sizes}) if is_editable else {},
+        edit_steps=parts.edit_steps,
+        beside={part: axis, axis: part},
+        written=(Written(parts.gather, parts.are_adjacent),),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a Split cuts `axis` into: parts of these sizes along the axis after it, which only the results have. `axes`
+    are those of the data."""
+
+    node: Reading
+    axes: Axes
+    axis: int
+    sizes: tuple[Extent, ...]
+
+    def are_adjacent(self, order: Axes) -> bool:
+        """Whether the axis and its parts lie at the same places."""
+        pairs = zip(("", *order), (*order, ""), strict=True)
+        return all((a == self.axis) == (b == self.axis + 1) for a, b in pairs)
+
+    def edit_steps(self, order: Axes, strides: Axes) -> Edit:
+        """What changes about the node when each place in a dimension stands for so many indices of its axis."""
+        unit = next(stride for a, stride in zip(order, strides, strict=True) if a == self.axis and stride)
+        place = outer_position(order, strides, self.axes, self.axis)
+        attributes: dict[str, int | tuple[int, ...]] = {"axis": place}
+        given = self.node.ints("split")
+        if given is not None:
+            attributes["split"] = tuple(size // unit for size in given)
+        if self.node.has(1):
+            return Edit(attributes, {1: np.array([size // unit for size in self.node.integers(1)], np.int64)})
+        return Edit(attributes)
+
+    def gather(self, writing: SpaceWriting) -> None:
+        """Give each part that somebody reads by a Gather of its indices."""
+        places = [place for place, a in enumerate(writing.axes) if a != self.axis + 1]
+        at = [writing.axes[place] for place in places].index(self.axis)
+        data = writing.read(0, [(place,) for place in places])
+        dims = [(place,) for place, a in enumerate(writing.axes) if a != self.axis]
+        index, start = writing.places(self.axis), 0
+        for n, size in enumerate(self.sizes):
+            assert isinstance(size, int)
+            wanted = writing.constant("part", index[start : start + size])
+            start += size
+            if writing.node.outputs[n].uses() or writing.node.outputs[n].is_graph_output():
+                writing.give(n, writing.emit_dims("Gather", [data, wanted], {"axis": at}, dims), dims)

@@ -1,0 +1,189 @@
+"""What crosses the border of the graphs inside an If, a Loop or a Scan, and how it lies on both sides.
+
+A value goes in or out in one memory format: the results of an If as its branches give them, the state of a Loop as it
+goes round. What a Scan takes apart, and what a Loop or Scan puts together, has one axis more outside than inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.layout.memory_format import Extent
+from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
+from relayout.ops.rule import Axes, Free
+
+__all__ = ["Passage", "Spot", "given_at", "graphs_of", "passages_of", "read_at"]
+
+# Before this opset Scan has a batch axis, and no axes of its own.
+_SCAN_WITHOUT_BATCH = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One input or result of a node (`graph` is None), or one input or output of a graph inside it."""
+
+    graph: ir.Graph | None
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passage:
+    """One value's way across the border. `rule` takes what is read as its inputs and what is given as its outputs.
+
+    `reads` are inputs of the node and outputs of the graphs inside; `gives` inputs of those and results of the node.
+    `outer_axis`: the axis of the rule's space that there is only outside. `scanned`: the attribute of a Scan that says
+    where it lies, the entry that does, and how many entries there are.
+    """
+
+    name: str
+    rule: Free
+    reads: tuple[Spot, ...]
+    gives: tuple[Spot, ...]
+    scanned: tuple[str, int, int] | None = None
+    outer_axis: int | None = None
+
+    @property
+    def goes_in(self) -> bool:
+        """Whether it gives anything to the graphs inside."""
+        return any(spot.graph is not None for spot in self.gives)
+
+
+def graphs_of(node: ir.Node) -> list[ir.Graph]:
+    """The graphs in the node's attributes."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found += attribute.as_graphs()
+    return found
+
+
+def passages_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[Passage, ...]:
+    """Every passage of an If, Loop or Scan whose values have known ranks; what has none lies as in the source."""
+    ways = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
+    way = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if way is None:
+        return ()
+    try:
+        found = [_passage(node, sketch, is_constant) for sketch in way(Reading(node, opset))]
+    except NoRuleError:
+        return ()
+    return tuple(passage for passage in found if passage is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sketch:
+    """A passage before its ranks are known. `outer_axis`: the one that there is only outside; it `leads` where that is
+    the outermost dimension whatever the others are."""
+
+    name: str
+    reads: Sequence[Spot]
+    gives: Sequence[Spot]
+    outer_axis: int | None = None
+    leads: bool = False
+    scanned: tuple[str, int, int] | None = None
+
+
+def _of_if(reading: Reading) -> Iterator[_Sketch]:
+    branches = graphs_of(reading.node)
+    for index in range(min(len(reading.node.outputs), *(len(branch.outputs) for branch in branches))):
+        yield _Sketch(f"result {index}", [Spot(branch, index) for branch in branches], [Spot(None, index)])
+
+
+def _of_loop(reading: Reading) -> Iterator[_Sketch]:
+    (body,) = graphs_of(reading.node)
+    if len(reading.node.inputs) != len(body.inputs) or len(reading.node.outputs) != len(body.outputs) - 1:
+        return
+    states = len(body.inputs) - 2
+    for index in range(states):
+        yield _state(body, index, first_input=2, first_output=1)
+    for index in range(states, len(body.outputs) - 1):
+        yield _Sketch(f"scan result {index - states}", [Spot(body, index + 1)], [Spot(None, index)], 0, leads=True)
+
+
+def _of_scan(reading: Reading) -> Iterator[_Sketch]:
+    node = reading.node
+    (body,) = graphs_of(node)
+    states = len(node.inputs) - reading.integer("num_scan_inputs")
+    fits = len(body.inputs) == len(node.inputs) and len(body.outputs) == len(node.outputs) >= states
+    if reading.opset < _SCAN_WITHOUT_BATCH or not fits:
+        return
+    for index in range(states):
+        yield _state(body, index, first_input=0, first_output=0)
+    for word, count in (("input", len(node.inputs) - states), ("output", len(node.outputs) - states)):
+        attribute = f"scan_{word}_axes"
+        for place, axis in enumerate(reading.ints(attribute) or (0,) * count):
+            outside, inside = [Spot(None, states + place)], [Spot(body, states + place)]
+            reads, gives = (outside, inside) if word == "input" else (inside, outside)
+            yield _Sketch(f"scan {word} {place}", reads, gives, axis, scanned=(attribute, place, count))
+
+
+def _state(body: ir.Graph, index: int, *, first_input: int, first_output: int) -> _Sketch:
+    """What goes round: from the node's input into the graph, from there into the next round, and out."""
+    reads = [Spot(None, first_input + index), Spot(body, first_output + index)]
+    return _Sketch(f"state {index}", reads, [Spot(body, first_input + index), Spot(None, index)])
+
+
+def _passage(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], bool]) -> Passage | None:
+    """The passage, if all its values have ranks that fit."""
+    # A result that nobody reads may have no name, and then nothing is known of it.
+    gives = [spot for spot in sketch.gives if spot.graph is not None or node.outputs[spot.index].name]
+    read, given = read_at(node, sketch.reads), given_at(node, gives)
+    members = [*zip(sketch.reads, read, strict=True), *zip(gives, given, strict=True)]
+    rank = _rank(members, sketch.outer_axis)
+    if rank is None or not given:
+        return None
+    outer = normal_axis(sketch.outer_axis, rank) if sketch.outer_axis is not None else None
+    every = tuple(range(rank))
+    inner = tuple(axis for axis in every if axis != outer)
+    inputs, outputs = (
+        tuple(every if spot.graph is None else inner for spot in spots) for spots in (sketch.reads, gives)
+    )
+    extents, whole = _extents(rank, zip((*inputs, *outputs), (*read, *given), strict=True))
+    cut = tuple(axis for axis in inner if axis in whole)
+    rule = Free(
+        extents,
+        inputs,
+        outputs,
+        allows=lambda order: not sketch.leads or order[0] == outer,
+        splits=cut,
+        zeros=() if any(value is not None and is_constant(value) for value in read) else cut,
+    )
+    return Passage(sketch.name, rule, tuple(sketch.reads), tuple(gives), sketch.scanned, outer)
+
+
+def read_at(node: ir.Node, spots: Sequence[Spot]) -> list[ir.Value | None]:
+    """Inputs of the node, and outputs of the graphs inside it."""
+    return [(node.inputs if spot.graph is None else spot.graph.outputs)[spot.index] for spot in spots]
+
+
+def given_at(node: ir.Node, spots: Sequence[Spot]) -> list[ir.Value]:
+    """Results of the node, and inputs of the graphs inside it."""
+    return [(node.outputs if spot.graph is None else spot.graph.inputs)[spot.index] for spot in spots]
+
+
+def _rank(members: Sequence[tuple[Spot, ir.Value | None]], outer_axis: int | None) -> int | None:
+    """The rank outside, on which all agree; None where they do not."""
+    found: set[int] = set()
+    for spot, value in members:
+        if value is None or value.shape is None or not isinstance(value.type, ir.TensorType | None):
+            return None
+        found.add(len(value.shape) + (outer_axis is not None and spot.graph is not None))
+    return found.pop() if len(found) == 1 else None
+
+
+def _extents(
+    rank: int, members: Iterable[tuple[Axes, ir.Value | None]]
+) -> tuple[tuple[Extent, ...], frozenset[int]]:
+    """The extent of each axis, and the axes of which all members say the same. One that may change on the way, from
+    round to round, is unknown."""
+    said: list[set[Extent]] = [set() for _ in range(rank)]
+    for axes, value in members:
+        for axis, extent in zip(axes, (extents_of(value) if value is not None else None) or (), strict=True):
+            said[axis].add(extent)
+    extents = tuple(each.pop() if len(each) == 1 else None for each in said)
+    return extents, frozenset(axis for axis, extent in enumerate(extents) if extent is not None)

@@ -1,0 +1,188 @@
+"""Operators that change how memory is described and not what lies in it: the node becomes a view and disappears."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relayout.layout.memory_format import Atom, Extent, Order, normal_form
+from relayout.ops.axis_ops import without
+from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
+from relayout.ops.registry import row
+from relayout.ops.rule import Axes, Edit, Free, Relabel
+
+
+@row("relabel", "Transpose")
+def transpose(node: Reading) -> Relabel:
+    rank = node.rank()
+    perm = node.ints("perm") or tuple(reversed(range(rank)))
+    if sorted(perm) != list(range(rank)):
+        raise NoRuleError
+    return Relabel(tuple((Atom(axis),) for axis in perm))
+
+
+@row("relabel", "Identity")
+def identity(node: Reading) -> Relabel:
+    return Relabel(tuple((Atom(axis),) for axis in range(node.rank())))
+
+
+@row("relabel", "Dropout")
+def dropout(node: Reading) -> Relabel:
+    """In inference Dropout is the identity; with a mask that is read or in training it is not."""
+    if node.used(1) or (node.opset >= 12 and node.has(2) and node.constant(2).any()):
+        raise NoRuleError
+    return Relabel(tuple((Atom(axis),) for axis in range(node.rank())))
+
+
+@row("relabel", "Squeeze")
+def squeeze(node: Reading) -> Relabel | Free:
+    extents = node.extents(0)
+    rank = len(extents)
+    axes = node.axes(1, rank)
+    if axes is None:
+        if not all(isinstance(e, int) for e in extents):
+            raise NoRuleError
+        axes = tuple(a for a in range(rank) if extents[a] == 1)
+    if any(isinstance(extents[a], int) and extents[a] != 1 for a in axes):
+        raise NoRuleError
+    if all(extents[a] == 1 for a in axes):
+        return Relabel(tuple((Atom(a),) for a in range(rank) if a not in axes))
+    return _squeezed(node, axes)
+
+
+def _squeezed(node: Reading, squeezed: Axes) -> Free:
+    """Where an extent becomes known only at run time the operator stays; its axes lie in any order all the same."""
+    extents = node.extents(0)
+    axes = tuple(range(len(extents)))
+    result = without(axes, *squeezed)
+    as_input = node.ints("axes") is None
+
+    def edit(order: Axes) -> Edit:
+        places = tuple(place for place, axis in enumerate(order) if axis in squeezed)
+        return Edit(constants={1: np.array(places, np.int64)}) if as_input else Edit({"axes": places})
+
+    return Free(extents, (axes, *(None for _ in node.node.inputs[1:])), (result,), edit=edit, splits=result)
+
+
+@row("relabel", "Unsqueeze")
+def unsqueeze(node: Reading) -> Relabel:
+    rank = node.rank()
+    given = node.ints("axes")
+    if given is None:
+        given = node.integers(1)
+    total = rank + len(given)
+    axes = {normal_axis(a, total) for a in given}
+    if len(axes) != len(given):
+        raise NoRuleError
+    kept = iter(range(rank))
+    return Relabel(tuple(() if a in axes else (Atom(next(kept)),) for a in range(total)))
+
+
+@row("relabel", "Reshape", "Flatten")
+def reshape(node: Reading) -> Relabel:
+    """Axes that map one to one, unit axes that come and go, axes that merge or split where the factors nest."""
+    atoms = factor(node.extents(0), node.result_extents())
+    if atoms is None:
+        raise NoRuleError
+    return Relabel(atoms)
+
+
+def blocks(node: Reading, letters: str) -> Relabel | None:
+    """What SpaceToDepth and DepthToSpace make of their data, whose axes have these letters: blocks of space become
+    channels, or the other way round. None where an extent that is cut is unknown, or the blocks do not go into it."""
+    extents, size = node.extents(0), node.integer("blocksize")
+    if len(letters) != 4 or size < 1:
+        return None
+    batch, channel, row, column = (letters.index(letter) for letter in "NCHW")
+    channels, rows, columns = (extents[axis] for axis in (channel, row, column))
+    if not (isinstance(channels, int) and isinstance(rows, int) and isinstance(columns, int)):
+        return None
+    found: dict[int, Order] = {batch: (Atom(batch),)}
+    if node.node.op_type == "SpaceToDepth":
+        if rows % size or columns % size:
+            return None
+        found[channel] = (Atom(row, 1, size), Atom(column, 1, size), Atom(channel))
+        found[row], found[column] = (Atom(row, size),), (Atom(column, size),)
+    else:
+        depth = channels // size**2
+        if channels != depth * size**2:
+            return None
+        # The blocks are the outermost part of the channels, or in mode CRD the innermost.
+        stays, step = (1, depth) if node.string("mode", "DCR") == "DCR" else (size**2, 1)
+        found[channel] = (Atom(channel, stays, stays * depth),)
+        found[row] = (Atom(row), Atom(channel, step * size, step * size**2))
+        found[column] = (Atom(column), Atom(channel, step, step * size))
+    if not channels * rows * columns:
+        return None
+    return Relabel(tuple(normal_form(found[axis], extents) for axis in range(4)))
+
+
+@dataclass(slots=True)
+class _Part:
+    """What is left of an axis: its extent, and the stride at which the rest of it begins."""
+
+    axis: int
+    extent: Extent
+    inner: int = 1
+
+
+def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> tuple[Order, ...] | None:
+    """The target's axes as factors of the source's, or None where that is not certain.
+
+    Both are read from the innermost axis outwards; an axis is cut where the other side ends. Symbolic extents match
+    their own name only; one pair of outermost leftovers need no match, since the totals are equal.
+    """
+    if 0 in source or 0 in target:
+        return None
+    left = [_Part(axis, extent) for axis, extent in enumerate(source) if extent != 1]
+    right = [_Part(axis, extent) for axis, extent in enumerate(target) if extent != 1]
+    found: list[list[Atom]] = [[] for _ in target]
+    while left and right:
+        if not _take(left, right, found):
+            return None
+    if left or right:
+        return None
+    return tuple(tuple(reversed(atoms)) for atoms in found)
+
+
+def _take(left: list[_Part], right: list[_Part], found: list[list[Atom]]) -> bool:
+    """Match the innermost parts of both sides as far as they go together; False where they do not nest for certain."""
+    part, goal = left[-1], right[-1]
+    if not isinstance(part.extent, int) or not isinstance(goal.extent, int):
+        same = part.extent == goal.extent and part.extent is not None
+        if same or (len(left) == 1 and len(right) == 1):
+            found[goal.axis].append(Atom(part.axis, part.inner))
+            left.pop()
+            right.pop()
+        elif isinstance(goal.extent, int) and len(left) == 1 and _unknown(right) <= 1:
+            # An unknown axis that alone makes up all that is left of the target is divided by each known one.
+            found[goal.axis].append(Atom(part.axis, part.inner, part.inner * goal.extent))
+            left[-1] = _Part(part.axis, None, part.inner * goal.extent)
+            right.pop()
+        elif isinstance(part.extent, int) and len(right) == 1:
+            # An unknown axis of the target takes up all that is left of the source.
+            found[goal.axis].append(Atom(part.axis, part.inner))
+            left.pop()
+        else:
+            return False
+        return True
+    if part.extent == goal.extent:
+        found[goal.axis].append(Atom(part.axis, part.inner))
+        left.pop()
+        right.pop()
+    elif part.extent % goal.extent == 0:
+        found[goal.axis].append(Atom(part.axis, part.inner, part.inner * goal.extent))
+        left[-1] = _Part(part.axis, part.extent // goal.extent, part.inner * goal.extent)
+        right.pop()
+    elif goal.extent % part.extent == 0:
+        found[goal.axis].append(Atom(part.axis, part.inner))
+        right[-1] = _Part(goal.axis, goal.extent // part.extent)
+        left.pop()
+    else:
+        return False
+    return True
+
+
+def _unknown(parts: list[_Part]) -> int:
+    return sum(not isinstance(part.extent, int) for part in parts)

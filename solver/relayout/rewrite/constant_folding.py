@@ -1,0 +1,125 @@
+"""Computing what hangs on stored constants alone, where ONNX's reference implementation is sure to compute it right.
+
+It knows no older meaning of Softmax, fills in other defaults of RoiAlign, and sums up for LpNormalization without
+taking absolute values: only operators whose numbers are those of onnxruntime in every version and type are computed
+here. The rest runs with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.layout.relaid_constant import AbsentTensor
+
+__all__ = ["FOLDABLE", "folded_value"]
+
+FOLD_LIMIT = 1 << 28
+"""Bytes of a constant that is not computed with."""
+
+
+_HALVES = frozenset([ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
+
+FOLDABLE: dict[str, int] = {
+    **dict.fromkeys(
+        "Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr "
+        "BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat ConstantOfShape Cos Cosh CumSum DepthToSpace "
+        "DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements Gelu Gemm Greater "
+        "GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log MatMul "
+        "MatMulInteger Max Mean Min Mish Mod Mul Neg Not OneHot Or PRelu Pad Pow QuantizeLinear Range Reciprocal "
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round "
+        "ScatterElements Selu Shape Sigmoid Sign Sin Sinh Size Slice Softplus Softsign SpaceToDepth Split Sqrt "
+        "Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile Transpose Trilu Where Xor".split(),
+        1,
+    ),
+    # Before opset 13 these flatten their input to a matrix.
+    **dict.fromkeys(["Hardmax", "LogSoftmax", "Softmax"], 13),
+    # The reference enters the axes of the attribute one after the other.
+    "Unsqueeze": 13,
+}
+"""Operator -> the first opset in which its numbers are the reference's."""
+
+
+def folded_value(value: ir.Value, shapes: Mapping[ir.Node, np.ndarray]) -> ir.TensorProtocol | None:
+    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or large.
+
+    `value` hangs on constants alone; `shapes`: what nodes that ask for a known shape give.
+    """
+    nodes: dict[ir.Node, None] = {}
+    leaves: dict[str, np.ndarray] = {}
+    if not _collect(value, shapes, nodes, leaves):
+        return None
+    return _evaluate(value, list(nodes), leaves)
+
+
+def _collect(
+    value: ir.Value,
+    shapes: Mapping[ir.Node, np.ndarray],
+    nodes: dict[ir.Node, None],
+    leaves: dict[str, np.ndarray],
+) -> bool:
+    """Enter the nodes that `value` hangs on, each after those that it reads: they may stand in several graphs."""
+    pending: list[tuple[ir.Value, bool]] = [(value, False)]
+    while pending:
+        current, is_read = pending.pop()
+        producer = current.producer()
+        if is_read and producer is not None:
+            nodes[producer] = None
+            continue
+        if (current.name or "") in leaves or producer in nodes:
+            continue
+        tensor = ir.convenience.get_const_tensor(current)
+        if tensor is not None:
+            if isinstance(tensor, AbsentTensor) or tensor.nbytes > FOLD_LIMIT:
+                return False
+            leaves[current.name or ""] = tensor.numpy()
+        elif producer is not None and producer in shapes:
+            leaves[current.name or ""] = shapes[producer]
+        elif producer is None or not _is_foldable(producer):
+            return False
+        else:
+            pending.append((current, True))
+            pending += [(read, False) for read in producer.inputs if read is not None]
+    return True
+
+
+def _is_foldable(node: ir.Node) -> bool:
+    opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
+    if node.op_type == "QuantizeLinear" and any(v is not None and v.dtype in _HALVES for v in node.inputs):
+        return False  # where a half lies between two steps, the step taken hangs on how exactly it was divided
+    return node.domain in ("", "ai.onnx") and opset >= FOLDABLE.get(node.op_type, opset + 1)
+
+
+def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarray]) -> ir.TensorProtocol | None:
+    """`nodes` in topological order."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    if not nodes:
+        return ir.tensor(leaves[value.name or ""])
+    graph = nodes[-1].graph
+    assert graph is not None
+    protos = [ir.to_proto(node) for node in nodes]
+    inputs = [
+        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in leaves.items()
+    ]
+    output = onnx.helper.make_value_info(value.name or "", onnx.TypeProto())
+    body = onnx.helper.make_graph(protos, "constants", inputs, [output])
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
+    try:
+        (result,) = ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=opsets)).run(None, leaves)
+    except Exception:  # the reference implementation lacks operators and types; then the model computes it itself
+        return None
+    array = np.asarray(result)
+    return ir.tensor(array) if _is_sure(array, value.dtype) else None
+
+
+def _is_sure(array: np.ndarray, dtype: ir.DataType | None) -> bool:
+    """Whether the reference gave the type that the operator gives, and numbers: of what is infinite or none, Clip and
+    Sign make other things elsewhere."""
+    if array.dtype.kind in "OSU" or (dtype is not None and ir.DataType.from_numpy(array.dtype) != dtype):
+        return False
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

@@ -1,0 +1,69 @@
+"""What is left of the source in the legal model: what nothing reads any more goes, new constants come."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from relayout.model.graph_json.codec import SOURCE_KEY
+from relayout.ops import graphs_of
+from relayout.rewrite.context import Workshop
+
+__all__ = ["clean_up", "sweep"]
+
+
+def clean_up(shop: Workshop) -> None:
+    """Enter the new constants, and drop what nothing reads any more."""
+    _write_shapes(shop)
+    for value in shop.emitter.constants:
+        shop.constants.home.get(value, shop.graph).register_initializer(value)
+    sweep(shop.graph)
+    for source, copies in shop.constants.replaced.items():
+        # A weight that exists in one layout only keeps its name.
+        graph = copies[0].graph
+        gone = graph is not None and source.producer() is None and source.name not in graph.initializers
+        if gone and source.name and len(copies) == 1 and copies[0].is_initializer():
+            copies[0].name = source.name
+            copies[0].metadata_props.pop(SOURCE_KEY, None)
+            if copies[0].const_value is not None:
+                copies[0].const_value.name = source.name
+
+
+def _write_shapes(shop: Workshop) -> None:
+    """What is known of a shape is a constant: the tensor that was asked may be gone, or lie otherwise."""
+    for node, array in shop.tensors.shapes.items():
+        result = node.outputs[0]
+        if not result.uses() and not result.is_graph_output():
+            continue
+        constant = shop.emitter.constant(f"{result.name}_known", array)
+        if node.graph is not None:
+            shop.constants.home[constant] = node.graph
+        if result.is_graph_output():
+            # The output keeps its name.
+            node.op_type = "Identity"
+            node.attributes.clear()
+            node.replace_input_with(0, constant)
+        else:
+            ir.convenience.replace_all_uses_with(result, constant)
+
+
+def sweep(graph: ir.Graph) -> None:
+    """Drop what nothing reads, in the graph and those inside it. From the back: what the graphs inside a node let go of
+    stands before it."""
+    for node in reversed(list(graph)):
+        if any(v.uses() or v.is_graph_output() for v in node.outputs):
+            for inner in graphs_of(node):
+                sweep(inner)
+        else:
+            _let_go(node)
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
+
+
+def _let_go(node: ir.Node) -> None:
+    """The graphs inside a node read nothing any more."""
+    for outer in graphs_of(node):
+        for inner in outer.all_nodes():
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)

@@ -1,0 +1,159 @@
+"""Where each node of the legal model runs, where there are several places: in the node's metadata.
+
+A node of the source runs where the solver put it. What was added to lay a tensor out runs where the conversion was
+priced; what only regroups dimensions runs where it is read. What has to be at several places stands once for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from relayout.backend.interface import PLACE_KEY, WRITTEN_KEY
+from relayout.candidates.requirements import Requirements
+from relayout.formulate.def_use import told_place
+from relayout.formulate.formulation import Made
+from relayout.layout.memory_format import source_order
+from relayout.ops import Relabel, graphs_of
+from relayout.rewrite.context import Workshop
+
+__all__ = ["is_placed", "place_nodes"]
+
+Readers = dict[ir.Value, dict[str, list[ir.Node]]]
+
+
+def place_nodes(shop: Workshop) -> None:
+    """Give every node that computes from data its place, and every input and output of the graph. Constants are at hand
+    everywhere."""
+    own = {node: shop.chosen[id(choice)].place for node, choice in shop.by_node.items()}
+    fixed = _fixed_places(shop)
+    last = _output_places(shop)
+    for value, place in last.items():
+        value.metadata_props[PLACE_KEY] = place
+    constant = shop.tensors.constant_nodes
+    readers: Readers = {}
+    for node in _from_the_back(shop.graph):
+        if node in own:
+            _note(node, own[node], readers)
+        elif node not in constant:
+            read = {place: None for value in node.outputs for place in readers.get(value, ())}
+            given = [last[value] for value in node.outputs if value in last]
+            places = next((fixed[value] for value in node.outputs if value in fixed), (*given, *read))
+            if given or read:
+                _spread(shop, node, tuple(dict.fromkeys(places)), given, readers)
+
+
+def _from_the_back(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Every node, those inside a node after it."""
+    for node in reversed(list(graph)):
+        yield node
+        for inner in graphs_of(node):
+            yield from _from_the_back(inner)
+
+
+def is_placed(requirements: Requirements, assignment: Sequence[int], made: Iterable[Made]) -> bool:
+    """Whether all nodes, inputs and outputs say already that they are where they shall be, and so does what turns a
+    tensor into a format that is to be made of it."""
+    for choice, picked in zip(requirements.choices, assignment, strict=True):
+        if told_place(choice) != choice.alternatives[picked].place:
+            return False
+    tensors, turned = requirements.tensors, set()
+    if any(PLACE_KEY not in node.metadata_props for node in tensors.shapes):
+        return False
+    for node, rule in tensors.rules.items():
+        if not isinstance(rule, Relabel) or node in tensors.constant_nodes or node in tensors.dead:
+            continue
+        place, view = node.metadata_props.get(PLACE_KEY), tensors.operands[node.outputs[0]]
+        if place is None:
+            return False
+        if view is not None:
+            turned.add((view.tensor, view.view.to_root(source_order(len(view.view.axes))), place))
+    return all((each.tensor, each.target, each.place) in turned for each in made)
+
+
+def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
+    """The places of the values that give a tensor in a format: where its producer runs, which is the first, or where
+    the conversions were chosen to run."""
+    made: dict[ir.Value, tuple[str, ...]] = {}
+    inputs = set(shop.graph.inputs)
+    for choice in shop.requirements.choices:
+        alternative = shop.chosen[id(choice)]
+        for port, format_ in zip(choice.ports, alternative.formats, strict=True):
+            if not port.is_result:
+                continue
+            if port.operand.value in inputs:
+                port.operand.value.metadata_props[PLACE_KEY] = alternative.place
+            tensor = port.operand.tensor
+            # What a left-out node gives is what it reads, which has its place.
+            targets = {} if alternative.is_left_out else {format_: (alternative.place,)}
+            for conversion in shop.made.get(tensor, ()):
+                at = (*targets.get(conversion.target, ()), conversion.place)
+                targets[conversion.target] = tuple(sorted(at, key=lambda place: place != alternative.place))
+            for target, places in targets.items():
+                if shop.copies.has(tensor, target):
+                    made[shop.copies.first(tensor, target).value] = places
+    return made
+
+
+def _output_places(shop: Workshop) -> dict[ir.Value, str]:
+    """The places of the graph's outputs, and of those of the graphs inside it."""
+    found: dict[ir.Value, str] = {}
+    for choice in shop.requirements.choices:
+        for port in choice.ports:
+            if port.is_result:
+                continue
+            graph = shop.graph if choice.node is None else choice.spot(port).graph
+            if graph is not None:
+                index = port.index if choice.node is None else choice.spot(port).index
+                found[graph.outputs[index]] = shop.chosen[id(choice)].place
+    return found
+
+
+def _note(node: ir.Node, place: str, readers: Readers) -> None:
+    node.metadata_props[PLACE_KEY] = place
+    for value in dict.fromkeys(node.inputs):
+        if value is not None:
+            readers.setdefault(value, {}).setdefault(place, []).append(node)
+
+
+def _spread(shop: Workshop, node: ir.Node, places: Sequence[str], given: Sequence[str], readers: Readers) -> None:
+    """Let an added node run at these places, each reader reading what is at its own, or else at the first. What the
+    graph gives is the node itself."""
+    home = next((place for place in given if place in places), places[0])
+    at = {place: node if place == home else _twin(shop, node) for place in dict.fromkeys((home, *places))}
+    for place, twin in at.items():
+        _note(twin, place, readers)
+        twin.metadata_props[WRITTEN_KEY] = place
+    for index, value in enumerate(node.outputs):
+        for place, those in list(readers.get(value, {}).items()):
+            nearest = at.get(place, at[places[0]])
+            if nearest is not node:
+                _reread(those, value, nearest.outputs[index])
+                readers.setdefault(nearest.outputs[index], {}).setdefault(place, []).extend(those)
+                del readers[value][place]
+
+
+def _twin(shop: Workshop, node: ir.Node) -> ir.Node:
+    """The same node once more, right after the first."""
+    fresh = shop.emitter.fresh
+    results = []
+    for value in node.outputs:
+        result = ir.Value(name=fresh(f"{value.name}_too"), shape=value.shape, type=value.type)
+        result.metadata_props.update(value.metadata_props)
+        results.append(result)
+    attributes = list(node.attributes.values())
+    name = fresh(f"{node.name}_too")
+    twin = ir.Node(
+        node.domain, node.op_type, node.inputs, attributes, outputs=results, name=name, overload=node.overload
+    )
+    assert node.graph is not None
+    node.graph.insert_after(node, [twin])
+    return twin
+
+
+def _reread(nodes: Sequence[ir.Node], old: ir.Value, new: ir.Value) -> None:
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value is old:
+                node.replace_input_with(index, new)

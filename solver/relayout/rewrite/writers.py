@@ -1,0 +1,252 @@
+"""What rewrites work with: a backend's own for a node or a conversion, and a rule's for a node in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.backend.calls import blaming, wrong_answer
+from relayout.backend.interface import Backend
+from relayout.backend.rewriting import Extents, Rewrite
+from relayout.candidates.alternatives import FreeForm, LaidForm, NodeChoice, Port
+from relayout.errors import BackendError
+from relayout.formulate.formulation import Made
+from relayout.layout.conversion import Dims, dims_shape
+from relayout.layout.memory_format import Atom, Extent, Order, normal_form
+from relayout.model.emit import Physical
+from relayout.model.layout_functions import DOMAIN, ensure_body
+from relayout.ops import Axes, Free, extents_of
+from relayout.ops.operand_roles import has_letters
+from relayout.rewrite.context import Workshop
+from relayout.rewrite.operand_dims import port_dims, root_dims
+
+__all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
+
+
+class _Way:
+    """What all of them share: making nodes and constants, and what was given."""
+
+    def __init__(self, shop: Workshop, stem: str) -> None:
+        self._shop = shop
+        self._stem = stem
+        self.given: dict[int, Physical] = {}
+
+    @property
+    def opset(self) -> int:
+        return self._shop.emitter.opset
+
+    def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
+        """Let the backend write it. Raises BackendError where it fails, or gives none of these results."""
+        with blaming(backend, "a rewrite", where):
+            rewrite(self)  # type: ignore[arg-type]  # what a node and a conversion do not share is theirs
+        for index in results:
+            if index not in self.given:
+                raise wrong_answer(backend, where, f"result {index}, by `give`", "a rewrite that does not give it")
+
+    def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
+        return self._shop.emitter.constant(stem, array)
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        shape: Extents,
+        domain: str = "",
+        version: int = 1,
+        like: ir.Value | None = None,
+    ) -> ir.Value:
+        if domain:
+            self._shop.model.opset_imports.setdefault(domain, version)
+        kind = like if like is not None else next((value for value in inputs if value is not None), None)
+        stem = f"{self._stem}_{operator}" if operator else self._stem
+        made = self._shop.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
+        node = made.producer()
+        if domain == DOMAIN and node is not None and has_letters(node):
+            ensure_body(self._shop.model, node)
+        return made
+
+
+def _ports_of(shop: Workshop, choice: NodeChoice) -> dict[tuple[bool, int], tuple[Port, Order]]:
+    """The ports with the formats that were chosen, by whether it is a result and by its index."""
+    formats = shop.chosen[id(choice)].formats
+    return {(port.is_result, port.index): (port, f) for port, f in zip(choice.ports, formats, strict=True)}
+
+
+class NodeWay(_Way):
+    """One node, as its backend writes it (see `relayout.writing.Writing`)."""
+
+    def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
+        super().__init__(shop, node.outputs[0].name or "value")
+        self._choice, self._node, self._form = choice, node, form
+        self._ports = _ports_of(shop, choice)
+
+    @property
+    def node(self) -> ir.Node:
+        return self._node
+
+    def write(self, backend: Backend, rewrite: Rewrite) -> None:
+        """Let the backend write the node. Raises BackendError."""
+        read = [n for n, value in enumerate(self._node.outputs) if value.uses() or value.is_graph_output()]
+        self._write(backend, rewrite, self._choice.label, [n for n in read if (True, n) in self._ports])
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
+        known = self._ports.get((is_result, index))
+        if known is None:
+            value = (self._node.outputs if is_result else self._node.inputs)[index]
+            return (extents_of(value) if value is not None else None) or ()
+        return tuple(dims_shape(self._dims(known[0]), known[0].operand.tensor.extents))
+
+    def read(self, index: int, shape: Extents | None = None) -> ir.Value:
+        known = self._ports.get((False, index))
+        if known is None:
+            value = self._node.inputs[index]
+            if value is None:
+                raise BackendError(f"{self._choice.label} has no input {index} to read")
+            return value
+        port, format_ = known
+        tensor, dims, stem = port.operand.tensor, self._dims(port), port.operand.tensor.root.name or "value"
+        if shape is None:
+            return self._shop.copies.read(tensor, format_, dims, stem=stem).value
+        return self._shop.copies.read_as(tensor, format_, dims, shape, stem=stem).value
+
+    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+        value = self._node.inputs[index]
+        if value is None or not self._shop.tensors.is_constant(value):
+            raise BackendError(f"{self._choice.label}: input {index} is no constant")
+        return self._shop.constants.stepped(value, steps)
+
+    def give(self, index: int, value: ir.Value) -> None:
+        port, _ = self._ports[True, index]
+        dims = self._dims(port)
+        self.given[index] = _physical(value, dims, port.operand.tensor.extents)
+
+    def _dims(self, port: Port) -> Dims:
+        return port_dims(self._choice, port, self._form, None)
+
+
+class ConversionWay(_Way):
+    """One conversion, as the backend writes it."""
+
+    def __init__(self, shop: Workshop, made: Made, source: Dims, target: Dims, *, stem: str) -> None:
+        super().__init__(shop, f"{stem}_laid")
+        self._made = made
+        root = shop.tensors.operands[made.tensor.root]
+        assert root is not None
+        self._source, self._target = root_dims(root, source), root_dims(root, target)
+
+    def write(self, backend: Backend, rewrite: Rewrite, where: str) -> None:
+        """Let the backend write the conversion. Raises BackendError."""
+        self._write(backend, rewrite, where, [0])
+
+    @property
+    def node(self) -> ir.Node:
+        raise BackendError("a conversion has no node")
+
+    def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
+        return tuple(dims_shape(self._target if is_result else self._source, self._made.tensor.extents))
+
+    def read(self, index: int, shape: Extents | None = None) -> ir.Value:
+        tensor, format_ = self._made.tensor, self._made.source
+        stem = tensor.root.name or "value"
+        if shape is None:
+            return self._shop.copies.read(tensor, format_, self._source, stem=stem).value
+        return self._shop.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
+
+    def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
+        raise BackendError("a conversion has no constants")
+
+    def give(self, index: int, value: ir.Value) -> None:
+        self.given[index] = _physical(value, self._target, self._made.tensor.extents)
+
+
+def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physical:
+    """The value by its dimensions, or by its own shape where that hides them."""
+    own, shape = extents_of(value), tuple(dims_shape(dims, extents))
+    if own is None or own == shape:
+        return Physical(value, dims)
+    if all(isinstance(extent, int) for extent in (*own, *shape)) and prod(own) != prod(shape):  # type: ignore[arg-type]
+        raise BackendError(
+            "a rewrite gives another tensor than its layout says",
+            where=f"value {value.name}",
+            expected=f"the elements of {list(shape)}",
+            found=f"a tensor of {list(own)}",
+        )
+    return Physical(value, dims, own)
+
+
+class SpaceWay(_Way):
+    """One node of a Free rule in an order that its operator does not take (see `relayout.rules.SpaceWriting`)."""
+
+    def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
+        super().__init__(shop, node.outputs[0].name or "value")
+        self._choice, self._node, self._rule, self._form = choice, node, rule, form
+        self._ports = _ports_of(shop, choice)
+
+    @property
+    def node(self) -> ir.Node:
+        return self._node
+
+    @property
+    def axes(self) -> Axes:
+        return self._form.axes
+
+    def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
+        axes = self._rule.inputs[index]
+        value = self._node.inputs[index]
+        assert value is not None
+        assert axes is not None
+        known = self._ports.get((False, index))
+        if known is None:
+            return self._shop.constants.laid(value, tuple(self._own(group, axes) or None for group in dims))
+        port, format_ = known
+        stem = port.operand.tensor.root.name or "value"
+        return self._shop.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
+
+    def emit_dims(
+        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
+    ) -> ir.Value:
+        every = tuple(range(len(self._rule.extents)))
+        shape = dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents)
+        return self.emit(operator, inputs, attributes, shape=shape)
+
+    def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
+        axes = self._rule.outputs[index]
+        port, _ = self._ports[True, index]
+        extents = port.operand.tensor.extents
+        if axes is None:  # it lies as in the source
+            self.given[index] = Physical(value, port_dims(self._choice, port, self._form, self._rule))
+            return
+        physical = Physical(value, self._root(port, axes, dims))
+        value.shape = ir.Shape(dims_shape(physical.dims, extents))
+        own = port_dims(self._choice, port, self._form, self._rule)
+        self.given[index] = self._shop.emitter.convert(physical, own, extents, f"{self._stem}_view")
+
+    def count(self, axes: Collection[int]) -> int:
+        return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
+
+    def places(self, axis: int) -> np.ndarray[Any, Any]:
+        return self._form.places_of(axis, self._rule.extents[axis])
+
+    def _root(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
+        """Dimensions of one operand as groups of atoms of its tensor's axes."""
+        found: list[Order] = []
+        for group in dims:
+            parts = [root_dims(port.operand, ((atom,),))[0] for atom in self._own(group, axes)]
+            found.append(normal_form(tuple(chain.from_iterable(parts)), port.operand.tensor.extents))
+        return tuple(found)
+
+    def _own(self, group: Axes, axes: Axes) -> Order:
+        """The places of one dimension as atoms of the operand's own axes."""
+        return tuple(
+            Atom(axes.index(atom.axis), atom.inner, atom.outer)
+            for place in group
+            for atom in self._form.dims[place]
+            if atom.axis in axes
+        )

@@ -1,0 +1,162 @@
+"""The engines: exact elimination with what the kernel makes of the rest, and CP-SAT on the problem itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relayout.solve.deadline import Clock, ExpiredError
+from relayout.solve.eliminate import eliminate, failure, walk_back
+from relayout.solve.encode import check_range, network_of
+from relayout.solve.network import FORBIDDEN, Network
+from relayout.solve.problem import Problem, Use, Value, cost_of
+
+__all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices", "greedy", "least_own_costs"]
+
+
+CELLS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an engine says: an assignment or None, a bound or None, and of the infeasible a choice near the conflict."""
+
+    status: str
+    assignment: tuple[int, ...] | None
+    bound: int | None
+    engine: str
+    kernel: int = 0
+    near: int = 0
+
+
+def by_reduction(problem: Problem, clock: Clock) -> Answer:
+    """Eliminate what can be, and minimise the kernel. Out of time, the answer is what was found until then."""
+    try:
+        return _reduced(problem, clock)
+    except ExpiredError:
+        clock.stage("eliminate")
+        return _first_best(problem, "elimination")
+
+
+def _reduced(problem: Problem, clock: Clock) -> Answer:
+    network = network_of(problem, clock=clock)
+    clock.stage("build")
+    alive = set(range(len(network.unary)))
+    gone, constant = eliminate(network, alive, CELLS, clock=clock)
+    clock.stage("eliminate")
+    if constant >= FORBIDDEN:
+        near = next((x for x in failure(network, gone) if x < len(problem.choices)), 0)
+        return Answer("infeasible", None, None, "elimination", near=near)
+    if not alive:
+        states = [0] * len(network.unary)
+        walk_back(gone, states)
+        clock.stage("walk back")
+        return Answer("optimal", _assignment(network, states), constant, "elimination")
+    # Imported only now: the import of ortools is the larger part of a small run.
+    from relayout.solve.kernel_search import minimise
+
+    engine, kernel = "elimination+cp-sat", sum(1 for x in alive if x < len(problem.choices))
+    first = greedy(problem)
+    outcome = minimise(problem, clock, None if first is None else cost_of(problem, first))
+    clock.stage("kernel")
+    assignment = first if outcome.states is None else _assignment(network, outcome.states)
+    bound = outcome.bound
+    if outcome.status in ("feasible", "unknown"):
+        bound = max(bound or 0, least_own_costs(problem))
+    return Answer(outcome.status, assignment, bound, engine, kernel)
+
+
+def by_cpsat(problem: Problem, clock: Clock, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:
+    """Give the whole problem to CP-SAT."""
+    check_range(problem)
+    from relayout.solve.or_tools import solve_whole
+
+    free = free_choices(problem)
+    try:
+        outcome = solve_whole(problem, hint=hint, clock=clock, max_conversions=max_conversions)
+    except ExpiredError:
+        clock.stage("cp-sat")
+        return Answer("unknown", None, least_own_costs(problem), "cp-sat", free)
+    clock.stage("cp-sat")
+    assignment = None if outcome.states is None else tuple([outcome.states[c] for c in range(len(problem.choices))])
+    return Answer(outcome.status, assignment, outcome.bound, "cp-sat", free)
+
+
+def free_choices(problem: Problem) -> int:
+    """How many choices there are to make."""
+    return sum(1 for choice in problem.choices if len(choice.costs) > 1)
+
+
+def _first_best(problem: Problem, engine: str) -> Answer:
+    """What one pass finds."""
+    assignment = greedy(problem)
+    status = "unknown" if assignment is None else "feasible"
+    return Answer(status, assignment, least_own_costs(problem), engine)
+
+
+def _assignment(network: Network, states: list[int] | dict[int, int]) -> tuple[int, ...]:
+    return tuple([alternatives[states[c]] for c, alternatives in enumerate(network.alternatives)])
+
+
+
+def least_own_costs(problem: Problem) -> int:
+    """A bound that needs no search: what the choices cost by themselves, each at its cheapest."""
+    return sum([min(choice.costs) for choice in problem.choices])
+
+
+def greedy(problem: Problem) -> tuple[int, ...] | None:
+    """Each choice, in order, takes what is cheapest beside the choices before it; None where that meets a dead end."""
+    produced: list[list[int]] = [[] for _ in problem.choices]
+    read: list[list[tuple[int, Use]]] = [[] for _ in problem.choices]
+    for index, value in enumerate(problem.values):
+        produced[value.producer.choice].append(index)
+        for use in value.consumers:
+            read[use.choice].append((index, use))
+    sources: list[int | None] = [None] * len(problem.values)
+    wanted: list[set[int]] = [set() for _ in problem.values]
+    assignment: list[int] = []
+    for c, choice in enumerate(problem.choices):
+        best: tuple[int, int] | None = None
+        for a, own in enumerate(choice.costs):
+            price = _price(problem.values, produced[c], read[c], sources, wanted, a)
+            if price is not None and (best is None or own + price < best[0]):
+                best = own + price, a
+        if best is None:
+            return None
+        assignment.append(best[1])
+        for index in produced[c]:
+            sources[index] = problem.values[index].producer.formats[best[1]]
+        for index, use in read[c]:
+            wanted[index].add(use.formats[best[1]])
+    return tuple(assignment)
+
+
+def _price(
+    values: Sequence[Value],
+    produced: Sequence[int],
+    read: Sequence[tuple[int, Use]],
+    sources: Sequence[int | None],
+    wanted: Sequence[set[int]],
+    alternative: int,
+) -> int | None:
+    """What conversions one alternative adds to those that are there; None: one that does not exist."""
+    total = 0
+    fresh: set[tuple[int, int]] = set()
+    here = {index: values[index].producer.formats[alternative] for index in produced}
+    for index, use in read:
+        target = use.formats[alternative]
+        source = here.get(index, sources[index])
+        if source is None or target == source or target in wanted[index] or (index, target) in fresh:
+            continue
+        fresh.add((index, target))
+        price = values[index].conversion[source][target]
+        if price is None:
+            return None
+        total += price
+    for index, source in here.items():
+        for target in wanted[index] - {source}:
+            price = values[index].conversion[source][target]
+            if price is None:
+                return None
+            total += price
+    return total

@@ -1,0 +1,195 @@
+"""A kernel, and the whole problem, as models of CP-SAT.
+
+`linearization_level = 2` puts the Boolean constraints into the linear relaxation too; docs/mathematics.md says what
+that is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relayout.errors import InternalError
+from relayout.solve.deadline import UNLIMITED, Clock
+from relayout.solve.network import FORBIDDEN, Network, Scope, Table
+from relayout.solve.problem import Problem, Use, Value
+from relayout.solve.reparametrize import implications
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+__all__ = ["Outcome", "solve_kernel", "solve_whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was found: the state of every variable (None: nothing), a bound and the cost (None: not known)."""
+
+    status: str
+    states: dict[int, int] | None
+    bound: int | None
+    cost: int | None = None
+
+
+class _Model:
+    """A CP-SAT model of one-of-many variables, with an exact integer objective."""
+
+    def __init__(self) -> None:
+        from ortools.sat.python import cp_model
+
+        self.model = cp_model.CpModel()
+        self.sum = cp_model.LinearExpr.sum
+        self.states: dict[int, list[cp_model.IntVar]] = {}
+        self.terms: list[tuple[cp_model.IntVar, int]] = []
+
+    def choose(self, x: int, costs: Sequence[int]) -> None:
+        literals = [self.model.new_bool_var("") for _ in costs]
+        self.model.add_exactly_one(literals)
+        self.states[x] = literals
+        for literal, cost in zip(literals, costs, strict=True):
+            if cost >= FORBIDDEN:
+                self.model.add(literal == 0)
+            elif cost:
+                self.terms.append((literal, cost))
+
+    def solve(self, hint: dict[int, int] | None, clock: Clock) -> Outcome:
+        from ortools.sat.python import cp_model
+
+        scale = gcd(*[cost for _, cost in self.terms]) or 1
+        self.model.minimize(
+            cp_model.LinearExpr.weighted_sum(
+                [literal for literal, _ in self.terms], [cost // scale for _, cost in self.terms]
+            )
+        )
+        for x, state in (hint or {}).items():
+            for a, literal in enumerate(self.states.get(x, ())):
+                self.model.add_hint(literal, a == state)
+        solver = cp_model.CpSolver()
+        parameters = solver.parameters
+        parameters.random_seed = 0
+        parameters.num_workers = 1
+        parameters.linearization_level = 2
+        parameters.add_lp_constraints_lazily = False
+        seconds = clock.left()
+        if seconds is not None:
+            parameters.max_time_in_seconds = max(seconds, 0.01)
+        if clock.deterministic is not None:
+            parameters.max_deterministic_time = clock.deterministic
+        status = solver.solve(self.model)
+        if status == cp_model.MODEL_INVALID:
+            raise InternalError("CP-SAT refuses the model", found=self.model.validate())
+        if status == cp_model.INFEASIBLE:
+            return Outcome("infeasible", None, None)
+        bound = _floor(solver.best_objective_bound) * scale
+        if status == cp_model.UNKNOWN:
+            return Outcome("unknown", None, bound)
+        states = {
+            x: next(a for a, literal in enumerate(literals) if solver.boolean_value(literal))
+            for x, literals in self.states.items()
+        }
+        cost = sum(cost for literal, cost in self.terms if solver.boolean_value(literal))
+        if status == cp_model.OPTIMAL:
+            return Outcome("optimal", states, cost, cost)
+        return Outcome("feasible", states, min(bound, cost), cost)
+
+
+def _floor(bound: float) -> int:
+    # The bound comes as a double: an integer up to rounding, except where it is too large to be one.
+    if abs(bound) < 2**52:
+        return int(np.ceil(bound - 1e-6))
+    return int(bound) - int(abs(bound) / 2**51)
+
+
+def solve_kernel(
+    network: Network, alive: set[int], hint: dict[int, int] | None, clock: Clock = UNLIMITED
+) -> Outcome:
+    """Minimise the sum of the tables over the variables in `alive`. Raises ExpiredError where no time is left."""
+    model = _Model()
+    for x in sorted(alive):
+        clock.check()
+        model.choose(x, network.unary[x].tolist())
+    for scope in sorted({scope for x in alive for scope in network.touching[x]}):
+        clock.check()
+        _add_table(model, scope, network.tables[scope])
+    return model.solve(hint, clock)
+
+
+def _add_table(model: _Model, scope: Scope, table: Table) -> None:
+    """Add one table: clauses where it only forbids, transport variables where it costs."""
+    groups = implications(table)
+    if groups is not None:
+        for axis, states, others in groups:
+            mine, theirs = model.states[scope[axis]], model.states[scope[1 - axis]]
+            for state in states:
+                model.model.add_bool_or([mine[state].negated(), *[theirs[other] for other in others]])
+        return
+    shares: list[list[list[cp_model.IntVar]]] = [[[] for _ in range(size)] for size in table.shape]
+    for cell in np.argwhere(table < FORBIDDEN).tolist():
+        cost = int(table[tuple(cell)])
+        share = model.model.new_bool_var("")
+        for axis, state in enumerate(cell):
+            shares[axis][state].append(share)
+        if cost:
+            model.terms.append((share, cost))
+    for x, by_state in zip(scope, shares, strict=True):
+        for literal, cells in zip(model.states[x], by_state, strict=True):
+            model.model.add(model.sum(cells) == literal)
+
+
+def solve_whole(
+    problem: Problem,
+    *,
+    hint: Sequence[int] | None = None,
+    clock: Clock = UNLIMITED,
+    max_conversions: int | None = None,
+) -> Outcome:
+    """Minimise the problem itself, without any reduction; at most `max_conversions` conversions that cost anything.
+
+    Raises ExpiredError where no time is left to begin.
+    """
+    model = _Model()
+    for c, choice in enumerate(problem.choices):
+        clock.check()
+        model.choose(c, choice.costs)
+    counted: list[cp_model.IntVar] = []
+    for value in problem.values:
+        clock.check()
+        counted += _add_value(model, value)
+    if max_conversions is not None:
+        model.model.add(model.sum(counted) <= max_conversions)
+    states = None if hint is None else dict(enumerate(hint))
+    return model.solve(states, clock)
+
+
+def _add_value(model: _Model, value: Value) -> list[cp_model.IntVar]:
+    """Add one value: a copy is made from the format that is produced, and serves everyone; returns copies that cost."""
+    produced = _by_format(model, value.producer)
+    wanted = [_by_format(model, use) for use in value.consumers]
+    counted: list[cp_model.IntVar] = []
+    for target in sorted({target for use in wanted for target in use}):
+        available = list(produced.get(target, ()))
+        for source, literals in produced.items():
+            price = value.conversion[source][target]
+            if source == target or price is None:
+                continue
+            copy = model.model.new_bool_var("")
+            model.model.add(copy <= model.sum(literals))
+            available.append(copy)
+            if price:
+                model.terms.append((copy, price))
+                counted.append(copy)
+        for use in wanted:
+            if target in use:
+                model.model.add(model.sum(use[target]) <= model.sum(available))
+    return counted
+
+
+def _by_format(model: _Model, use: Use) -> dict[int, list[cp_model.IntVar]]:
+    literals: dict[int, list[cp_model.IntVar]] = {}
+    for literal, target in zip(model.states[use.choice], use.formats, strict=True):
+        literals.setdefault(target, []).append(literal)
+    return literals

@@ -1,0 +1,133 @@
+"""The layout problem as pure data: choices, values, cost tables. Knows nothing of graphs.
+
+A **choice** is a node that picks one of its alternatives (implementations). A **value** is produced by one choice and
+used by several; each alternative of its producer puts it into one of the value's formats, and each alternative of a
+consumer wants it in one. A format that is wanted and was not produced is made by one conversion, paid once however
+many consumers want it:
+
+    cost = sum over choices  costs[alternative]
+         + sum over values   sum over {formats wanted} \\ {format produced} of conversion[produced][wanted]
+
+Costs are non-negative integers, so that optimal means optimal. See "Nearly optimal register allocation with PBQP"
+(Scholz & Eckstein 2002) for the pairwise special case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from relayout.errors import InternalError
+
+__all__ = ["Choice", "Problem", "Use", "Value", "conversions_of", "cost_of"]
+
+Row = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One node's alternatives; `costs[a]` is what alternative `a` costs by itself."""
+
+    name: str
+    costs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.costs or min(self.costs) < 0:
+            raise InternalError(
+                "a choice without alternatives, or with a negative cost", where=self.name, found=str(self.costs)
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How one choice touches a value: alternative `a` of `choice` produces it in, or wants it in, `formats[a]`."""
+
+    choice: int
+    formats: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value with `len(conversion)` formats; `conversion[f][g]` is the price of making `g` from `f`.
+
+    The diagonal is 0; None: that conversion does not exist. One choice may use a value several times.
+    """
+
+    name: str
+    producer: Use
+    consumers: tuple[Use, ...]
+    conversion: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        fault = _fault_of(self.conversion)
+        if fault:
+            raise InternalError(fault, where=self.name, found=str(self.conversion))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Choices and the values between them. Valid by construction: every index and length is checked here."""
+
+    choices: tuple[Choice, ...]
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        alternatives = [len(choice.costs) for choice in self.choices]
+        for value in self.values:
+            formats = len(value.conversion)
+            for use in (value.producer, *value.consumers):
+                if not 0 <= use.choice < len(alternatives):
+                    raise InternalError(
+                        "a use of a choice that does not exist",
+                        where=value.name,
+                        expected=f"0 to {len(alternatives) - 1}",
+                        found=str(use.choice),
+                    )
+                if len(use.formats) != alternatives[use.choice] or max(use.formats) >= formats or min(use.formats) < 0:
+                    raise InternalError(
+                        "a use does not fit its choice and its value",
+                        where=f"{value.name}, {self.choices[use.choice].name}",
+                        expected=f"{alternatives[use.choice]} formats of 0 to {formats - 1}",
+                        found=str(use.formats),
+                    )
+
+
+@lru_cache(maxsize=4096)
+def _fault_of(conversion: tuple[Row, ...]) -> str:
+    # Conversion matrices recur thousands of times in a network, so each distinct one is read once.
+    if not conversion or any(len(row) != len(conversion) for row in conversion):
+        return "a conversion matrix that is not square"
+    if any(conversion[f][f] != 0 for f in range(len(conversion))):
+        return "a conversion of a format to itself that is not free"
+    if any(price is not None and price < 0 for row in conversion for price in row):
+        return "a conversion with a negative price"
+    return ""
+
+
+def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (value, format produced, format made) for every conversion that an assignment needs, in order.
+
+    `assignment[c]` is the alternative of choice `c`. Conversions that are free or do not exist are yielded too.
+
+    >>> use = Use(0, (0, 1)), Use(1, (0,))
+    >>> problem = Problem((Choice("a", (0, 0)), Choice("b", (0,))), (Value("v", use[0], use[1:], ((0, 3), (5, 0))),))
+    >>> list(conversions_of(problem, (1, 0))), cost_of(problem, (1, 0))
+    ([(0, 1, 0)], 5)
+    """
+    for index, value in enumerate(problem.values):
+        source = value.producer.formats[assignment[value.producer.choice]]
+        wanted = {use.formats[assignment[use.choice]] for use in value.consumers}
+        for target in sorted(wanted - {source}):
+            yield index, source, target
+
+
+def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
+    """The cost of an assignment, from the definition at the top of this module; None: it needs what does not exist."""
+    total = sum(choice.costs[alternative] for choice, alternative in zip(problem.choices, assignment, strict=True))
+    for value, source, target in conversions_of(problem, assignment):
+        price = problem.values[value].conversion[source][target]
+        if price is None:
+            return None
+        total += price
+    return total

@@ -1,0 +1,64 @@
+"""Whether a report adds up: its totals against the models, its conversions against its totals, its status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from relayout.report.schema import Finding, Report
+from relayout.report.totals import totals
+
+__all__ = ["check_report"]
+
+
+def check_report(
+    report: Report,
+    model: ir.Model | None = None,
+    original: ir.Model | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Iterator[Finding]:
+    """Yield what does not re-add in `report`, against itself and against the models where they are given."""
+    for side, counted_in, claimed in (("before", original, report.before), ("after", model, report.after)):
+        counted = totals(counted_in, dims or {}) if counted_in is not None else claimed
+        if counted != claimed:
+            yield _unaccounted(f"{side}: the graph has other totals", str(counted), str(claimed))
+    moving = [conversion for conversion in report.conversions if conversion.kind == "transpose"]
+    if report.status in ("optimal", "feasible"):
+        listed = sum(conversion.passes for conversion in moving)
+        if listed > report.after.transposes:
+            expected = f"at most the {report.after.transposes} of the totals"
+            yield _unaccounted("more transposes are listed than counted", expected, str(listed))
+        spent = sum(conversion.bytes - conversion.padding for conversion in moving)
+        if spent > report.after.bytes:
+            expected = f"at most the {report.after.bytes} of the totals"
+            yield _unaccounted("the listed conversions move more bytes than were counted", expected, str(spent))
+    for conversion in report.conversions:
+        if conversion.kind in ("reshape", "folded") and conversion.bytes:
+            yield _unaccounted(f"a {conversion.kind} of {conversion.value} costs bytes", "0", str(conversion.bytes))
+    yield from _check_status(report)
+
+
+def _check_status(report: Report) -> Iterator[Finding]:
+    cost, bound = report.cost, report.bound
+    if report.status in ("optimal", "feasible") and cost is None:
+        yield _off("a solution has a cost", "a number", "none")
+    if cost is None or bound is None:
+        if report.status == "optimal":
+            yield _off("a proof of optimality has a bound", "a number", "none")
+        return
+    if bound > cost:
+        yield _off("no cost is below the bound", f"at most {cost}", str(bound))
+    if report.status == "optimal" and bound != cost:
+        yield _off("what is optimal has its cost for a bound", str(cost), str(bound))
+    gap = (cost - bound) / cost if cost else 0.0
+    if report.gap is None or abs(report.gap - gap) > 1e-9:
+        yield _off("the gap is (cost - bound) / cost", f"{gap:.6g}", str(report.gap))
+
+
+def _unaccounted(message: str, expected: str, found: str) -> Finding:
+    return Finding(rule="cost-accounting", expected=expected, found=found, message=message)
+
+
+def _off(message: str, expected: str, found: str) -> Finding:
+    return Finding(rule="status", expected=expected, found=found, message=message)

@@ -1,0 +1,127 @@
+"""Every name that some operator gives an axis, for all axes that are one and the same by the operators between.
+
+Where operators call an axis by different names, each of them is right: a network may turn its picture. Which of them
+counts for an operator between that asks for a layout, nobody can say, and so any of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from functools import cached_property
+from itertools import chain
+
+import onnx_ir as ir
+
+from relayout.layout.layout import Layout
+from relayout.verification.axis_names import passes, walk
+from relayout.verification.constants import computed_ahead
+from relayout.verification.operator_facts import OURS, AxisNames, axis_names, beside_reshaped, is_by_place, is_pooled
+from relayout.verification.subgraph_values import crossings
+
+__all__ = ["CommonNames"]
+
+_Place = tuple[ir.Value, int]
+"""An axis of a value."""
+
+
+class CommonNames:
+    """The names of all axes of a model, found out when the first is asked for."""
+
+    def __init__(
+        self, model: ir.Model, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
+    ) -> None:
+        """`beside_pieces`: names go through a Reshape along the axes that it does not split or merge. `given`: names
+        that values have whatever operators call their axes; without them, what computes from constants alone gives
+        none, for a constant follows the data that it meets."""
+        self._model = model
+        self._given = given or {}
+        self._silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
+        self._beside_pieces = beside_pieces
+        self._same: dict[_Place, _Place] = {}
+        self._written: set[ir.Value] = set()
+
+    def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
+        """For each axis of a value of known rank, what operators call it; empty where none names it."""
+        names = self._names
+        places = [(value, axis) for axis in range(len(value.shape or ()))]
+        return tuple(frozenset(names.get(self._first(place), ())) for place in places)
+
+    @property
+    def written(self) -> Set[ir.Value]:
+        """The values of whose axes nothing is told but how a node of ours is written, to which they mean nothing."""
+        return self._written if self._names else set()
+
+    def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:
+        """The names by which the value is in this layout, if each of its axes has that name among others, or none at
+        all; None where one has others only, but for those that another axis has: of two that go by one name, one is
+        another. Axes of extent 1 may stand anywhere, and of names that the layout does not have it says nothing."""
+        shape = value.shape
+        if shape is None or len(shape) != required.rank:
+            return None
+        found: list[str | None] = []
+        own = self.of(value)
+        wide = (place for place, extent in enumerate(shape) if extent != 1)
+        had = {required.names[place] for place in wide if required.names[place] in own[place]}
+        for name, known, extent in zip(required.names, own, shape, strict=True):
+            telling = known.intersection(required.names) if extent != 1 and name != "*" else frozenset()
+            if name not in telling and not telling <= had:
+                return None
+            found.append(name if name in telling else None)
+        return tuple(found) if any(found) else None
+
+    def _join_node(self, node: ir.Node) -> None:
+        for m, result in enumerate(node.outputs):
+            for n, operand in enumerate(node.inputs):
+                sources = passes(node, n, m) if operand is not None else None
+                if sources is None and self._beside_pieces and node.op_type == "Reshape" and (n, m) == (0, 0):
+                    sources = beside_reshaped(node)
+                if operand is not None and sources is not None:
+                    self._join(operand, result, sources)
+        for source, target, axes in crossings(node):
+            self._join(source, target, axes)
+
+    def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:
+        for axis, own in enumerate(axes):
+            if own is not None:
+                self._same[self._first((source, own))] = self._first((target, axis))
+
+    @cached_property
+    def _names(self) -> dict[_Place, set[str]]:
+        nodes = list(walk(self._model.graph))
+        for node in nodes:
+            self._join_node(node)
+        found: dict[_Place, set[str]] = {}
+        telling = [node for node in nodes if node not in self._silent]
+        for value, names in chain(self._given.items(), *(_named(n) for n in telling if not is_by_place(n))):
+            self._enter(found, value, names)
+        for node in telling if not self._given else ():
+            # What it is written in is no meaning to it: that tells of axes of which nothing else is told.
+            named = list(_named(node)) if is_by_place(node) else []
+            if not any(self._first((v, axis)) in found for v, names in named for axis in range(len(names))):
+                for value, names in named:
+                    self._enter(found, value, names)
+                    self._written.add(value)
+        return found
+
+    def _enter(self, found: dict[_Place, set[str]], value: ir.Value, names: AxisNames) -> None:
+        for axis, name in enumerate(names):
+            if name is not None:
+                found.setdefault(self._first((value, axis)), set()).add(name)
+
+    def _first(self, place: _Place) -> _Place:
+        while (other := self._same.get(place, place)) != place:
+            self._same[place] = self._same.get(other, other)
+            place = other
+        return place
+
+
+def _named(node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
+    """What the node calls the axes of what it reads and gives; to ONNX's pools of the whole picture it is nothing which
+    is which."""
+    if is_pooled(node) and node.domain != OURS:
+        return
+    for side, values in (("input", node.inputs), ("result", node.outputs)):
+        for n, value in enumerate(values):
+            names = axis_names(node, side, n) if value is not None else None
+            if value is not None and names is not None:
+                yield value, names

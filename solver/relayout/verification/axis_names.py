@@ -1,0 +1,259 @@
+"""The names of every value's axes, derived afresh from the graph.
+
+`made` is what a value's producer gives, carried forward; `read` is what its readers take it for, carried backward. The
+two may disagree in a sound model: a network may turn its picture, or feed its tokens as channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+import onnx_ir as ir
+
+from relayout.errors import LayoutSyntaxError
+from relayout.layout.layout import Layout
+from relayout.verification.constants import computed_ahead
+from relayout.verification.operator_facts import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
+from relayout.verification.subgraph_values import Crossing, crossings, graphs_of
+
+__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "SOURCE", "Derivation", "derive", "fed", "passes", "walk"]
+
+LAYOUT = "relayout.layout"
+BOUNDARY = "relayout.boundary_layout"
+PLACE = "relayout.place"
+SOURCE = "relayout.source"
+"""Which value of the original this one is, where it could not keep the name."""
+
+# Readings of one value that are told apart; more than a few only occur in graphs that turn their axes on purpose.
+_MOST_READINGS = 8
+
+
+class Derivation:
+    """What is known of each value's axes; values of unknown rank have no entry."""
+
+    def __init__(self, made: Mapping[ir.Value, AxisNames], read: Mapping[ir.Value, frozenset[AxisNames]]) -> None:
+        self._made, self._read = made, read
+
+    def made(self, value: ir.Value) -> AxisNames | None:
+        """The names that the value's producer gives its axes."""
+        return self._made.get(value)
+
+    def read(self, value: ir.Value) -> frozenset[AxisNames]:
+        """The names that readers take the value's axes for, one tuple a reading."""
+        return self._read.get(value, frozenset())
+
+    def candidates(self, value: ir.Value) -> list[AxisNames]:
+        """Every naming of the value that says something, the producer's first."""
+        made = self._made.get(value)
+        namings = ([made] if made else []) + sorted(self.read(value), key=str)
+        return [naming for naming in namings if any(naming)]
+
+
+def walk(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes in order, a node's subgraphs before the node itself."""
+    for node in graph:
+        for inner in graphs_of(node):
+            yield from walk(inner)
+        yield node
+
+
+def fed(model: ir.Model) -> list[ir.Value]:
+    """The graph inputs that a caller must feed: those that have no default."""
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def derive(
+    model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None, written: Set[ir.Value] = frozenset()
+) -> Derivation:
+    """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
+
+    From given names no more follows than the graph says: only without them is the layout that a node of ours is written
+    in what its result's axes are where nothing else is known, for its twin in another model has no such layout; and
+    what computes from constants alone names nothing, for a constant follows the data that it meets. Where axes mean
+    nothing to the node itself, that goes for the results in `written` alone.
+    """
+    silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
+    takes_written = given is None
+    if given is None:
+        given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
+    made: dict[ir.Value, AxisNames] = dict(given)
+    _carry_forward(model.graph, (), made, silent, written if takes_written else None)
+    read: dict[ir.Value, frozenset[AxisNames]] = {}
+    _carry_back(model.graph, read, silent)
+    return Derivation(made, read)
+
+
+def _carry_forward(
+    graph: ir.Graph,
+    inward: Sequence[Crossing],
+    made: dict[ir.Value, AxisNames],
+    silent: Set[ir.Node],
+    written: Set[ir.Value] | None,
+) -> None:
+    """Enter what is known of all that the graph gives; `inward` is what crosses its border on the way in, and `silent`
+    are the nodes that name nothing. `written` are values that are as the node that gives them is written; None where
+    no layout that a node is written in tells anything."""
+    for value in graph.inputs:
+        if value not in made:
+            _enter_crossed(value, inward, made)
+    for node in graph:
+        across = list(crossings(node))
+        for inner in graphs_of(node):
+            _carry_forward(inner, across, made, silent, written)
+        for m, result in enumerate(node.outputs):
+            if result.shape is not None and node not in silent:
+                made[result] = with_whole_parts(_forward(node, m, made, written), result.shape)
+                if not any(made[result]):
+                    _enter_crossed(result, across, made)
+
+
+def _enter_crossed(value: ir.Value, across: Sequence[Crossing], made: dict[ir.Value, AxisNames]) -> None:
+    """Call the value's axes as those of what comes across to it are called."""
+    known: list[set[str]] = [set() for _ in value.shape or ()]
+    for source, target, axes in across:
+        if target is value and source in made:
+            for axis, own in enumerate(axes):
+                name = made[source][own] if own is not None and _has_place(source, own, value, axis) else None
+                known[axis].update([name] if name is not None else [])
+    if any(known):
+        made[value] = tuple(_agreed(names) for names in known)
+
+
+def _has_place(value: ir.Value, axis: int, other: ir.Value, its_axis: int) -> bool:
+    """Whether the name of the value's axis says where the other's lies: one of extent 1 may stand anywhere, which would
+    not be seen of the other where its extents are not known."""
+    own, its = (v.shape[a] if v.shape is not None else None for v, a in ((value, axis), (other, its_axis)))
+    return own != 1 or its == 1
+
+
+def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], silent: Set[ir.Node]) -> None:
+    """Enter what readers take everything for that the graph, and those inside it, read; but for the `silent` ones."""
+
+    def enter(value: ir.Value, readings: frozenset[AxisNames]) -> None:
+        both = read.get(value, frozenset()) | readings
+        read[value] = frozenset(sorted(both, key=str)[:_MOST_READINGS])
+
+    def cross(across: Sequence[Crossing]) -> None:
+        for source, target, axes in across:
+            pairs = [(own, axis) for axis, own in enumerate(axes) if own is not None]
+            places = {own: axis for own, axis in pairs if _has_place(target, axis, source, own)}
+            rank = len(source.shape or ())
+            known = [[n[places[a]] if a in places else None for a in range(rank)] for n in read.get(target, ())]
+            enter(source, frozenset(tuple(names) for names in known if any(names)))
+
+    for node in reversed(graph):
+        across, results = list(crossings(node)), set(node.outputs)
+        cross([each for each in across if each[1] in results])
+        for inner in graphs_of(node):
+            _carry_back(inner, read, silent)
+        cross([each for each in across if each[1] not in results])
+        for n, operand in enumerate(node.inputs):
+            if operand is not None and operand.shape is not None:
+                own = axis_names(node, "input", n) if _names_axes(node) and node not in silent else None
+                enter(operand, _backward(node, n, own, read))
+
+
+def declared_names(value: ir.Value) -> AxisNames | None:
+    """The names in a graph input's declared layout, or None where it declares none that fits."""
+    layout = declared_layout(value)
+    return None if layout is None else tuple(None if name == "*" else name for name in layout.names)
+
+
+def declared_layout(value: ir.Value) -> Layout | None:
+    """The layout that a graph input or output declares, or None where there is none of its rank."""
+    text = value.metadata_props.get(BOUNDARY)
+    if text is None or value.shape is None:
+        return None
+    try:
+        layout = Layout.parse(text)
+    except LayoutSyntaxError:
+        return None
+    return layout if layout.rank == len(value.shape) else None
+
+
+def _forward(
+    node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], written: Set[ir.Value] | None
+) -> AxisNames:
+    rank = len(node.outputs[m].shape or ())
+    own = axis_names(node, "result", m) or (None,) * rank
+    channels_only = node.op_type in _CHANNELS_ONLY
+    if all(own) and _names_axes(node) and not channels_only:
+        return own
+    known: list[set[str]] = [set() for _ in range(rank)]
+    for n, operand in enumerate(node.inputs):
+        names = made.get(operand) if operand is not None else None
+        sources = passes(node, n, m) if names else None
+        for axis, source in enumerate(sources or ()):
+            if names and source is not None and (name := names[source]) is not None:
+                known[axis].add(name)
+    carried = [_agreed(names) for names in known]
+    if not _names_axes(node):
+        is_told = node.outputs[m] in (written or ()) and not any(carried) and None not in own and not is_pooled(node)
+        return own if is_told else tuple(carried)
+    if is_pooled(node):
+        return tuple(carried)
+    if channels_only:
+        # Of a layout that it is in only the channels mean anything to it: the rest is what the operand says.
+        rest = own if written is not None else (None,) * rank
+        told = (theirs or written for theirs, written in zip(carried, rest, strict=True))
+        return tuple(mine if mine == "C" else other for mine, other in zip(own, told, strict=True))
+    return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
+
+
+def _names_axes(node: ir.Node) -> bool:
+    facts = named(node)
+    return facts is None or facts.names_axes
+
+
+def _agreed(names: set[str]) -> str | None:
+    """The one name that operands give an axis; one of an operator, a letter, before one of a graph input."""
+    letters = {name for name in names if len(name) == 1} or names
+    return next(iter(letters)) if len(letters) == 1 else None
+
+
+def _backward(
+    node: ir.Node, n: int, own: AxisNames | None, read: Mapping[ir.Value, frozenset[AxisNames]]
+) -> frozenset[AxisNames]:
+    """What the n-th operand is taken for by a node that calls its axes so itself, if it does, and by who reads on."""
+    operand = node.inputs[n]
+    rank = len(operand.shape or ()) if operand is not None else 0
+    readings = {own} if own is not None else set()
+    if own is not None and all(own):
+        return frozenset(readings)
+    for m, result in enumerate(node.outputs):
+        sources = passes(node, n, m) if read.get(result) else None
+        for names in read.get(result, ()) if sources is not None else ():
+            carried: list[str | None] = list(own) if own is not None else [None] * rank
+            for axis, source in enumerate(sources or ()):
+                if source is not None:
+                    carried[source] = carried[source] or names[axis]
+            readings.add(tuple(carried))
+    return frozenset(reading for reading in readings if any(reading))
+
+
+# BatchNormalization and the like know their channels and pass every axis on.
+_CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
+
+
+def passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
+    """For each axis of the m-th result, the axis of the n-th input that it is, also where an operator has names of its
+    own for some of them; None altogether where that is not known."""
+    if node.op_type not in _CHANNELS_ONLY and _names_axes(node):
+        return axis_sources(node, n, m)
+    source, result = node.inputs[n], node.outputs[m]
+    if n or m or source is None or source.shape is None or result.shape is None:
+        return None
+    before, after = axis_names(node, "input", 0) or (), axis_names(node, "result", 0) or ()
+    if None not in before and sorted(map(str, before)) == sorted(map(str, after)):
+        sources = tuple(before.index(name) for name in after)
+    elif len(source.shape) == len(result.shape):
+        sources = tuple(range(len(result.shape)))
+    else:
+        return None
+    # What reads an axis of extent 1 may call it anything. What it is stretched to, or reduced from, is another; and who
+    # does not know that it has extent 1 must not take its name for that of an axis.
+    units = [(axis, source.shape[axis] == 1, extent == 1) for axis, extent in zip(sources, result.shape, strict=True)]
+    pooled = is_pooled(node)
+    return tuple(
+        None if (before and not after) or (pooled and after and not before) else axis for axis, before, after in units
+    )

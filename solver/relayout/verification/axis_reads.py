@@ -1,0 +1,132 @@
+"""What an operator reads the axes of an operand for: by what they mean to it, or by the numbers that it is given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import onnx_ir as ir
+
+from relayout.verification.axis_names import Derivation
+from relayout.verification.operator_facts import AxisNames, axis_names, constant_ints, named
+from relayout.verification.resize_axes import placed_names
+
+__all__ = ["Meanings", "Pair", "numbered_axes", "relation"]
+
+Pair = tuple[str, str]
+"""What the producer of a value calls an axis, and what a reader takes it for."""
+
+Known = TypeVar("Known", str, Pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Meanings(Generic[Known]):
+    """What the axes mean that an operator reads, and which of these are open: they may have extent 1 at run time.
+
+    Axes of which extent 1 is known, of which there are `units`, may stand anywhere and mean nothing.
+    """
+
+    known: Counter[Known]
+    open: Counter[Known]
+    units: int
+
+    def agree(self, other: Meanings[Known]) -> bool:
+        """Whether both may mean the same: what one lacks is open in the other, and one of its units."""
+        return self._lacks_units_of(other) and other._lacks_units_of(self)
+
+    def _lacks_units_of(self, other: Meanings[Known]) -> bool:
+        lacking = other.known - self.known
+        return lacking <= other.open and lacking.total() <= self.units
+
+
+def relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> Meanings[Pair] | None:
+    """What the producer calls each axis, beside what this operator reads it for; None where not all of it is known.
+
+    Axes of extent 1 are left out: they may stand anywhere. The outer and the inner part of an axis are that axis, if
+    the one is read for the outer and the other for the inner part.
+    """
+    value, read, facts = node.inputs[n], axis_names(node, "input", n), named(node)
+    if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
+        read = placed_names(node, len(value.shape))
+    made = derivation.made(value) if value is not None else None
+    if value is None or value.shape is None or read is None or made is None or len(set(made)) != len(made):
+        return None
+    pairs: dict[Pair, bool] = {}
+    units = 0
+    for a, b, extent in zip(made, read, value.shape, strict=True):
+        reading = _reading(b, read, node)
+        units += extent == 1
+        if reading is None or extent == 1:
+            continue
+        if a is None or b is None:
+            return None
+        is_part = (_axis(a, made) != a, _axis(b, read) != b)
+        pair = (a, b) if is_part[0] != is_part[1] else (_axis(a, made), reading)
+        pairs[pair] = pairs.get(pair, True) and not isinstance(extent, int)
+    return Meanings(Counter(pairs.keys()), Counter(pair for pair, is_open in pairs.items() if is_open), units)
+
+
+def _reading(name: str | None, names: AxisNames, node: ir.Node) -> str | None:
+    """What an operator takes an axis that it names so for; None where it is nothing to it."""
+    facts, axis = named(node), _axis(name, names) if name is not None else None
+    if facts is not None and facts.pooled:
+        return "kept" if axis in ("N", "C") else "reduced"
+    return axis if facts is None or facts.spatial or axis == "C" else None
+
+
+def _axis(name: str, names: AxisNames) -> str:
+    """The axis that a name is, or is the inner part of."""
+    return name.upper() if len(name) == 1 and name.upper() in names else name
+
+
+_ALONG_AXES = frozenset({"Concat", "CumSum", "Gather", "Hardmax", "LogSoftmax", "Softmax", "Split", "TopK"})
+# Before opset 13 they work on the axis and all that follow it as one.
+_FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+# They may work on whole blocks of an axis.
+_IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
+
+
+def numbered_axes(node: ir.Node, derivation: Derivation) -> Meanings[str] | None:
+    """The names of the axes that an operator is given by number; None where it is given none, or one has no name."""
+    value = node.inputs[0] if node.inputs else None
+    made = derivation.made(value) if value is not None else None
+    reduces = node.op_type.startswith("Reduce") or node.op_type in ("ArgMax", "ArgMin")
+    if made is None or node.domain not in ("", "ai.onnx") or not (reduces or node.op_type in _ALONG_AXES):
+        return None
+    axes = (
+        constant_ints(node, "axes", 1)
+        if node.op_type.startswith("Reduce")
+        else constant_ints(node, "axis", 1 if node.op_type == "CumSum" else len(node.inputs))
+    )
+    if axes is None or any(not -len(made) <= axis < len(made) for axis in axes):
+        return None
+    named_axes = {axis % len(made) for axis in axes}
+    if node.op_type in _FLATTENING and node.graph is not None and node.graph.opset_imports.get("", 13) < 13:
+        named_axes = set(range(min(named_axes), len(made)))
+    if any(made[axis] is None and (node.op_type in _IN_BLOCKS or _extent(value, axis) != 1) for axis in named_axes):
+        return None
+    # An axis of extent 1 may stand anywhere.
+    parts = {str(name) for axis, name in enumerate(made) if name is not None and _extent(value, axis) != 1}
+    if node.op_type in _IN_BLOCKS:
+        blocks = {str(made[axis]) for axis in named_axes}
+        found = Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
+        # What is put together of single slices says nothing where the other model knows no extents.
+        return Meanings(found, Counter(), 0) if found else None
+    names = {str(made[axis]): _extent(value, axis) for axis in named_axes if _extent(value, axis) != 1}
+    # Of an axis in parts all parts are meant, or else it is not the axis that is.
+    axes_of = {name: _whole_axis(name, names.keys(), parts, made) for name in names}
+    sure = {axes_of[name] for name, extent in names.items() if isinstance(extent, int)}
+    every = set(axes_of.values())
+    return Meanings(Counter(every), Counter(every - sure), len(named_axes) - len(names))
+
+
+def _whole_axis(name: str, names: Set[str], parts: set[str], made: AxisNames) -> str:
+    axis = _axis(name, made)
+    own = {part for part in parts if _axis(part, made) == axis}
+    return axis if own <= names else f"part {name} of {axis}"
+
+
+def _extent(value: ir.Value | None, axis: int) -> object:
+    return value.shape[axis] if value is not None and value.shape is not None else None

@@ -1,0 +1,175 @@
+"""The types of values beside onnxruntime's blocked operators: blocked, plain, or not known.
+
+The operators of the domain com.microsoft.nchwc read and make tensors that claim to be [N, C, H, W] and in memory are N,
+C/block, H, W, block. Their nodes note the size of the block, and how many of the channels are no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.verification.axis_names import walk
+from relayout.verification.operator_facts import is_elementwise, named
+
+__all__ = [
+    "BLOCKED_DOMAIN",
+    "BLOCK_KEY",
+    "PLAIN",
+    "POINTWISE",
+    "STANDARD",
+    "Type",
+    "extent",
+    "noted",
+    "reads_plain",
+    "types_of",
+]
+
+BLOCKED_DOMAIN = "com.microsoft.nchwc"
+BLOCK_KEY = "relayout.block"
+CHANNELS_KEY = "relayout.channels"
+
+STANDARD = ("", "ai.onnx")
+# One operand by itself, place by place; any further operand is a parameter.
+POINTWISE = frozenset({"Bernoulli", "Cast", "CastLike", "Clip", "DequantizeLinear", "Dropout", "QuantizeLinear"})
+_LARGEST = 16
+_NOT_FINITE_AT_ZERO = frozenset({"Div", "Log", "Mod", "Reciprocal"})
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """How a value lies: `size` channels to a block (None: not said), `channels` of them in use (None: not known)."""
+
+    is_blocked: bool
+    size: int | None = None
+    channels: int | None = None
+    padding_is_finite: bool = True
+
+
+PLAIN = Type(is_blocked=False)
+
+
+def types_of(model: ir.Model) -> dict[ir.Value, Type]:
+    """The type of each value of which it is known; empty for a model without blocked operators."""
+    nodes = list(walk(model.graph))
+    if not any(node.domain == BLOCKED_DOMAIN for node in nodes):
+        return {}
+    types = {value: PLAIN for value in model.graph.inputs if extent(value, 1) is not None and not _one_place(value)}
+    _carry_forward(nodes, types)
+    # A view may have made blocks of anything: what is read as blocks, and not known to be plain, is meant to be some.
+    for node in reversed(nodes):
+        for value in _wanted_in_blocks(node, types):
+            types.setdefault(value, Type(True, noted(node, BLOCK_KEY)))
+    _carry_forward(nodes, types)
+    return types
+
+
+def _carry_forward(nodes: Sequence[ir.Node], types: dict[ir.Value, Type]) -> None:
+    for node in nodes:
+        operands = [types.get(value) if value is not None else None for value in node.inputs]
+        for result in node.outputs:
+            kind = _made(node, operands, result)
+            if kind is not None and not _one_place(result):
+                types[result] = kind
+
+
+def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type]) -> list[ir.Value]:
+    """The operands that must be blocked, given what this node is or what it makes."""
+    if node.domain == BLOCKED_DOMAIN:
+        plain = node.op_type == "ReorderInput" or reads_plain(node, noted(node, BLOCK_KEY))
+        operands = [*([] if plain else node.inputs[:1]), *(node.inputs[3:4] if node.op_type == "Conv" else [])]
+    elif _keeps_places(node) and any(result in types and types[result].is_blocked for result in node.outputs):
+        parameters = 1 if node.op_type in POINTWISE or node.op_type in ("Slice", "Split") else len(node.inputs)
+        operands = list(node.inputs[:parameters])
+    else:
+        return []
+    full = extent(node.outputs[0], 2), extent(node.outputs[0], 3)
+    return [
+        value
+        for value in operands
+        if value is not None and not value.is_initializer() and not _one_place(value) and extent(value, 1) is not None
+        if node.domain == BLOCKED_DOMAIN or (extent(value, 2), extent(value, 3)) == full
+    ]
+
+
+def _keeps_places(node: ir.Node) -> bool:
+    """Whether what is blocked after `node` was blocked before it."""
+    kept = node.op_type in ("Concat", "Identity", "Slice", "Split", *POINTWISE)
+    return node.domain in STANDARD and (kept or is_elementwise(node))
+
+
+def reads_plain(node: ir.Node, size: int | None) -> bool:
+    """Whether this is a blocked convolution that takes its data as plain: one group of fewer channels than a block."""
+    channels = extent(node.inputs[0], 1)
+    one_group = node.op_type == "Conv" and node.attributes.get_int("group", 1) == 1
+    return one_group and channels is not None and channels < (size or _LARGEST)
+
+
+def _made(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
+    known = [kind for kind in operands if kind is not None]
+    blocked = next((kind for kind in known if kind.is_blocked), None)
+    if node.domain == BLOCKED_DOMAIN:
+        return _made_by_blocked(node, operands, result)
+    if node.domain not in STANDARD:
+        return None
+    if is_elementwise(node) or node.op_type in ("Identity", *POINTWISE):
+        if blocked is not None:
+            finite = all(kind.padding_is_finite for kind in known) and node.op_type not in _NOT_FINITE_AT_ZERO
+            return Type(True, blocked.size, blocked.channels, finite or blocked.channels == extent(result, 1))
+        data = [value for value in node.inputs if value is not None and not value.is_initializer()]
+        return PLAIN if known and len(known) == len(data) else None
+    if node.op_type == "Slice" and blocked is not None:
+        all_in_use = blocked.channels is not None and blocked.channels == extent(node.inputs[0], 1)
+        return Type(True, blocked.size, extent(result, 1) if all_in_use else None, blocked.padding_is_finite)
+    if node.op_type in ("Concat", "Split") and known and len(known) == len(operands):
+        if all(kind.is_blocked for kind in known) and node.attributes.get_int("axis", 0) % 4 < 2:
+            return _along(node, known, result)
+        return None if blocked is not None else PLAIN
+    facts = named(node)
+    is_data = facts is not None and any(result is node.outputs[m] for m in facts.results if m < len(node.outputs))
+    return PLAIN if is_data and result.shape is not None and len(result.shape) == 4 else None
+
+
+def _along(node: ir.Node, known: Sequence[Type], result: ir.Value) -> Type:
+    channels = known[0].channels
+    along_channels = node.attributes.get_int("axis", 0) % 4 == 1
+    if along_channels and node.op_type == "Split":
+        channels = extent(result, 1)
+    elif along_channels:
+        counts = [kind.channels for kind in known if kind.channels is not None]
+        channels = sum(counts) if len(counts) == len(known) else None
+    return Type(True, known[0].size, channels, all(kind.padding_is_finite for kind in known))
+
+
+def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.Value) -> Type | None:
+    if node.op_type == "ReorderOutput":
+        return PLAIN
+    size, channels = noted(node, BLOCK_KEY), noted(node, CHANNELS_KEY)
+    if node.op_type == "ReorderInput":
+        # Channels that are no multiple of four were filled up before, and the node says how many there are.
+        channels = channels or extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
+    elif node.op_type != "Conv" and operands[0] is not None:
+        channels = operands[0].channels
+        size = size or operands[0].size
+    return Type(True, size, channels)
+
+
+def _one_place(value: ir.Value) -> bool:
+    """Whether an image has one place: blocks and plain data are the same memory then."""
+    return extent(value, 2) == extent(value, 3) == 1
+
+
+def noted(node: ir.Node, key: str) -> int | None:
+    """The number that a node's metadata has under `key`."""
+    text = node.metadata_props.get(key, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def extent(value: ir.Value | None, axis: int) -> int | None:
+    """The extent of a tensor of four dims along `axis`, where it is known."""
+    if value is None or value.shape is None or len(value.shape) != 4:
+        return None
+    number = value.shape[axis]
+    return number if isinstance(number, int) else None

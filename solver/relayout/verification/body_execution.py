@@ -1,0 +1,170 @@
+"""What the body of a `relayout::` operator does to an operand that is cut or padded, seen on an array of places.
+
+Whether Transposes, Reshapes, Pads and Slices together do what a layout says is not read off them but tried: the operand
+is filled with numbers that are all different, onnx's reference evaluator runs what leads from it to the standard
+operator, and each number must come out where the layout says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from relayout.layout.layout import Layout
+from relayout.verification.memory_format import Arrangement, Atom
+from relayout.verification.operator_facts import AxisNames
+
+__all__ = ["MOVES", "does", "reading"]
+
+MOVES = frozenset(
+    """
+    Cast Concat Constant Div Gather Identity Mul Pad ReduceProd Reshape Shape Slice Squeeze Transpose Unsqueeze
+    """.split()
+)
+"""What a body may have beside its operator; none of them makes up a value. A Cast is for constants alone, which old
+opsets have as floats."""
+
+# Arrays of more places than this are shrunk along axes that the layout leaves whole.
+_MOST_PLACES = 1 << 23
+# Extents for axes of which none is known.
+_SMALL = (2, 3, 5, 7, 4, 6, 8, 9)
+
+_OTHER_ORDER = "another order of the elements"
+_NOT_RUN = "not tried"
+
+Array = np.ndarray[Any, Any]
+
+
+def reading(
+    layout: Layout, axes: AxisNames, extents: Sequence[int | None], *, exact: bool = True
+) -> tuple[Arrangement, tuple[int, ...]] | None:
+    """How an operand in this layout lies beside `axes`, the operator's own, and extents of those that lead to it.
+
+    `extents` are the operand's, in its layout; None, and large ones where not `exact`, are chosen. None altogether
+    where the layout does not name these axes once each, and does not cut them into as many as two.
+    """
+    names = layout.names
+    outer = [i for i in range(layout.rank) if layout.outer(i) is None]
+    if len(extents) != layout.rank or sorted(names[i] for i in outer) != sorted(map(str, axes)):
+        return None
+    inner = {names[place]: i for i in range(layout.rank) if (place := layout.outer(i)) is not None}
+    if len(inner) != layout.rank - len(outer):
+        return None
+    atoms: list[Atom | None] = [None] * layout.rank
+    sizes = [0] * len(axes)
+    for number, i in enumerate(outer):
+        axis, place = axes.index(names[i]), inner.get(names[i])
+        tile = (layout.tile(place) if place is not None else 1) or 0
+        zeros = int(layout.attribute(i, "pad") or 0)
+        extent = extents[i]
+        if extent is None or (not exact and place is None and not zeros):
+            extent = min(extent or _SMALL[number], _SMALL[number]) + (zeros if extent is None else 0)
+        if not tile or (place is not None and extents[place] not in (tile, None)) or extent * tile <= zeros:
+            return None
+        sizes[axis] = extent * tile - zeros
+        reach = extent * tile if zeros else 0
+        atoms[i] = Atom(axis, tile, reach)
+        if place is not None:
+            atoms[place] = Atom(axis, 1, tile)
+    # Parts of one element have no place.
+    units = [atom is None or atom.inner == atom.outer for atom in atoms]
+    groups = [() if unit or atom is None else (atom,) for atom, unit in zip(atoms, units, strict=True)]
+    return Arrangement(tuple(groups)), tuple(sizes)
+
+
+def does(
+    start: ir.Value, end: ir.Value, layout: Layout, axes: AxisNames, extents: Sequence[int | None], *, opset: int
+) -> str | None:
+    """What is wrong with the way from `start` to `end` in a body; None where nothing is.
+
+    One of the two is in `layout`, with `extents`, and the other as the operator has it, with `axes`: where `start` is
+    an input of the body the way leads into the operator, else out of it.
+    """
+    # An axis of extent 1 could be exchanged with another unseen.
+    longer = _longer(layout, extents)
+    fault = _try(start, end, layout, axes, longer, opset) if longer != tuple(extents) else _NOT_RUN
+    return fault if fault in (None, _OTHER_ORDER) else _try(start, end, layout, axes, extents, opset)
+
+
+def _longer(layout: Layout, extents: Sequence[int | None]) -> tuple[int | None, ...]:
+    if len(extents) != layout.rank:
+        return tuple(extents)
+    fixed = [layout.outer(i) is not None or layout.attribute(i, "pad") is not None for i in range(layout.rank)]
+    return tuple(2 if extent == 1 and not keep else extent for extent, keep in zip(extents, fixed, strict=True))
+
+
+def _try(
+    start: ir.Value, end: ir.Value, layout: Layout, axes: AxisNames, extents: Sequence[int | None], opset: int
+) -> str | None:
+    inward = start.producer() is None
+    size = math.prod(extent or 8 for extent in extents)
+    found = reading(layout, axes, extents, exact=size <= _MOST_PLACES)
+    if found is None:
+        return f"no operand of shape {_shown(extents)}"
+    arrangement, sizes = found
+    native = np.arange(1, math.prod(sizes) + 1, dtype=np.int64).reshape(sizes)
+    laid = arrangement.of(native)
+    if laid is None:
+        return f"no operand of shape {_shown(extents)}"
+    given, expected = (laid, native) if inward else (native, laid)
+    try:
+        result = _run(start, end, given, opset)
+    except Exception as error:  # a body may be wrong in as many ways as there are operators
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    if result is None:
+        return "something else"
+    if result.shape != expected.shape:
+        return f"shape {list(result.shape)} in place of {list(expected.shape)}"
+    return None if np.array_equal(result, expected) else _OTHER_ORDER
+
+
+def _run(start: ir.Value, end: ir.Value, array: Array, opset: int) -> Array | None:
+    """What the body makes of `array` between the two values; None where other values have a part in it."""
+    from onnx.reference import ReferenceEvaluator
+
+    nodes = _between(start, end)
+    if nodes is None:
+        return None
+    if not nodes:
+        return array
+    names = str(start.name), str(end.name)
+    read, made = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None) for name in names)
+    graph = onnx.helper.make_graph([ir.to_proto(node) for node in nodes], "way", [read], [made])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    (result,) = ReferenceEvaluator(model).run(None, {names[0]: array})
+    return np.asarray(result)
+
+
+def _between(start: ir.Value, end: ir.Value) -> list[ir.Node] | None:
+    """The nodes from one value to another in order, all of them moves; None where there are others, or other values."""
+    nodes: dict[ir.Node, None] = {}
+    pending: list[tuple[ir.Value, bool]] = [(end, False)]
+    while pending:
+        value, is_done = pending.pop()
+        node = value.producer()
+        if value is start or node in nodes:
+            continue
+        if node is None or node.op_type not in MOVES or node.domain not in ("", "ai.onnx"):
+            return None
+        if node.op_type == "Cast" and not _is_constant(node.inputs[0]):
+            return None
+        if is_done:
+            nodes[node] = None
+            continue
+        pending.append((value, True))
+        pending += [(operand, False) for operand in node.inputs if operand is not None]
+    return list(nodes)
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    producer = value.producer() if value is not None else None
+    return producer is not None and producer.op_type == "Constant"
+
+
+def _shown(extents: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if extent is None else str(extent) for extent in extents) + "]"

@@ -1,0 +1,224 @@
+"""The operators of the domain `relayout`: each has a body, and the body is what its attributes say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from relayout.errors import LayoutSyntaxError
+from relayout.layout.layout import Layout
+from relayout.report.schema import Finding
+from relayout.verification.axis_names import walk
+from relayout.verification.blocked_types import BLOCKED_DOMAIN
+from relayout.verification.body_execution import MOVES, does
+from relayout.verification.operator_facts import OURS, AxisNames, kernel_names, named, own_names, standard_names
+from relayout.verification.requirements import node_label
+
+__all__ = ["check_functions"]
+
+Tried = dict[object, str | None]
+"""What was found of operands of bodies, by how they lie."""
+
+_LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
+
+# They say by their attributes which axes they work along, and no axis has a name.
+_BY_ATTRIBUTES = frozenset({("com.microsoft", "FusedMatMul")})
+
+
+def check_functions(model: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each operator without a body, and each body that is not what the call's attributes say."""
+    tried: Tried = {}
+    for node in walk(model.graph):
+        if node.domain == OURS:
+            function = model.functions.get(node.op_identifier())
+            if function is None:
+                yield _finding(node, "function-missing", "a function with this operator's body", "none")
+            else:
+                yield from _check_body(node, function, tried)
+        elif node.op_identifier() not in model.functions and not _is_known(node):
+            yield Finding(
+                rule="function-missing",
+                severity="note",
+                node=node_label(node),
+                found=f"{node.domain}::{node.op_type}",
+                message="a custom operator without a body: what it does to layouts is not known",
+            )
+
+
+def _is_known(node: ir.Node) -> bool:
+    known = node.domain in ("", BLOCKED_DOMAIN) or (node.domain, node.op_type) in _BY_ATTRIBUTES
+    return known or onnx.defs.has(node.op_type, node.domain) or named(node) is not None
+
+
+def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:
+    """The body is Transposes of inputs, the standard operator, Transposes of results, and nothing else; where layouts
+    cut or pad an axis, Reshapes, Pads and Slices too, and what reckons their shapes."""
+    moves = MOVES if _cuts(node) else ("Identity", "Transpose")
+    work = [inner for inner in function if inner.op_type not in moves or inner.domain not in ("", "ai.onnx")]
+    if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain not in ("", "ai.onnx"):
+        found = ", ".join(inner.op_type for inner in function)
+        yield _finding(node, "function-body", f"Transpose, {node.op_type}, Transpose", found)
+        return
+    (operator,) = work
+    for side in ("input", "result"):
+        yield from _check_side(node, function, operator, side, tried)
+    yield from _check_attributes(node, function, operator)
+
+
+def _check_side(
+    node: ir.Node, function: ir.Function, operator: ir.Node, side: str, tried: Tried
+) -> Iterator[Finding]:
+    inner = operator.inputs if side == "input" else operator.outputs
+    outer = list(function.inputs) if side == "input" else list(function.outputs)
+    count = len(node.inputs) if side == "input" else len(node.outputs)
+    for n in range(count):
+        value = inner[n] if n < len(inner) else None
+        end = outer[n] if n < len(outer) else None
+        expected = _expected_perm(node, side, n)
+        if value is None or end is None:
+            operand = node.inputs[n] if side == "input" else node.outputs[n]
+            if operand is not None and (side == "input" or operand.name):
+                yield _finding(node, "function-body", f"{side} {n} in the body", "none", n)
+            continue
+        layout = _layout(node, side, n) if expected is not None else None
+        if layout is not None and "[" in str(layout):
+            way = (end, value) if side == "input" else (value, end)
+            yield from _check_way(node, function, side, n, layout, way, tried)
+            continue
+        found = _path(value, end) if side == "input" else _path(end, value)
+        if found is None:
+            yield _finding(node, "function-body", f"{side} {n} of the function passed on", "something else", n)
+        elif expected is not None and (found or tuple(range(len(expected)))) != expected:
+            yield _finding(node, "function-body", f"{side} {n} transposed by {expected}", f"{found or 'not at all'}", n)
+        elif expected is None and found and sorted(found) != list(found):
+            yield _finding(node, "function-body", f"{side} {n} as it is", f"transposed by {found}", n)
+
+
+def _cuts(node: ir.Node) -> bool:
+    # Read first: TVM's NCHW16c has no bracket, and cuts as NCHWc[tile:16] does.
+    return any("[" in str(_parsed(node.attributes.get_string(name, "") or "")) for name in _LAYOUTS)
+
+
+def _check_way(
+    node: ir.Node,
+    function: ir.Function,
+    side: str,
+    n: int,
+    layout: Layout,
+    way: tuple[ir.Value, ir.Value],
+    tried: Tried,
+) -> Iterator[Finding]:
+    """An operand whose layout cuts or pads axes comes to the operator as the layout says, with every element."""
+    value = node.inputs[n] if side == "input" else node.outputs[n]
+    facts = named(node)
+    if value is None or facts is None:
+        return
+    shape = [None] * layout.rank if value.shape is None else value.shape
+    extents = tuple(extent if isinstance(extent, int) else None for extent in shape)
+    rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
+    is_kernel = side == "input" and n == facts.kernel
+    axes = kernel_names(node.op_type, rank) if is_kernel else standard_names(rank)
+    key = (*way, str(layout), extents)
+    if key not in tried:
+        tried[key] = does(*way, layout, axes, extents, opset=function.opset_imports.get("", 1))
+    fault = tried[key]
+    if fault is not None:
+        yield _finding(node, "function-body", f"{side} {n} between {layout} and {''.join(map(str, axes))}", fault, n)
+
+
+def _layout(node: ir.Node, side: str, n: int) -> Layout | None:
+    """The layout that the attributes give an operand whose axes have names; None where they give none that is one."""
+    facts = named(node)
+    is_kernel = side == "input" and facts is not None and n == facts.kernel
+    names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
+    return _parsed(next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "") or "")
+
+
+def _parsed(text: str) -> Layout | None:
+    try:
+        return Layout.parse(text) if text else None
+    except LayoutSyntaxError:
+        return None
+
+
+def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
+    """The permutation from `start` to `value` through Transposes; () if there are none, None if it leads elsewhere."""
+    if value is start:
+        return ()
+    node = value.producer()
+    if node is None or node.op_type not in ("Identity", "Transpose") or node.inputs[0] is None:
+        return None
+    before = _path(node.inputs[0], start)
+    if node.op_type == "Identity":
+        return before
+    perm = node.attributes.get_ints("perm")
+    if before is None or perm is None:
+        return None
+    if before and len(before) != len(perm):
+        return None
+    return tuple(before[axis] for axis in perm) if before else tuple(perm)
+
+
+def _expected_perm(node: ir.Node, side: str, n: int) -> tuple[int, ...] | None:
+    """The permutation between the standard operator's operand and this one's; None where the operand stays as it is."""
+    facts, names = named(node), own_names(node, side, n)
+    if facts is None or names is None:
+        return None
+    is_kernel = side == "input" and n == facts.kernel
+    if is_kernel and "kernel_layout" not in node.attributes:
+        return None
+    if not is_kernel and not any(name in node.attributes for name in ("data_layout", "out_layout")):
+        return None
+    standard = kernel_names(node.op_type, len(names)) if is_kernel else standard_names(len(names))
+    return _permutation(standard, names) if side == "result" else _permutation(names, standard)
+
+
+def _permutation(source: AxisNames, target: AxisNames) -> tuple[int, ...]:
+    """The perm of the Transpose from `source` to `target`; what is no permutation gives one that matches no body."""
+    if None in source or sorted(map(str, source)) != sorted(map(str, target)):
+        return (-1,)
+    return tuple(source.index(name) for name in target)
+
+
+def _check_attributes(node: ir.Node, function: ir.Function, operator: ir.Node) -> Iterator[Finding]:
+    """Each attribute of the call reaches the operator in the body: by reference, or as the same constant."""
+    for name, attribute in node.attributes.items():
+        if name in _LAYOUTS:
+            continue
+        inner = operator.attributes.get(name)
+        if inner is None or (not inner.is_ref() and inner.value != attribute.value):
+            found = "none" if inner is None else str(inner.value)
+            yield _finding(node, "function-body", f"attribute {name} = {attribute.value}", found)
+        elif inner.is_ref() and inner.ref_attr_name != name:
+            yield _finding(node, "function-body", f"attribute {name} passed on", f"attribute {inner.ref_attr_name}")
+    for name, inner in operator.attributes.items():
+        if name not in node.attributes and not inner.is_ref() and not _is_default(function, operator, name, inner):
+            yield _finding(node, "function-body", f"no attribute {name}", str(inner.value))
+
+
+def _is_default(function: ir.Function, operator: ir.Node, name: str, inner: ir.Attr) -> bool:
+    if name in function.attributes:
+        return True
+    try:
+        schema = onnx.defs.get_schema(operator.op_type, function.opset_imports.get("", 1), "")
+        default = schema.attributes[name].default_value
+    except (onnx.defs.SchemaError, KeyError):
+        return False
+    return bool(default.name) and onnx.helper.get_attribute_value(default) in (
+        inner.value,
+        str(inner.value).encode(),
+    )
+
+
+def _finding(node: ir.Node, rule: str, expected: str, found: str, operand: int | None = None) -> Finding:
+    what = "has no body" if rule == "function-missing" else "has a body that does not do what its attributes say"
+    return Finding(
+        rule=rule,
+        node=node_label(node),
+        operand=operand,
+        expected=expected,
+        found=found,
+        message=f"relayout::{node.op_type} {what}",
+    )

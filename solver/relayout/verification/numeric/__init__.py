@@ -1,0 +1,1 @@
+"""Both models run on random inputs, and their outputs compared."""

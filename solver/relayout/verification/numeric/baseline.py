@@ -1,0 +1,91 @@
+"""What an original gives on random inputs, in a runtime and with sizes that it takes: what a model is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import onnx_ir as ir
+
+from relayout.verification.axis_names import fed
+from relayout.verification.numeric.inputs import Array, draw_inputs
+from relayout.verification.numeric.runtimes import RUNTIMES, Session
+from relayout.verification.numeric.symbolic_sizes import contradiction, plans
+from relayout.verification.numeric.tolerance import Arrays, arrays
+
+__all__ = ["Baseline", "baseline_of", "first_line", "run"]
+
+Feeds = list[dict[str, Array]]
+Results = list[dict[str, Arrays]]
+"""What a model gave, by name, for each sample."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the original gave for each sample."""
+
+    runtime: str
+    feeds: Feeds
+    results: Results
+
+
+def baseline_of(
+    original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
+) -> Baseline | str:
+    """Run the original in the first runtime, and with the first sizes, that it accepts; else return the first fault."""
+    fault = ""
+    for runtime in (name for name in RUNTIMES if find_spec(name.split(".")[0]) is not None):
+        found = _in_runtime(runtime, original, inner, samples, seed, dims)
+        if not isinstance(found, str):
+            return found
+        fault = fault or f"{runtime}: {found}"
+    return fault or "no runtime is installed"
+
+
+def _in_runtime(
+    runtime: str, original: ir.Model, inner: Sequence[str], samples: int, seed: int, dims: Mapping[str, int] | None
+) -> Baseline | str:
+    """The same in one runtime; the fault is that of the first sizes."""
+    fault = ""
+    try:
+        session = Session(original, runtime, inner)
+    except Exception as error:  # a runtime raises what it likes
+        return first_line(error)
+    for plan in plans(original, fed(original), dims):
+        try:
+            feeds = [draw_inputs(fed(original), plan, seed + 7919 * sample) for sample in range(samples)]
+            results = _results(session, feeds)
+        except Exception as error:  # a runtime raises what it likes
+            fault = fault or first_line(error)
+            continue
+        strange = _contradiction(original, results)
+        if strange is None:
+            return Baseline(runtime, feeds, results)
+        fault = fault or strange
+    return fault
+
+
+def _contradiction(original: ir.Model, results: Results) -> str | None:
+    """In words, where the original's results are not of the shapes that it declares."""
+    values = [value for node in original.graph for value in node.outputs]
+    declared = {str(value.name): value for value in (*values, *original.graph.outputs)}
+    for name, parts in (each for sample in results for each in sample.items()):
+        strange = contradiction(declared[name], parts[0].shape) if len(parts) == 1 else None
+        if strange is not None:
+            return strange
+    return None
+
+
+def run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:
+    """Run one model on every sample; it is let go before another is made, since models can be large."""
+    return _results(Session(model, runtime, inner), feeds)
+
+
+def _results(session: Session, feeds: Feeds) -> Results:
+    return [{name: arrays(result) for name, result in session.run(feed).items()} for feed in feeds]
+
+
+def first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:400] if lines else 'no message'}"

@@ -1,0 +1,190 @@
+"""Running a model and its original on the same random inputs, and saying how far apart, and how telling, they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import onnx_ir as ir
+
+from relayout.report.schema import Finding, Numeric, OutputDifference
+from relayout.report.totals import constant_values
+from relayout.verification.axis_names import SOURCE, fed
+from relayout.verification.blocked_types import types_of
+from relayout.verification.memory_format import Arrangement, arrangement_of, whole
+from relayout.verification.numeric.baseline import baseline_of, first_line, run
+from relayout.verification.numeric.float64 import Samples, Side, in_float64
+from relayout.verification.numeric.inputs import Array, with_noise, with_weights
+from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
+from relayout.verification.numeric.tolerance import difference
+
+__all__ = ["compare"]
+
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+
+# Inner values are compared up to this many bytes in all, so that a large model stays within memory.
+_INNER_BYTES = 1 << 26
+
+
+def compare(
+    model: ir.Model, original: ir.Model, *, samples: int, seed: int, dims: Mapping[str, int] | None
+) -> tuple[list[Finding], Numeric]:
+    """Run both models; return findings and figures. What cannot be run is a finding or a reason, never an exception."""
+    largest = max(weights_size(model), weights_size(original))
+    if largest > LARGEST_MODEL:
+        return [], _skipped(f"{largest} bytes of weights are more than the {LARGEST_MODEL} that are run")
+    try:
+        mine, theirs = with_weights(model), with_weights(original)
+    except ValueError as error:
+        return [], _skipped(f"absent weights cannot be drawn: {error}")
+    inner = _inner(model, original)
+    baseline = baseline_of(theirs, sorted(set(inner.values())), samples, seed, dims)
+    if isinstance(baseline, str):
+        message = "the original cannot be run, so nothing is compared"
+        finding = Finding(rule="runtime", severity="note", found=baseline, message=message)
+        return [finding], _skipped(f"the original cannot be run: {baseline}")
+    lie = {str(value.name): arrangement_of(value) for value in fed(model)}
+    feeds = [{name: _arranged(array, lie.get(name)) for name, array in feed.items()} for feed in baseline.feeds]
+    try:
+        found = run(mine, baseline.runtime, sorted(inner), feeds)
+    except NotImplementedError as error:
+        # onnx.reference does not have every runtime's own operators; onnxruntime did not run the original.
+        fault, message = first_line(error), "the model has operators that the runtime lacks, so nothing is compared"
+        return [Finding(rule="runtime", severity="note", found=fault, message=message)], _skipped(fault)
+    except Exception as error:  # a runtime raises what it likes
+        fault, expected = first_line(error), "a model that runs as its original does"
+        finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
+        return [finding], _skipped(f"the model cannot be run: {fault}")
+    outputs = {str(value.name) for value in model.graph.outputs}
+    sources = {str(value.name): str(value.name) for value in model.graph.outputs} | inner
+    quantized = any(node.op_type in _QUANTIZERS for node in original.graph.all_nodes())
+    differences = list(_differences(model, sources, baseline.results, found, quantized=quantized))
+    float64 = None
+    if not all(each.passed for each in differences):
+        # A network may blow up the last bits of its inputs; only where results differ is it worth a run to know.
+        noisy = run(
+            theirs, baseline.runtime, sorted(set(inner.values())), [with_noise(feed) for feed in baseline.feeds]
+        )
+        differences = list(_differences(model, sources, baseline.results, found, noisy, quantized=quantized))
+    if not all(each.passed for each in differences):
+        failed = {each.name: sources[each.name] for each in differences if not each.passed}
+        judge = partial(_differences, model, failed, quantized=quantized, exact=True)
+        differences, float64 = in_float64(differences, failed, Side(mine, feeds), Side(theirs, baseline.feeds), judge)
+    shown = tuple(each for each in differences if each.name in outputs or each.max_rel > each.tolerance)
+    numeric = Numeric(
+        status="compared", runtime=baseline.runtime, samples=samples, seed=seed, outputs=shown, float64=float64
+    )
+    return list(_findings(differences, outputs, float64)), numeric
+
+
+def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
+    """Inner values that both models have, and the original's name for each: small ones, within a budget of bytes.
+
+    Two values are the same if they have the same name, or one says that it was the other's, or if operators of the same
+    name and type make them.
+
+    A value that lies as in the source has no annotation, one that does not says how it lies: so either can be put to
+    the test, and a saturated output hides nothing. Integers without an annotation are left out: they may be a shape, or
+    axes and places in one, and change with the layout of what they speak of. What is blocked has no axes of its own.
+    """
+    sources: dict[object, ir.Value] = {}
+    for node in original.graph:
+        for m, value in enumerate(node.outputs):
+            sources[node.name, node.op_type, m] = sources[value.name] = value
+    constants = constant_values(model.graph) | constant_values(original.graph)
+    blocked = {value for value, kind in types_of(model).items() if kind.is_blocked}
+    inner: list[tuple[bool, int, str, str]] = []
+    for node in model.graph:
+        for m, value in enumerate(node.outputs):
+            told = value.metadata_props.get(SOURCE, value.name)
+            source = sources.get(told) or sources.get((node.name, node.op_type, m))
+            if source is None or value in constants or source in constants or value in blocked:
+                continue
+            if not _is_comparable(value, source):
+                continue
+            size = 4 * math.prod(extent if isinstance(extent, int) else 64 for extent in value.shape or ())
+            inner.append((arrangement_of(value) is None, size, str(value.name), str(source.name)))
+    spent = 0
+    names = {}
+    for _, size, mine, theirs in sorted(inner):
+        spent += size
+        if spent <= _INNER_BYTES:
+            names[mine] = theirs
+    return names
+
+
+def _is_comparable(value: ir.Value, source: ir.Value) -> bool:
+    """Whether both are tensors of the same type, inside the graph, and one has the other's extents as it lies."""
+    if value.is_graph_output() or value.dtype is None or value.dtype != source.dtype:
+        return False
+    arrangement = arrangement_of(value)
+    if value.shape is None or source.shape is None or (arrangement is None and not value.dtype.is_floating_point()):
+        return False
+    arrangement = arrangement or whole(range(len(source.shape)))
+    extents = tuple(source.shape)
+    if arrangement.fault(extents) is not None or len(arrangement.dims) != len(value.shape):
+        return False
+    expected = arrangement.shape(extents)
+    return all(mine == theirs or theirs is None for mine, theirs in zip(value.shape, expected, strict=True))
+
+
+def _differences(
+    model: ir.Model,
+    sources: Mapping[str, str],
+    right: Samples,
+    found: Samples,
+    noisy: Samples = (),
+    *,
+    quantized: bool,
+    exact: bool = False,
+) -> Iterator[OutputDifference]:
+    """Compare each of `sources`, names in the model with those in the original, as it lies in the model."""
+    values = {str(value.name): value for node in model.graph for value in node.outputs}
+    values.update({str(value.name): value for value in model.graph.outputs})
+    for name, source in sources.items():
+        lies = arrangement_of(values[name])
+        expected = [[_arranged(part, lies) for part in sample[source]] for sample in right]
+        noise = [[_arranged(part, lies) for part in sample[source]] for sample in noisy]
+        yield difference(name, expected, [sample[name] for sample in found], noise, quantized=quantized, exact=exact)
+
+
+def _arranged(array: Array, arrangement: Arrangement | None) -> Array:
+    """The array as an annotation has it; as it is where there is none that fits."""
+    arranged = arrangement.of(array) if arrangement is not None else None
+    return array if arranged is None else arranged
+
+
+def _findings(differences: Sequence[OutputDifference], outputs: set[str], float64: str | None) -> Iterator[Finding]:
+    for each in differences:
+        if each.max_rel > each.tolerance:
+            place = f"{'output' if each.name in outputs else 'value'} {each.name}"
+            verdict = (
+                "differs from the original's by rounding alone" if each.passed else "is not what the original computes"
+            )
+            yield Finding(
+                rule="rounding" if each.passed else "numeric",
+                severity="note" if each.passed else "error",
+                node=each.name,
+                expected=f"a relative difference of at most {each.tolerance:.3g}",
+                found=f"{each.max_rel:.3g} (absolute {each.max_abs:.3g}){_wider(each, float64)}",
+                message=f"{place} {verdict}",
+            )
+    if not any(each.sensitivity > 2 * each.tolerance for each in differences):
+        yield Finding(
+            rule="vacuous",
+            severity="warning",
+            expected="a value that moves when the inputs are drawn again",
+            found="none",
+            message="nothing that was compared depends on the inputs, so the comparison says nothing",
+        )
+
+
+def _wider(difference: OutputDifference, float64: str | None) -> str:
+    if difference.in_float64 is not None:
+        return f"; in float64 {difference.in_float64:.3g}, of at most {difference.tolerance_in_float64:.3g}"
+    return f"; in float64 {float64}"
+
+
+def _skipped(reason: str) -> Numeric:
+    return Numeric(status="skipped", reason=reason)

@@ -1,0 +1,86 @@
+"""Whether what differs in float32 is rounding: the same comparison in float64, which decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.report.schema import OutputDifference
+from relayout.verification.numeric.float64_model import UndecidedError, steps_of, wide
+from relayout.verification.numeric.float64_run import Deadline, run_wide
+from relayout.verification.numeric.inputs import Array, with_noise
+from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
+from relayout.verification.numeric.tolerance import Arrays
+
+__all__ = ["Judge", "Samples", "Side", "in_float64"]
+
+SECONDS = 120.0
+"""How long the two models may run in float64, all samples together."""
+
+# Where noise in the last bits of float64 moves a result by more than this, float64 tells nothing about it.
+_TELLING = 1e-6
+# Rounding shrinks with the last bit: from float32 to float64 by this, give or take how often it happens.
+_SHRINKS = 30 * 2.0**-29
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models, and what it is fed for each sample."""
+
+    model: ir.Model
+    feeds: Sequence[Mapping[str, Array]]
+
+
+Samples = Sequence[Mapping[str, Arrays]]
+Judge = Callable[[Samples, Samples, Samples], Iterable[OutputDifference]]
+"""Compares what the original gives, what the model gives, and what the original gives on disturbed inputs."""
+
+
+def in_float64(
+    differences: Sequence[OutputDifference], sources: Mapping[str, str], model: Side, original: Side, judge: Judge
+) -> tuple[list[OutputDifference], str]:
+    """The differences, those that failed decided anew, and in words what float64 says.
+
+    `sources` are the values that differ, by the model's names, with the original's. What is infinitely far apart is no
+    rounding, and stays as it is; so does everything where a model cannot be run.
+    """
+    try:
+        decided = {each.name: each for each in _compared(differences, sources, model, original, judge)}
+    except UndecidedError as reason:
+        return list(differences), f"not run: {reason}"
+    settled = [_settled(each, decided[each.name]) if each.name in decided else each for each in differences]
+    agree = all(each.passed for each in settled)
+    return settled, "the two differ" if not agree else "the two agree: what differs in float32 is rounding"
+
+
+def _compared(
+    differences: Sequence[OutputDifference], sources: Mapping[str, str], model: Side, original: Side, judge: Judge
+) -> Sequence[OutputDifference]:
+    if any(not each.passed and math.isinf(each.max_rel) for each in differences):
+        raise UndecidedError("a result of another type or shape, or infinite in one model alone, is no rounding")
+    if 2 * max(weights_size(model.model), weights_size(original.model)) > LARGEST_MODEL:
+        raise UndecidedError("the weights are too large")
+    deadline = Deadline(SECONDS)
+    right = [{name: wide(array) for name, array in feed.items()} for feed in original.feeds]
+    disturbed = [with_noise(feed) for feed in right]
+    theirs = run_wide(steps_of(original.model), [*right, *disturbed], sorted(set(sources.values())), deadline)
+    mine = run_wide(steps_of(model.model), model.feeds, sorted(sources), deadline)
+    expected, found = _as_results(theirs), _as_results(mine)
+    compared = list(judge(expected[: len(right)], found, expected[len(right) :]))
+    for each in compared:
+        if each.tolerance > _TELLING:
+            raise UndecidedError(f"rounding in float64 moves {each.name} by {each.tolerance:.3g} of its scale")
+    return compared
+
+
+def _as_results(samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Arrays]]:
+    return [{name: [array] for name, array in sample.items()} for sample in samples]
+
+
+def _settled(narrow: OutputDifference, wider: OutputDifference) -> OutputDifference:
+    tolerance = max(wider.tolerance, _SHRINKS * narrow.max_rel)
+    facts = {"passed": wider.max_rel <= tolerance, "in_float64": wider.max_rel, "tolerance_in_float64": tolerance}
+    return narrow.model_copy(update=facts)

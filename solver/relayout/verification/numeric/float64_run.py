@@ -1,0 +1,185 @@
+"""Running a model in float64, one node after the other, each with a runtime that has a kernel for it.
+
+That is onnxruntime where it has the operator in float64. Where it has not, it is the reference's, or a convolution of
+our own, and what that gives is held against onnxruntime's kernel in float32 on the same operands: an evaluator that
+overlooked an attribute could say that two models agree which do not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from relayout.verification.numeric.float64_conv import convolve
+from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, wide
+from relayout.verification.numeric.inputs import Array
+
+__all__ = ["Deadline", "run_wide"]
+
+# Constants up to so many elements are told to a kernel when it is made: some look at them then, at a scale or an axis.
+_SMALL = 256
+# How far one operator in float32 may be from the same in float64, relative to the largest element.
+_ONE_OPERATOR = 1e-3
+
+Operands = dict[str, Array]
+
+
+class Deadline:
+    """The time until which nodes may run. While one is entered, Python code that runs past it is stopped.
+
+    The reference computes some operators element by element, for minutes where a kernel takes milliseconds.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._end = seconds, perf_counter() + seconds
+
+    def check(self) -> None:
+        if perf_counter() > self._end:
+            raise UndecidedError(f"it takes more than {self._seconds:g} seconds")
+
+    def _check(self, frame: FrameType, event: str, argument: object) -> None:
+        self.check()
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._check)
+
+    def __exit__(self, *raised: object) -> None:
+        sys.settrace(self._before)
+
+
+def run_wide(
+    model: Steps, feeds: Sequence[Mapping[str, Array]], wanted: Sequence[str], deadline: Deadline
+) -> list[Operands]:
+    """The `wanted` values of each feed, computed in float64.
+
+    Raises UndecidedError for a node that cannot be run so, where its results cannot be trusted, and after the deadline.
+    """
+    constants = {name: wide(array) for name, array in model.constants.items()}
+    known: list[Operands] = [{**constants, **{name: wide(array) for name, array in feed.items()}} for feed in feeds]
+    left = Counter(name for step in model.steps for name in step.reads)
+    left.update(wanted)
+    for step in model.steps:
+        deadline.check()
+        for place, results in zip(known, _results(model, step, known, constants, deadline), strict=True):
+            place.update(results)
+        left.subtract(step.reads)
+        for name in (*step.reads, *step.wide.output):
+            if not left[name]:
+                for place in known:
+                    place.pop(name, None)
+    return [{name: place[name] for name in wanted} for place in known]
+
+
+def _results(
+    model: Steps, step: Step, known: Sequence[Operands], constants: Operands, deadline: Deadline
+) -> list[Operands]:
+    """What one node gives for each feed; the results that are left out are not among them."""
+    operands = [{name: place[name] for name in step.reads} for place in known]
+    try:
+        results = _by_onnxruntime(model, step.wide, operands, constants)
+    except Exception:  # it has no such kernel; it raises what it likes
+        results = _by_reference(model, step.wide, operands, constants, deadline)
+        _hold_against_float32(model, step, operands, constants, results)
+    for each in results:
+        for name, array in each.items():
+            if not isinstance(array, np.ndarray):
+                raise UndecidedError(f"{name} is no tensor")
+            if _is_beyond_float32(array):
+                raise UndecidedError(f"{name} has values beyond what float32 holds")
+    return results
+
+
+def _is_beyond_float32(array: Array) -> bool:
+    """What overflows in float32 alone is no rounding."""
+    if array.dtype != np.float64:
+        return False
+    return bool(np.any(np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).max)))
+
+
+def _by_onnxruntime(
+    model: Steps, node: onnx.NodeProto, operands: Sequence[Operands], constants: Operands
+) -> list[Operands]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    proto = _alone(model, node, operands[0], constants)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in proto.graph.output]
+    fed = [entry.name for entry in proto.graph.input]
+    return [dict(zip(names, session.run(names, {name: each[name] for name in fed}), strict=True)) for each in operands]
+
+
+def _by_reference(
+    model: Steps, node: onnx.NodeProto, operands: Sequence[Operands], constants: Operands, deadline: Deadline
+) -> list[Operands]:
+    from onnx.reference import ReferenceEvaluator
+
+    if (node.domain, node.op_type) == ("", "Conv"):
+        return [{node.output[0]: convolve(node, *(each[name] for name in node.input if name))} for each in operands]
+    proto = _alone(model, node, operands[0], constants)
+    names = [entry.name for entry in proto.graph.output]
+    try:
+        with np.errstate(all="ignore"), deadline:
+            evaluator: Any = ReferenceEvaluator(proto)
+            return [dict(zip(names, evaluator.run(names, dict(each)), strict=True)) for each in operands]
+    except UndecidedError:
+        raise
+    except Exception as error:  # it raises what it likes
+        raise UndecidedError(f"no runtime has {node.op_type} in float64") from error
+
+
+def _hold_against_float32(
+    model: Steps, step: Step, operands: Sequence[Operands], constants: Operands, results: Sequence[Operands]
+) -> None:
+    narrow = [{name: _narrow(array) for name, array in each.items()} for each in operands]
+    try:
+        found = _by_onnxruntime(
+            model, step.narrow, narrow, {name: narrow[0].get(name, a) for name, a in constants.items()}
+        )
+    except Exception as error:  # it raises what it likes
+        raise UndecidedError(f"{step.narrow.op_type} cannot be checked: onnxruntime does not run it alone") from error
+    for expected, other in zip(found, results, strict=True):
+        for name, array in expected.items():
+            if not _is_near(array, other[name]):
+                raise UndecidedError(f"{step.narrow.op_type} in float64 is not what onnxruntime computes ({name})")
+
+
+def _is_near(expected: Array, found: Array) -> bool:
+    if expected.shape != found.shape or expected.dtype != _narrow(found).dtype:
+        return False
+    if expected.dtype != np.float32:
+        return bool(np.array_equal(expected, found))
+    both = np.isfinite(expected) & np.isfinite(found)
+    if not np.array_equal(expected[~both], found[~both].astype(np.float32), equal_nan=True):
+        return False
+    apart = np.abs(expected[both] - found[both]).max(initial=0.0)
+    return bool(apart <= _ONE_OPERATOR * np.abs(found[both]).max(initial=0.0))
+
+
+def _narrow(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _alone(model: Steps, node: onnx.NodeProto, operands: Operands, constants: Operands) -> onnx.ModelProto:
+    """A model of one node: it is fed what the node reads, but for small constants, which it holds."""
+    held = [name for name in operands if name in constants and operands[name].size <= _SMALL]
+    fed = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in operands.items()
+        if name not in held
+    ]
+    kept = [numpy_helper.from_array(operands[name], name) for name in held]
+    results: list[Any] = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([node], "step", fed, results, kept)
+    return helper.make_model(graph, opset_imports=list(model.opsets), ir_version=model.ir_version)

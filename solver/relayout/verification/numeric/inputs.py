@@ -1,0 +1,117 @@
+"""Seeded data for graph inputs and for weights that are absent, the same for a model and its original.
+
+Data is never symmetric: floats are drawn from a normal distribution with a mean of its own for each place along the
+last axis, so that a swapped axis shows in any result that depends on it at all.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.layout.relaid_constant import AbsentTensor, Step, apply_step, shape_before
+from relayout.model.graph_json.codec import SOURCE_KEY
+from relayout.model.shape_inference import all_graphs
+from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
+
+__all__ = ["Array", "draw_inputs", "with_noise", "with_weights"]
+
+MOST_ELEMENTS = 1 << 30
+"""A constant of more is not drawn, be little of it in the model."""
+
+Array = np.ndarray[Any, Any]
+
+
+def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int) -> dict[str, Array]:
+    """Return an array for each input, in the input's own shape."""
+    return {str(value.name): _draw_input(value, plan, seed) for value in inputs}
+
+
+def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
+    if value.dtype is None or value.shape is None:
+        raise ValueError(f"input {value.name} has no tensor type with a rank")
+    shape = [
+        extent if isinstance(extent, int) else plan.extents[symbol_of(value, axis)]
+        for axis, extent in enumerate(value.shape)
+    ]
+    generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])
+    # Of no dimensions numpy makes a number, which runtimes do not take.
+    return np.asarray(_draw(generator, shape, value.dtype, plan.highest))
+
+
+def _draw(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, highest: int) -> Array:
+    if dtype == ir.DataType.STRING:
+        return generator.choice(np.array(["", "a", "bc", "def"], dtype=object), size=tuple(shape))
+    if dtype == ir.DataType.BOOL:
+        return generator.random(tuple(shape)) < 0.5
+    if dtype in (ir.DataType.UINT8, ir.DataType.INT8):
+        return generator.integers(0, 128, size=tuple(shape)).astype(dtype.numpy())
+    if dtype.is_integer():
+        return generator.integers(0, highest, size=tuple(shape)).astype(dtype.numpy())
+    # A different mean along the last axis: data that looks the same from every side hides a swapped axis.
+    lean = generator.normal(size=shape[-1]) if shape else 0.0
+    return np.asarray(generator.normal(size=tuple(shape)) + 0.5 * lean).astype(dtype.numpy())
+
+
+def with_noise(feed: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the inputs with the last bits of each float changed, now up and now down; integers as they are."""
+    return {name: _disturbed(array) for name, array in feed.items()}
+
+
+def _disturbed(array: Array) -> Array:
+    if array.dtype not in (np.float32, np.float64):
+        return array
+    signs = np.random.default_rng(array.size).choice(np.array([-1.0, 1.0]), size=array.shape)
+    return np.asarray(array * (1 + 2 * np.finfo(array.dtype).eps * signs)).astype(array.dtype)
+
+
+def with_weights(model: ir.Model) -> ir.Model:
+    """Return the model with data for each absent constant: drawn for its owner's name, moved as its owner is told to.
+
+    The same model if nothing is absent. Raises ValueError where a transform cannot be undone to find the owner's shape.
+    """
+    absent = [value for graph in all_graphs(model) for value in graph.initializers.values()]
+    if not any(isinstance(value.const_value, AbsentTensor) for value in absent):
+        return model
+    filled = model.clone()
+    for graph in all_graphs(filled):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, AbsentTensor):
+                # In several layouts it is its owner's one constant.
+                owned = value.metadata_props.get(SOURCE_KEY) or str(value.name)
+                value.const_value = ir.tensor(
+                    _weight(value.const_value, owned), dtype=value.const_value.dtype, name=value.name
+                )
+    return filled
+
+
+def _weight(tensor: AbsentTensor, owned: str) -> Array:
+    shape = _shape_before(tuple(int(extent) for extent in tensor.shape.numpy()), tensor.transform)
+    generator = np.random.default_rng(zlib.crc32(owned.encode()))
+    if tensor.dtype.is_floating_point() and len(shape) < 2:
+        # One-dimensional weights are scales, variances and shifts: away from zero suits all.
+        data: Array = generator.uniform(0.5, 1.5, size=shape).astype(tensor.dtype.numpy())
+    elif tensor.dtype.is_floating_point():
+        fan_in = max(1, int(np.prod(shape[1:])))
+        data = (generator.normal(size=shape) / np.sqrt(fan_in)).astype(tensor.dtype.numpy())
+    else:
+        data = _draw(generator, shape, tensor.dtype, 2)
+    for step in tensor.transform:
+        data = apply_step(data, step)
+    return np.ascontiguousarray(data)
+
+
+def _shape_before(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
+    for step in reversed(steps):
+        before = shape_before(shape, step)
+        if before is None:
+            raise ValueError(f"the shape before {dict(step)} is not noted")
+        shape = before
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"its owner has {math.prod(shape)} elements")
+    return shape

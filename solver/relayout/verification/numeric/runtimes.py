@@ -1,0 +1,71 @@
+"""Running a model on arrays: onnxruntime as it stands, without optimizations, else onnx's reference evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from relayout.verification.numeric.inputs import Array
+
+__all__ = ["LARGEST_MODEL", "RUNTIMES", "Session", "weights_size"]
+
+LARGEST_MODEL = 1 << 30
+"""Bytes of weights above which a model is not run: two copies of them would be in memory at a time."""
+
+
+def weights_size(model: ir.Model) -> int:
+    """The bytes of all stored tensors of the graph and its subgraphs."""
+    graphs = [model.graph, *model.graph.subgraphs()]
+    tensors = [value.const_value for graph in graphs for value in graph.initializers.values()]
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+class Session:
+    """One model, ready to run, with `extra` inner values among its results. Let go of it before making another."""
+
+    def __init__(self, model: ir.Model, runtime: str, extra: Sequence[str] = ()) -> None:
+        proto = ir.to_proto(model)
+        declared = {info.name: info for info in proto.graph.value_info}
+        present = {info.name for info in proto.graph.output}
+        for name in extra:
+            if name not in present:
+                proto.graph.output.append(declared.get(name) or onnx.ValueInfoProto(name=name))
+        self.names = [info.name for info in proto.graph.output]
+        self._run = RUNTIMES[runtime](proto)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """Return every output, and every extra value, by name."""
+        return dict(zip(self.names, self._run(self.names, feeds), strict=True))
+
+
+def _onnxruntime(proto: onnx.ModelProto) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run
+
+
+def _reference(proto: onnx.ModelProto) -> Any:
+    import numpy as np
+    from onnx.reference import ReferenceEvaluator
+    from onnx_ir.passes.common import InlinePass
+
+    # What a function passes on and its node does not give is absent; the reference hands the attribute's name on.
+    flat = ir.from_proto(proto)
+    InlinePass()(flat)
+    evaluator = ReferenceEvaluator(ir.to_proto(flat))
+
+    def run(names: list[str], feeds: Mapping[str, Array]) -> Any:
+        with np.errstate(all="ignore"):
+            return evaluator.run(names, dict(feeds))
+
+    return run
+
+
+RUNTIMES = {"onnxruntime": _onnxruntime, "onnx.reference": _reference}

@@ -1,0 +1,131 @@
+"""How far apart two results are, and how far they may be.
+
+Distances of floats are relative to the largest element of the right result; of integers and text they are the part of
+the elements that differ. Equal places of NaN and of infinities are equal; unequal ones are infinitely far apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from relayout.report.schema import OutputDifference
+from relayout.verification.numeric.inputs import Array
+
+__all__ = ["Arrays", "arrays", "difference"]
+
+Arrays = list[Array]
+"""One output: one array for a tensor, several for a sequence, none for an empty optional."""
+
+_TOLERANCE = {
+    ir.DataType.DOUBLE: 1e-8,
+    ir.DataType.FLOAT: 1e-4,
+    ir.DataType.FLOAT16: 2e-2,
+    ir.DataType.BFLOAT16: 1e-1,
+}
+# A sum in another order may cross the edge between two quantized steps, and later layers see the step.
+_QUANTIZED = 5e-2
+# Integers are right or wrong, but an argmax between two equal maxima may go either way.
+_WRONG_INTEGERS = 1e-3
+# Rounding within the graph adds up to more than the last bits of its inputs do.
+_NOISE_FACTOR = 30
+# What float64 may differ by where it decides: sums in another order, no more.
+_EXACT = 1e-12
+
+
+def difference(
+    name: str,
+    expected: Sequence[Arrays],
+    found: Sequence[Arrays],
+    noisy: Sequence[Arrays] = (),
+    *,
+    quantized: bool,
+    exact: bool = False,
+) -> OutputDifference:
+    """Compare one output over all samples.
+
+    `noisy` are the right results once more, with the last bits of the inputs changed: how far that moves a result is
+    how exactly any way of computing it can be expected to agree. With `quantized` a step of the grid is allowed;
+    with `exact` nothing but noise is.
+    """
+    # Overflows and NaN are data here.
+    with np.errstate(all="ignore"):
+        return _difference(name, expected, found, noisy, quantized and not exact, exact)
+
+
+def _difference(
+    name: str,
+    expected: Sequence[Arrays],
+    found: Sequence[Arrays],
+    noisy: Sequence[Arrays],
+    quantized: bool,
+    exact: bool,
+) -> OutputDifference:
+    noise = max(
+        (_worst(right, other, quantized)[1] for right, other in zip(expected, noisy, strict=False)), default=0.0
+    )
+    by_type = max([_tolerance(part, quantized) for arrays in expected for part in arrays], default=0.0)
+    tolerance = max(_EXACT if exact else by_type, _NOISE_FACTOR * noise)
+    distances = [_worst(theirs, mine, quantized) for theirs, mine in zip(expected, found, strict=True)]
+    largest = max((relative for _, relative in distances), default=0.0)
+    return OutputDifference(
+        name=name,
+        max_abs=max((absolute for absolute, _ in distances), default=0.0),
+        max_rel=largest,
+        tolerance=tolerance,
+        sensitivity=max((_worst(expected[0], other, quantized)[1] for other in expected[1:]), default=0.0),
+        passed=largest <= tolerance,
+    )
+
+
+def arrays(result: Any) -> Arrays:
+    """Return an output's parts as arrays."""
+    parts = result if isinstance(result, list) else [] if result is None else [result]
+    return [np.asarray(part) for part in parts]
+
+
+def _worst(theirs: Arrays, mine: Arrays, quantized: bool) -> tuple[float, float]:
+    if [part.shape for part in theirs] != [part.shape for part in mine]:
+        return float("inf"), float("inf")
+    pairs = [_distance(a, b, quantized) for a, b in zip(theirs, mine, strict=True)]
+    return max((absolute for absolute, _ in pairs), default=0.0), max((relative for _, relative in pairs), default=0.0)
+
+
+def _tolerance(array: Array, quantized: bool) -> float:
+    if array.dtype.kind in "biuOSU":
+        return _QUANTIZED if quantized else _WRONG_INTEGERS
+    by_type = _TOLERANCE.get(ir.DataType.from_numpy(array.dtype), 1e-1)
+    return max(by_type, _QUANTIZED) if quantized else by_type
+
+
+def _distance(a: Array, b: Array, quantized: bool) -> tuple[float, float]:
+    """The largest absolute difference, and the relative one as the module has it."""
+    if a.dtype != b.dtype:
+        return float("inf"), float("inf")
+    if a.size == 0:
+        return 0.0, 0.0
+    if a.dtype.kind in "OSU":
+        return float(np.any(a != b)), float(np.mean(a != b))
+    if a.dtype.kind == "c":
+        return _float_distance(np.stack([a.real, a.imag]), np.stack([b.real, b.imag]))
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    if a.dtype.kind in "biu":
+        apart = np.abs(wide_a - wide_b)
+        step = 1 if quantized and a.dtype.itemsize == 1 else 0
+        return float(apart.max()), float(np.mean(apart > step))
+    return _float_distance(wide_a, wide_b)
+
+
+def _float_distance(a: Array, b: Array) -> tuple[float, float]:
+    finite = np.isfinite(a) & np.isfinite(b)
+    same = (np.isnan(a) & np.isnan(b)) | (a == b)
+    if not np.all(finite | same):
+        return float("inf"), float("inf")
+    if not finite.any():
+        return 0.0, 0.0
+    apart = float(np.abs(a[finite] - b[finite]).max())
+    scale = float(np.abs(a[finite]).max())
+    return apart, apart / scale if scale else (0.0 if apart == 0 else float("inf"))

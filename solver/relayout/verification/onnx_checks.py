@@ -1,0 +1,202 @@
+"""Whether the model is one: onnx's checker, and shapes that agree with each other and with what operators read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from relayout.layout.layout import Layout
+from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
+from relayout.model.tensor_types import is_absent
+from relayout.report.schema import Finding
+from relayout.verification.axis_names import walk
+from relayout.verification.operator_facts import named, own_names
+from relayout.verification.requirements import node_label
+
+__all__ = ["check_channels", "check_onnx", "check_shapes"]
+
+
+def check_onnx(model: ir.Model) -> Iterator[Finding]:
+    """Yield what onnx's checker and its strict shape inference object to; weights are taken by type and shape."""
+    try:
+        proto = _skeleton(model)
+        onnx.checker.check_model(_with_ranks(proto), full_check=False)
+    except Exception as error:  # serialization fails in as many ways as there are faults in a graph
+        yield _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
+        return
+    try:
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:
+        if is_onnx_to_blame(str(error), proto):
+            return
+        yield _about_model("shape", "types and shapes that agree", _first_line(error), "shapes or types contradict")
+
+
+def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose inputs and outputs have a shape: the checker wants one said, runtimes and ONNX's format do not."""
+    ranked = onnx.ModelProto()
+    ranked.CopyFrom(proto)
+    for graph in subgraphs_of(ranked.graph):
+        for value in (*graph.input, *graph.output):
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.shape.SetInParent()
+    return ranked
+
+
+def check_shapes(model: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each value of the graph whose declared shape is not what inference gives it afresh."""
+    try:
+        inferred = _inferred_afresh(model)
+    except Exception:  # check_onnx has said what is wrong
+        return
+    values = {value for node in model.graph for value in node.outputs}
+    for value in sorted(values, key=lambda value: str(value.name)):
+        found = inferred.get(str(value.name))
+        if found is None or value.shape is None:
+            continue
+        declared = tuple(extent if isinstance(extent, int) else None for extent in value.shape)
+        if len(found) != len(declared) or any(
+            mine is not None and theirs is not None and mine != theirs
+            for mine, theirs in zip(declared, found, strict=True)
+        ):
+            producer = value.producer()
+            yield Finding(
+                rule="shape",
+                node=node_label(producer) if producer is not None else value.name,
+                expected=_shown(declared),
+                found=_shown(found),
+                message=f"value {value.name} is declared with one shape, and its operands give it another",
+            )
+
+
+def check_channels(model: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each convolution whose data has not the channels that its kernel has; onnx does not look."""
+    for node in walk(model.graph):
+        facts = named(node)
+        if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
+            continue
+        data, kernel = own_names(node, "input", 0), own_names(node, "input", facts.kernel)
+        channels = _channels(node, "data_layout", node.inputs[0], data, "C")
+        inner = _channels(node, "kernel_layout", node.inputs[facts.kernel], kernel, "I")
+        if channels is None or inner is None:
+            continue
+        groups = node.attributes.get_int("group", 1) if node.op_type != "ConvTranspose" else 1
+        if channels != inner * groups:
+            yield Finding(
+                rule="shape",
+                node=node_label(node),
+                operand=0,
+                expected=f"{inner * groups} channels, as the kernel has",
+                found=f"{channels}",
+                message=f"the data of this {node.op_type} has another number of channels than its kernel",
+            )
+
+
+def _channels(
+    node: ir.Node, attribute: str, value: ir.Value | None, names: tuple[str | None, ...] | None, letter: str
+) -> int | None:
+    """The extent of the axis: what its blocks hold together, less the zeros that it is padded with."""
+    outer, inner = _extent(value, names, letter), _extent(value, names, letter.lower())
+    text = node.attributes.get_string(attribute, "")
+    if outer is None or not text or "[" not in text:
+        return outer
+    layout = Layout.parse(text)
+    zeros, tile = _said(layout, letter, "pad"), _said(layout, letter.lower(), "tile")
+    return outer * (inner or tile or 1) - (zeros or 0)
+
+
+def _said(layout: Layout, letter: str, namespace: str) -> int | None:
+    """The number that the layout has on a dimension, for instance the extent of its tiles."""
+    found = (layout.attribute(i, namespace) for i in range(layout.rank) if layout.names[i] == letter)
+    text = next(found, None)
+    return int(text) if text and text.isdecimal() else None
+
+
+def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter: str) -> int | None:
+    if value is None or value.shape is None or names is None or letter not in names:
+        return None
+    extent = value.shape[names.index(letter)]
+    return extent if isinstance(extent, int) else None
+
+
+def _skeleton(model: ir.Model) -> onnx.ModelProto:
+    """The model as a protobuf whose large or absent weights are inputs, so that no check ever reads one."""
+    proto = without_weights(model)
+    given: dict[str, onnx.TensorProto] = {}
+    _take_absent(proto.graph, given)
+    present = {value.name for value in proto.graph.input}
+    for name, tensor in sorted(given.items()):
+        if name not in present:
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+    declared = [info for info in proto.graph.value_info if info.name not in given]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(declared)
+    proto.ir_version = max(proto.ir_version, 4)
+    return proto
+
+
+def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> None:
+    kept = []
+    for tensor in graph.initializer:
+        if is_absent(tensor):
+            given[tensor.name] = tensor
+        else:
+            kept.append(tensor)
+    nodes = []
+    for node in graph.node:
+        absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
+        if node.op_type == "Constant" and absent is not None:
+            given[node.output[0]] = absent
+            continue
+        nodes.append(node)
+        for attribute in node.attribute:
+            for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _take_absent(subgraph, given)
+    kept, nodes = list(map(_copied_tensor, kept)), list(map(_copied_node, nodes))
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(kept)
+    graph.node.extend(nodes)
+
+
+# Protobuf frees what a repeated field holds when the field is emptied.
+def _copied_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    return copy
+
+
+def _copied_node(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _inferred_afresh(model: ir.Model) -> dict[str, tuple[int | None, ...]]:
+    proto = _skeleton(model)
+    del proto.graph.value_info[:]
+    for info in proto.graph.output:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+    return {
+        info.name: tuple(
+            dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim
+        )
+        for info in (*inferred.graph.value_info, *inferred.graph.output)
+        if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape")
+    }
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("?" if extent is None else str(extent) for extent in shape) + "]"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:400]}"
+
+
+def _about_model(rule: str, expected: str, found: str, message: str) -> Finding:
+    return Finding(rule=rule, expected=expected, found=found, message=message)

@@ -1,0 +1,327 @@
+"""What the verifier knows of operators: which name the axes of their operands, and how axes pass through the others.
+
+This is the verifier's own, small knowledge, on purpose apart from the op table that the solver uses: a fault in one
+does not hide in the other. What is not known here is unknown to the verifier, and unknown is never a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.errors import LayoutSyntaxError
+from relayout.layout.layout import Layout
+
+__all__ = [
+    "OURS",
+    "AxisNames",
+    "Named",
+    "axis_names",
+    "axis_sources",
+    "beside_reshaped",
+    "constant_ints",
+    "is_by_place",
+    "is_elementwise",
+    "is_pooled",
+    "kernel_names",
+    "named",
+    "own_names",
+    "standard_names",
+    "with_whole_parts",
+]
+
+AxisNames = tuple[str | None, ...]
+"""One letter an axis, None where it is not known."""
+
+_SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An operator that reads axes by what they mean: its data operands, its data results, and where its kernel is.
+
+    With `spatial` the data is batch, channels, then places; without, only the channels at axis 1 have a meaning. With
+    `pooled` the first two axes are kept and the others reduced, whichever they are of each. With `by_place` axes mean
+    nothing, but what the operator is told of them is told in the layout's order.
+    """
+
+    inputs: tuple[int, ...] = (0,)
+    results: tuple[int, ...] = (0,)
+    kernel: int | None = None
+    spatial: bool = True
+    pooled: bool = False
+    by_place: bool = False
+
+    @property
+    def names_axes(self) -> bool:
+        """Whether the operator knows what its axes are; if not, they are what its operand says."""
+        return not self.pooled and not self.by_place
+
+
+_NAMED = {
+    "AveragePool": Named(),
+    "Conv": Named(kernel=1),
+    "ConvInteger": Named(kernel=1),
+    "ConvTranspose": Named(kernel=1),
+    "DeformConv": Named(inputs=(0, 2, 4), kernel=1),
+    "DepthToSpace": Named(),
+    "GlobalAveragePool": Named(pooled=True),
+    "GlobalLpPool": Named(pooled=True),
+    "GlobalMaxPool": Named(pooled=True),
+    "GridSample": Named(),
+    "GroupNormalization": Named(spatial=False),
+    "InstanceNormalization": Named(spatial=False),
+    "LRN": Named(spatial=False),
+    "LpPool": Named(),
+    "MaxPool": Named(results=(0, 1)),
+    "MaxRoiPool": Named(),
+    "MaxUnpool": Named(inputs=(0, 1)),
+    "QLinearConv": Named(kernel=3),
+    "RoiAlign": Named(),
+    "SpaceToDepth": Named(),
+}
+
+# onnxruntime's own, which take their channels last where an attribute says so.
+_QUANTIZED_DOMAIN = "com.microsoft"
+_QUANTIZED = {
+    "QLinearAveragePool": Named(),
+    "QLinearConv": Named(kernel=3),
+    "QLinearGlobalAveragePool": Named(),
+}
+
+_ELEMENTWISE_NAMES = """
+    Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos
+    Cosh Div Elu Equal Erf Exp Expand Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
+    LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu
+    Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor
+"""
+# Their first operand passes its axes on; the others are parameters.
+_OF_THE_FIRST_NAMES = """
+    ArgMax ArgMin Bernoulli Cast CastLike Clip CumProd CumSum DequantizeLinear Dropout DynamicQuantizeLinear
+    GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization MeanVarianceNormalization Pad
+    QuantizeLinear RMSNormalization Resize ReverseSequence Scatter ScatterElements ScatterND Slice Softmax Split
+    Tile TopK Trilu Upsample
+"""
+_ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
+_OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
+_STANDARD = ("", "ai.onnx")
+OURS = "relayout"
+
+
+def is_elementwise(node: ir.Node) -> bool:
+    """Whether `node` works place by place on operands that are broadcast to each other."""
+    return node.domain in _STANDARD and node.op_type in _ELEMENTWISE and node.op_type != "Expand"
+
+
+def named(node: ir.Node) -> Named | None:
+    """What `node` reads by meaning, or None where it reads nothing so."""
+    if node.op_type == "BatchNormalization" and node.domain in (*_STANDARD, OURS):
+        # Before opset 9 it may have parameters for each place.
+        return Named(spatial=not node.attributes.get_int("spatial", 1))
+    if node.domain in _STANDARD:
+        return _NAMED.get(node.op_type)
+    if node.domain == OURS:
+        return _NAMED.get(node.op_type, Named(by_place=True))
+    if node.domain == _QUANTIZED_DOMAIN:
+        return _QUANTIZED.get(node.op_type)
+    return None
+
+
+def is_pooled(node: ir.Node) -> bool:
+    """Whether `node` keeps two axes and reduces all others to extent 1, whichever they are."""
+    facts = named(node)
+    return facts is not None and facts.pooled
+
+
+def is_by_place(node: ir.Node) -> bool:
+    """Whether axes mean nothing to `node`, which is told of them in the order of the layout that it is written in."""
+    facts = named(node)
+    return facts is not None and facts.by_place
+
+
+def standard_names(rank: int) -> AxisNames:
+    """ONNX's own order of data axes: N, C, then what is spatial."""
+    return ("N", "C", *_SPATIAL.get(rank, [None] * (rank - 2)))[:rank]
+
+
+def kernel_names(op_type: str, rank: int) -> AxisNames:
+    """ONNX's own order of a kernel's axes: O, I, then what is spatial; I first where the convolution is transposed."""
+    first = ("I", "O") if op_type == "ConvTranspose" else ("O", "I")
+    return (*first, *_SPATIAL.get(rank, [None] * (rank - 2)))[:rank]
+
+
+def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
+    """What `node` itself takes the axes of its n-th operand to be; `side` is "input" or "result".
+
+    A standard operator reads N, C, spatial; one of the domain `relayout` what its attributes say: `data_layout`, for
+    results `out_layout` where it differs, and `kernel_layout`. None where the
+    operator does not name the operand, or names it in a way that is not one letter an axis.
+    """
+    facts = named(node)
+    values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs
+    value = values[n] if n < len(values) else None
+    if facts is None or value is None or value.shape is None:
+        return None
+    rank = len(value.shape)
+    if side == "input" and n == facts.kernel:
+        return _declared(node, "kernel_layout", rank) or kernel_names(node.op_type, rank)
+    if n not in (facts.inputs if side == "input" else facts.results):
+        return None
+    declared = (_declared(node, "out_layout", rank) if side == "result" else None) or _declared(
+        node, "data_layout", rank
+    )
+    if declared is not None:
+        return declared
+    if node.domain == _QUANTIZED_DOMAIN and node.attributes.get_int("channels_last", 0) == 1:
+        batch, channels, *spatial = standard_names(rank)
+        return (batch, *spatial, channels)
+    if facts.spatial:
+        return standard_names(rank)
+    return tuple("C" if axis == 1 else None for axis in range(rank))
+
+
+def axis_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
+    """What `own_names` says, where a part that is all of an axis goes by the axis's name."""
+    names = own_names(node, side, n)
+    value = (node.inputs if side == "input" else node.outputs)[n]
+    return names if names is None or value is None or value.shape is None else with_whole_parts(names, value.shape)
+
+
+def with_whole_parts(names: AxisNames, shape: ir.Shape) -> AxisNames:
+    """The names of a value's axes, where a part that is all of an axis goes by the axis's name: of NCHWc the c, if C
+    has extent 1."""
+    units = {name for name, extent in zip(names, shape, strict=True) if name is not None and extent == 1}
+    alone = {name for name in units if name.isupper() and name.lower() in names}
+    if not alone:
+        return names
+    return tuple(
+        None if name in alone else name.upper() if name is not None and name.upper() in alone else name
+        for name in names
+    )
+
+
+def _declared(node: ir.Node, attribute: str, rank: int) -> AxisNames | None:
+    if node.domain != OURS or attribute not in node.attributes:
+        return None
+    try:
+        layout = Layout.parse(node.attributes[attribute].as_string())
+    except (LayoutSyntaxError, TypeError, ValueError):
+        return (None,) * rank
+    return tuple(None if name == "*" else name for name in layout.names) if layout.rank == rank else (None,) * rank
+
+
+def axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
+    """For each axis of the m-th result, the axis of the n-th input that it is, or None where it is none of them.
+
+    None altogether where the operator, or the ranks, are not known. An input's axis of extent 1 that is stretched to
+    the result's extent is not the result's axis, nor is one that is reduced, and kept with extent 1.
+    """
+    source, result = node.inputs[n], node.outputs[m]
+    if node.domain not in _STANDARD or source is None or source.shape is None or result.shape is None:
+        return None
+    inner, outer = len(source.shape), len(result.shape)
+    sources = _sources(node, n, inner, outer)
+    if sources is None or len(sources) != outer or any(axis is not None and axis >= inner for axis in sources):
+        return None
+    return tuple(
+        None if axis is None or (source.shape[axis] == 1 and result.shape[i] != 1) else axis
+        for i, axis in enumerate(sources)
+    )
+
+
+def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None, ...] | None:
+    kind = node.op_type
+    if kind in _ELEMENTWISE:
+        return tuple(axis if axis >= 0 else None for axis in range(inner - outer, inner))
+    if kind == "Concat":
+        return tuple(range(inner))
+    if n != 0:
+        return None
+    if kind == "Transpose":
+        perm = node.attributes.get_ints("perm", tuple(range(inner))[::-1])
+        return tuple(perm) if perm is not None and sorted(perm) == list(range(inner)) else None
+    if kind.startswith("Reduce") or kind in ("ArgMax", "ArgMin", "Squeeze"):
+        return _after_removing(node, inner, outer)
+    if kind == "Unsqueeze":
+        axes = constant_ints(node, "axes", 1)
+        inserted = {axis % outer for axis in axes} if axes is not None and outer else None
+        if inserted is None or len(inserted) != outer - inner:
+            return None
+        kept = iter(range(inner))
+        return tuple(None if axis in inserted else next(kept) for axis in range(outer))
+    if kind in ("Reshape", "Flatten"):
+        return _after_reshaping(node)
+    if kind == "Gather":
+        axis = node.attributes.get_int("axis", 0) % max(inner, 1)
+        return (*range(axis), *[None] * (outer - inner + 1), *range(axis + 1, inner))
+    picks = kind == "Compress" and "axis" in node.attributes  # without it, what is picked lies in one row
+    return tuple(range(inner)) if kind in _OF_THE_FIRST or picks else None
+
+
+def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, ...] | None:
+    if node.op_type in ("ArgMax", "ArgMin"):
+        axes: tuple[int, ...] | None = (node.attributes.get_int("axis", 0),)
+    else:
+        axes = constant_ints(node, "axes", 1)
+    if inner == outer:
+        reduced = {axis % inner for axis in axes or ()} if inner else set()
+        return tuple(None if axis in reduced else axis for axis in range(inner))
+    source = node.inputs[0]
+    if axes is None and node.op_type == "Squeeze" and source is not None and source.shape is not None:
+        axes = tuple(axis for axis, extent in enumerate(source.shape) if extent == 1)
+    if axes is None:
+        return None
+    removed = {axis % inner for axis in axes}
+    return tuple(axis for axis in range(inner) if axis not in removed)
+
+
+def _after_reshaping(node: ir.Node) -> tuple[int | None, ...] | None:
+    """A reshape that only adds and drops dims of extent 1 leaves each other axis what it is."""
+    sources = beside_reshaped(node)
+    source, result = node.inputs[0], node.outputs[0]
+    if sources is None or source is None or source.shape is None or result.shape is None:
+        return None
+    kept = sum(axis is not None for axis in sources)
+    is_same = all(kept == sum(extent != 1 for extent in shape) for shape in (source.shape, result.shape))
+    return sources if is_same else None
+
+
+def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
+    """For each axis of the result that of the input: those before and behind what a reshape splits or merges stay what
+    they are, and dims of extent 1 come and go. None altogether where an extent is not known."""
+    source, result = node.inputs[0], node.outputs[0]
+    if source is None or source.shape is None or result.shape is None:
+        return None
+    before = [axis for axis, extent in enumerate(source.shape) if extent != 1]
+    after = [axis for axis, extent in enumerate(result.shape) if extent != 1]
+    if any(_is_nameless(source.shape[axis]) for axis in before):
+        return None
+    sources: list[int | None] = [None] * len(result.shape)
+    for olds, news in ((before, after), (before[::-1], after[::-1])):
+        for old, new in zip(olds, news, strict=False):
+            if source.shape[old] != result.shape[new] or sources[new] is not None:
+                break
+            sources[new] = old
+    return tuple(sources)
+
+
+def _is_nameless(extent: int | ir.SymbolicDim) -> bool:
+    """Whether nothing is known of an extent, not even that it is the same elsewhere."""
+    return isinstance(extent, ir.SymbolicDim) and extent.value is None
+
+
+def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...] | None:
+    """The integers that stand in an attribute up to some opset and in a constant operand since; None if not known."""
+    if attribute in node.attributes:
+        value = node.attributes[attribute]
+        return tuple(value.as_ints()) if value.type == ir.AttributeType.INTS else (value.as_int(),)
+    source = node.inputs[operand] if operand < len(node.inputs) else None
+    tensor = ir.convenience.get_const_tensor(source) if source is not None else None
+    if tensor is None or tensor.size > 64 or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        return None
+    try:
+        return tuple(int(number) for number in tensor.numpy().reshape(-1))
+    except Exception:  # a constant whose data is absent, or in a file that is gone
+        return None

@@ -1,0 +1,228 @@
+"""The backend's contract: every operand in a layout that the backend asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.backend.calls import is_met_by
+from relayout.backend.interface import Backend, Implementation, TensorType, element_size
+from relayout.errors import LayoutSyntaxError
+from relayout.layout.grammar_faults import MAX_RANK
+from relayout.layout.layout import Layout
+from relayout.report.schema import Finding
+from relayout.verification.axis_classes import CommonNames
+from relayout.verification.axis_names import LAYOUT, PLACE, Derivation, declared_layout, walk
+from relayout.verification.constants import computed_ahead
+from relayout.verification.devices import ways_of
+from relayout.verification.memory_format import arrangement_of
+from relayout.verification.operator_facts import AxisNames, named, own_names
+from relayout.verification.resize_axes import may_be_cut
+
+__all__ = ["check_requirements", "known_extents", "node_label"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of the layouts of a model's values; `boxes` are the black boxes that they carry, `ahead` the values
+    that are computed before the model runs."""
+
+    derivation: Derivation
+    common: CommonNames
+    boxes: dict[ir.Value, Layout]
+    ahead: frozenset[ir.Value]
+
+
+def check_requirements(
+    model: ir.Model, backend: Backend, derivation: Derivation, common: CommonNames
+) -> Iterator[Finding]:
+    """Yield a finding for each operand that is not as `backend` asks.
+
+    What an operator of ONNX's computes from constants alone is known before the model runs: nothing is asked of it, nor
+    of what it gives where the reader itself does not name the axes.
+    Where a backend runs a node in several ways, the node is sound if one of them is met; else the findings are those of
+    the way that is missed by the fewest operands.
+    """
+    boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
+    ahead = computed_ahead(model.graph)
+    known = _Known(derivation, common, boxes, frozenset(value for node in ahead for value in node.outputs))
+    for node in walk(model.graph):
+        if node in ahead:
+            continue
+        ways = ways_of(node, backend)
+        told = node.metadata_props.get(PLACE, "")
+        at = [backend.at(way.place or told) for way in ways]
+        faults = [list(_missed(node, way, own, known)) for way, own in zip(ways, at, strict=True)]
+        missed = min(faults, key=len, default=[])
+        yield from missed
+        met = [way for way, fault in zip(ways, faults, strict=True) if not fault]
+        if met:
+            _note_boxes(node, met, boxes)
+    yield from _check_outputs(model.graph, boxes)
+
+
+def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[Finding]:
+    """The caller gets each output in the black boxes that it declares."""
+    for value in graph.outputs:
+        declared, given = _boxes(declared_layout(value)), _boxes(boxes.get(value))
+        if declared != given:
+            yield Finding(
+                rule="layout-requirement",
+                node=value.name,
+                expected=str(declared_layout(value) or "no black box"),
+                found=str(boxes.get(value) or "no black box"),
+                message=f"output {value.name} is not in the black boxes that it declares",
+            )
+
+
+def _missed(node: ir.Node, way: Implementation, backend: Backend, known: _Known) -> Iterator[Finding]:
+    sound = True
+    for side, values, layouts in (("input", node.inputs, way.inputs), ("result", node.outputs, way.results)):
+        for n, (value, required) in enumerate(zip(values, layouts, strict=True)):
+            if value is None or value.shape is None or required.is_any:
+                continue
+            found = _unsatisfied(node, side, n, value, required, backend, known)
+            # A result that is off where its operands are off says the same thing again.
+            if found is not None and (side == "input" or sound):
+                sound = False
+                yield found
+
+
+def _unsatisfied(
+    node: ir.Node,
+    side: str,
+    n: int,
+    value: ir.Value,
+    required: Layout,
+    backend: Backend,
+    known: _Known,
+) -> Finding | None:
+    if n == 0 and _resizes_only_places(node, required):
+        return None
+    own = own_names(node, side, n)
+    if own is None and value in known.ahead and not required.is_numbered:
+        return None  # It lies as each of its readers takes it, whatever its axes are called beside the data of another.
+    required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
+    namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
+    tensor = TensorType(element_size(value), known_extents(value))
+    if required.is_numbered:
+        # Numbers count the source's axes: only a noted order knows which these are.
+        arrangement = arrangement_of(value)
+        order = arrangement.permutation if arrangement is not None else None
+        namings = [tuple(map(str, order)) if order is not None and len(order) == len(tensor.shape) else None]
+    carried = known.boxes.get(value)
+    if side == "result":
+        # What a backend says of its own results' extensions is what it provides; only the names can be off.
+        required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
+    if own is None and not required.is_numbered:
+        # A name that the layout does not have says nothing of it: D of a picture whose channels are gone.
+        namings = [naming and tuple(_among(name, required) for name in naming) for naming in namings]
+    layouts = [_current(naming, carried) for naming in namings]
+    if own is None and not required.is_numbered:
+        layouts += [_current(_movable(naming, tensor), carried) for naming in namings if naming is not None]
+        any_name = known.common.towards(value, required_here)
+        layouts += [_current(any_name, carried)] if any_name is not None else []
+    where = f"node {node.name or '(no name)'}"
+    if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
+        return None
+    found = str(layouts[0]) if layouts[0] is not None else f"nothing known, shape {list(tensor.shape)}"
+    if layouts[0] is not None and layouts[0].same_names(required_here):
+        found += f" with strides that are multiples of {list(tensor.stride_factors())} bytes"
+    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    place = f"operand {n}" if side == "input" else f"result {n}"
+    return Finding(
+        rule="layout-requirement",
+        node=node_label(node),
+        operand=n if side == "input" else None,
+        expected=str(required),
+        found=found,
+        message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} asks for",
+    )
+
+
+def _among(name: str | None, required: Layout) -> str | None:
+    return name if name is not None and name in required.names else None
+
+
+def node_label(node: ir.Node) -> str:
+    """A node's name, or what it makes where it has none."""
+    return node.name or f"{node.op_type} of {', '.join(str(value.name) for value in node.outputs)}"
+
+
+def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
+    """Whether a Resize changes no axis but those that the layout calls places: it names its axes by what it does to
+    them, and the operators around may call them otherwise, for they may stand before a picture that is turned."""
+    if node.op_type not in ("Resize", "Upsample") or node.domain not in ("", "ai.onnx"):
+        return False
+    before, after = node.inputs[0], node.outputs[0]
+    if before is None or before.shape is None or after.shape is None:
+        return False
+    if _is_tiled(required):
+        return not may_be_cut(node, required)
+    if not len(before.shape) == len(after.shape) == required.rank or not {"N", "C"} <= set(required.names):
+        return False
+    # Of an extent that is not known it is not known that it changes.
+    pairs = zip(before.shape, after.shape, required.names, strict=True)
+    return all(a == b or name not in "NC" or not isinstance(a, int) for a, b, name in pairs)
+
+
+def _movable(naming: AxisNames, tensor: TensorType) -> AxisNames:
+    """The naming without the names of axes of extent 1: these may stand anywhere."""
+    return tuple(name if extent != 1 else None for name, extent in zip(naming, tensor.shape, strict=True))
+
+
+def _is_kernel(node: ir.Node, n: int) -> bool:
+    facts = named(node)
+    return facts is not None and facts.kernel == n
+
+
+def _as_kernel(required: Layout) -> Layout:
+    """Glow asks for kernels in data's letters: N are the output channels, C the input's."""
+    if "N" not in required.names or "C" not in required.names or "O" in required.names or "I" in required.names:
+        return required
+    return (
+        Layout.parse(str(required).replace("N", "O").replace("C", "I")) if required.names == str(required) else required
+    )
+
+
+def _is_tiled(layout: Layout) -> bool:
+    return any(layout.outer(i) is not None for i in range(layout.rank))
+
+
+def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
+    if naming is None:
+        return carried
+    names = [name or "*" for name in naming]
+    if names and all(name.isdecimal() for name in names):
+        return Layout.from_names("".join(names)) if len(names) <= MAX_RANK else None
+    if carried is not None and carried.rank == len(names):
+        dims = [name + "".join(f"[{space}:{data}]" for space, data in carried.boxes(i)) for i, name in enumerate(names)]
+        return Layout.parse("".join(dims))
+    return Layout.parse("".join(names)) if len(set(names) - {"*"}) == len([n for n in names if n != "*"]) else None
+
+
+def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Value, Layout]) -> None:
+    """Results of a node that is run as asked carry the boxes that the backend says it gives them. Of several ways that
+    are met it is the one whose boxes the results are noted with, or noted without."""
+    noted = [_boxes(_noted_layout(value)) for value in node.outputs]
+    way = next((way for way in met if [_boxes(layout) for layout in way.results] == noted), met[0])
+    results = zip(node.outputs, way.results, strict=True)
+    boxes.update({value: given for value, given in results if any(given.boxes(i) for i in range(given.rank))})
+
+
+def _boxes(layout: Layout | None) -> dict[int, tuple[tuple[str, str], ...]]:
+    """The black boxes of the dimensions that have any."""
+    return {i: boxes for i in range(layout.rank) if (boxes := layout.boxes(i))} if layout is not None else {}
+
+
+def _noted_layout(value: ir.Value) -> Layout | None:
+    try:
+        return Layout.parse(value.metadata_props.get(LAYOUT, ""))
+    except LayoutSyntaxError:
+        return None
+
+
+def known_extents(value: ir.Value) -> tuple[int | str | None, ...]:
+    return tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape or ())

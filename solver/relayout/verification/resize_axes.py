@@ -1,0 +1,91 @@
+"""What a Resize takes the axes of its operand for: it gives them no names, but it changes rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from relayout.layout.layout import Layout
+from relayout.verification.memory_format import arrangement_of
+from relayout.verification.operator_facts import AxisNames, standard_names
+
+__all__ = ["may_be_cut", "placed_names"]
+
+_RESIZES = ("Resize", "Upsample")
+
+Extents = tuple[int | ir.SymbolicDim, ...]
+
+
+def placed_names(node: ir.Node, rank: int) -> AxisNames:
+    """The names of the data axes of an operator that is told things of them by their places in ONNX's order.
+
+    That order is N, C, then what is spatial, but for a Resize of a picture whose second axis it changes and whose last
+    one it leaves: of that one the channels come last.
+    """
+    is_resize = node.op_type in _RESIZES and node.domain in ("", "ai.onnx") and rank in (3, 4, 5)
+    return _names(_changes(node, rank)) if is_resize else standard_names(rank)
+
+
+def may_be_cut(node: ir.Node, layout: Layout) -> bool:
+    """Whether the tiles of a layout divide the axes that a Resize had in the source, as far as what it reads and gives
+    says how it lies: in another order it would be taken to have others."""
+    before, after = node.inputs[0], node.outputs[0]
+    if before is None or before.shape is None or after.shape is None or len(before.shape) != len(after.shape):
+        return True
+    noted = [arrangement_of(value) for value in (before, after)]
+    orders = [arrangement.permutation for arrangement in noted if arrangement is not None]
+    shapes = tuple(before.shape), tuple(after.shape)
+    return all(order is None or len(order) != len(shapes[0]) or _divide(layout, shapes, order) for order in orders)
+
+
+def _divide(layout: Layout, shapes: tuple[Extents, Extents], order: tuple[int, ...]) -> bool:
+    """Whether the tiles divide the axes of both shapes, which lie in `order`, when these are put back."""
+    first, last = ([shape[order.index(axis)] for axis in range(len(order))] for shape in shapes)
+    names = _names([one != other for one, other in zip(first, last, strict=True)])
+    outer = {layout.outer(i): layout.tile(i) for i in range(layout.rank)}
+    tiles = {layout.names[place]: tile for place, tile in outer.items() if place is not None}
+    return all(
+        isinstance(extent, int) and extent % tile == 0
+        for extents in (first, last)
+        for name, extent in zip(names, extents, strict=True)
+        if (tile := tiles.get(name or "")) is not None
+    )
+
+
+def _names(changes: Sequence[bool]) -> AxisNames:
+    names = standard_names(len(changes))
+    if len(changes) > 2 and changes[1] and not changes[0] and not changes[-1]:
+        return (names[0], *names[2:], names[1])
+    return names
+
+
+def _changes(node: ir.Node, rank: int) -> list[bool]:
+    """For each axis whether it is resized: known extents tell, of the others the scales."""
+    before, after = node.inputs[0], node.outputs[0]
+    if before is None or before.shape is None or after.shape is None or len(after.shape) != rank:
+        return [False] * rank
+    scales = _scales(node, rank)
+    return [
+        one != other if isinstance(one, int) else scale != 1
+        for one, other, scale in zip(before.shape, after.shape, scales, strict=True)
+    ]
+
+
+def _scales(node: ir.Node, rank: int) -> list[float]:
+    """The constant scale of each axis, 1 where none is given."""
+    found = [1.0] * rank
+    axes = node.attributes.get_ints("axes", tuple(range(rank))) or ()
+    given: list[float] = []
+    if "scales" in node.attributes:
+        given = list(node.attributes["scales"].as_floats())
+    for operand in node.inputs[1:3]:
+        tensor = ir.convenience.get_const_tensor(operand) if operand is not None else None
+        if tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == len(axes):
+            try:
+                given = tensor.numpy().reshape(-1).tolist()
+            except Exception:  # a constant whose data is absent, or in a file that is gone
+                return found
+    for axis, scale in zip(axes, given, strict=False):
+        found[axis % rank] = scale
+    return found

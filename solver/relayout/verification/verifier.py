@@ -1,0 +1,137 @@
+"""The verifier: derive every layout afresh, compare with what the backend asked for, run beside the original.
+
+It imports nothing of what made the model: neither the op table, nor the problem, nor the solve, nor the rewrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+
+from relayout.backend.interface import Backend, load_backend
+from relayout.errors import InputError, RelayoutError
+from relayout.model.io import Source, read_model
+from relayout.report.schema import Finding, Report, Verification
+from relayout.verification.accounting import check_report
+from relayout.verification.against_original import check_against
+from relayout.verification.annotations import check_annotations
+from relayout.verification.axis_classes import CommonNames
+from relayout.verification.axis_names import derive
+from relayout.verification.blocked import check_blocked
+from relayout.verification.devices import check_crossings, check_placement
+from relayout.verification.function_bodies import check_functions
+from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
+from relayout.verification.requirements import check_requirements
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relayout.report.schema import Numeric
+
+__all__ = ["verify"]
+
+_RANK = {"error": 0, "warning": 1, "note": 2}
+
+
+def verify(
+    model: Source,
+    backend: str | Path | Mapping[str, Any] | Backend | type[Backend] = "onnx",
+    against: Source | None = None,
+    *,
+    samples: int = 2,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    report: Report | None = None,
+    run: bool = True,
+    backend_options: Mapping[str, Any] | None = None,
+) -> Verification:
+    """Return everything that is wrong with `model` for `backend`, as findings.
+
+    With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
+    seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's accounts are checked too.
+    `backend_options` go to the backend.
+    Raises InputError for what is no model, BackendError for a backend that fails; a wrong model is data.
+    """
+    chosen = load_backend(backend, options=backend_options)
+    findings: list[Finding] = []
+    subject, faults = _readable(model)
+    findings += faults
+    original = read_model(against) if against is not None else None
+    try:
+        findings += _static(subject, chosen)
+    except RelayoutError:
+        raise
+    except Exception:
+        if not faults:
+            raise  # else not everything can be looked at: the model contradicts itself
+    if original is not None:
+        findings += check_against(subject, original)
+    if report is not None:
+        findings += check_report(report, subject, original, dims)
+        findings += check_crossings(subject, report.crossings, dims)
+    numeric: Numeric | None = None
+    if original is not None and run:
+        found, numeric = _numeric(subject, original, findings, samples, seed, dims)
+        findings += found
+    ordered = sorted(_once(findings), key=lambda finding: _RANK[finding.severity])
+    passed = all(finding.severity != "error" for finding in ordered)
+    return Verification(passed=passed, findings=tuple(ordered), numeric=numeric)
+
+
+def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
+    """The model as it is read; one whose parts contradict each other as it stands, and the contradiction."""
+    try:
+        return read_model(model, bodies=False), []
+    except InputError as error:
+        if isinstance(model, ir.Model):
+            raw = model
+        elif isinstance(model, onnx.ModelProto) and (made := _as_it_stands(model)) is not None:
+            raw = made
+        else:
+            raise
+        text = f"{error.where}: {error.problem}" if error.where else error.problem
+        finding = Finding(rule="shape", expected=error.expected, found=error.found, message=text)
+        return raw, [finding]
+
+
+def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
+    try:
+        return ir.from_proto(proto)
+    except Exception:  # onnx_ir raises what it likes of what is no graph at all
+        return None
+
+
+def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+    common = CommonNames(model)
+    derivation = derive(model, written=common.written)
+    yield from check_onnx(model)
+    yield from check_shapes(model)
+    yield from check_channels(model)
+    yield from check_functions(model)
+    yield from check_annotations(model, derivation)
+    yield from check_requirements(model, backend, derivation, common)
+    yield from check_placement(model, backend)
+    yield from check_blocked(model, backend)
+
+
+def _numeric(
+    model: ir.Model,
+    original: ir.Model,
+    findings: list[Finding],
+    samples: int,
+    seed: int,
+    dims: Mapping[str, int] | None,
+) -> tuple[list[Finding], Numeric]:
+    from relayout.report.schema import Numeric
+    from relayout.verification.numeric.compare import compare
+
+    if any(finding.rule == "boundary" for finding in findings):
+        return [], Numeric(status="skipped", reason="the boundaries differ")
+    return compare(model, original, samples=samples, seed=seed, dims=dims)
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    return list(dict.fromkeys(findings))
