@@ -23,8 +23,8 @@ from typing import Any
 import onnx_ir as ir
 from measuring import machine
 
-from relayout.backend.interface import Backend, load_backend
-from relayout.backend.loading import find_backends
+from relayout.backend import Backend, load_backend
+from relayout.backend.registry import find_backends
 from relayout.errors import InfeasibleError, RelayoutError
 from relayout.legalization import Options, legalize_model
 from relayout.model.io import read_model, to_proto

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from measuring import machine, run
 
 if TYPE_CHECKING:
-    from relayout.backend.interface import Backend
+    from relayout.backend import Backend
 
 HERE = Path(__file__).parent
 STAGES = ("read", "build", "solve", "rewrite")
@@ -37,7 +37,7 @@ def mixed() -> Backend:
 
     import onnx_ir as ir
 
-    from relayout.backend.interface import Backend, Implementation
+    from relayout.backend import Backend, Implementation
     from relayout.layout.layout import Layout
 
     layouts = [Layout.parse(letters) for letters in ("NCHW", "NHWC", "NHCW", "NCWH")]
@@ -60,7 +60,7 @@ def mixed() -> Backend:
 
 def measured(path: str, backend: str) -> dict[str, object]:
     """One run in this process: [wall, CPU] seconds by stage, and what came out."""
-    from relayout.backend.interface import load_backend
+    from relayout.backend import load_backend
     from relayout.legalization import Options, legalize_model
     from relayout.model.io import read_model
 

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import onnx
 
-from relayout.backend.interface import load_backend
+from relayout.backend import load_backend
 from relayout.legalization import Options, legalize_model
 from relayout.model.io import read_model, to_json
 

@@ -38,6 +38,10 @@ PUBLIC = {
         OutOfTimeError RelayoutError Reordering Report TensorType UsageError Verification explain legalize load_backend
         read_model verify write_model
     """,
+    "relayout.backend": """
+        PLACE_KEY WRITTEN_KEY Assignment Backend Composite Extents Implementation Nodes Place Reordering Rewrite
+        TensorType Writing ask axis_count element_size find_backends load_backend rank_of
+    """,
     "relayout_backends": "",
     "relayout_api": "",
 }

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
-from relayout.backend.loading import Plugin, find_backends
 from relayout.backend.options import options_of
+from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page, tasks

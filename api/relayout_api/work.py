@@ -10,7 +10,7 @@ from base64 import b64encode
 from time import perf_counter
 from typing import Any, TypeVar
 
-from relayout.backend.interface import Backend, load_backend
+from relayout.backend import Backend, load_backend
 from relayout.backend.options import gathered
 from relayout.errors import InputError
 from relayout.legalization import Options, inline_functions, legalize_model

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, rank_of
+from relayout.backend import Backend, Implementation, rank_of
 from relayout.errors import UsageError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import (

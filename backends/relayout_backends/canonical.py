@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, rank_of
+from relayout.backend import Backend, Implementation, rank_of
 from relayout.layout.layout import Layout, default_layout
 from relayout.ops.operand_roles import DATA, KERNEL, has_roles, input_role, result_role, spell
 

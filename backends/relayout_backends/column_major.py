@@ -15,7 +15,7 @@ from itertools import count
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend.interface import PLACE_KEY, rank_of
+from relayout.backend import PLACE_KEY, rank_of
 from relayout.layout.relaid_constant import relaid
 
 __all__ = ["turn_constants", "write_dots"]

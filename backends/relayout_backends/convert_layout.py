@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, axis_count, rank_of
+from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import (
     DATA,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from relayout.backend.interface import axis_count
+from relayout.backend import axis_count
 from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import OPERATORS, kernel_input

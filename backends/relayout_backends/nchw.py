@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, rank_of
+from relayout.backend import Backend, rank_of
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import DATA, KERNEL, input_role, is_transposed, result_role, spell
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relayout.backend.interface import Backend
+from relayout.backend import Backend
 
 __all__ = ["Onnx"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, rank_of
+from relayout.backend import Backend, Implementation, rank_of
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import DATA, OTHER, input_role, own_layout, result_role, spell
 from relayout_backends.canonical import Canonical

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, rank_of
+from relayout.backend import Backend, Implementation, rank_of
 from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.layout.layout import Layout
 from relayout_backends.column_major import turn_constants, write_dots
@@ -22,7 +22,7 @@ from relayout_backends.column_major import turn_constants, write_dots
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from relayout.backend.rewriting import Writing
+    from relayout.backend import Writing
 
 __all__ = ["CustomCall", "XlaCpu"]
 

@@ -3,18 +3,16 @@
     legal, report = relayout.legalize("model.onnx", backend="nhwc")
     relayout.verify(legal, backend="nhwc", against="model.onnx").findings
 
-Importing the package imports none of its parts: each public name is imported when it is first asked for.
+Importing the package imports none of its modules: each public name is imported when it is first used.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, load_backend
+    from relayout.backend import Backend, Implementation, Reordering, TensorType, load_backend
     from relayout.errors import (
         BackendError,
         InfeasibleError,
@@ -29,7 +27,20 @@ if TYPE_CHECKING:
     from relayout.legalization import explain, legalize
     from relayout.model.io import read_model, write_model
     from relayout.report.schema import Report, Verification
-    from relayout.verification.verifier import verify
+    from relayout.verification import verify
+
+_EXPORTS = {
+    "relayout.backend": "Backend Implementation Reordering TensorType load_backend",
+    "relayout.errors": """
+        BackendError InfeasibleError InputError InternalError LayoutSyntaxError OutOfTimeError RelayoutError UsageError
+    """,
+    "relayout.layout.layout": "Layout",
+    "relayout.legalization": "explain legalize",
+    "relayout.model.io": "read_model write_model",
+    "relayout.report.schema": "Report Verification",
+    "relayout.verification": "verify",
+}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
     "Backend",
@@ -55,65 +66,13 @@ __all__ = [
     "write_model",
 ]
 
-_HOMES = {
-    "relayout.backend": ("Backend", "Implementation", "Reordering", "TensorType", "load_backend"),
-    "relayout.errors": (
-        "BackendError",
-        "InfeasibleError",
-        "InputError",
-        "InternalError",
-        "LayoutSyntaxError",
-        "OutOfTimeError",
-        "RelayoutError",
-        "UsageError",
-    ),
-    "relayout.layout": ("Layout",),
-    "relayout.model_io": ("read_model", "write_model"),
-    "relayout.report": ("Report", "Verification"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Three functions are named as modules are, and importing such a module binds its name here.
-
-    As properties, which the import system cannot overwrite, the names are the functions whatever was imported first.
-    """
-
-    @property
-    def explain(self) -> Any:
-        return import_module("relayout.explaining").explain
-
-    @explain.setter
-    def explain(self, module: ModuleType) -> None:
-        pass
-
-    @property
-    def legalize(self) -> Any:
-        return import_module("relayout.legalize").legalize
-
-    @legalize.setter
-    def legalize(self, module: ModuleType) -> None:
-        pass
-
-    @property
-    def verify(self) -> Any:
-        return import_module("relayout.verify").verify
-
-    @verify.setter
-    def verify(self, module: ModuleType) -> None:
-        pass
-
-
-sys.modules[__name__].__class__ = _Package

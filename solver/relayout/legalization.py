@@ -12,7 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from relayout.backend.calls import finished_by, prepared_by
-from relayout.backend.interface import Backend, load_backend
+from relayout.backend.interface import Backend
+from relayout.backend.loading import load_backend
 from relayout.backend.options import gathered
 from relayout.errors import UsageError
 from relayout.model.io import Source, collector_paused, read_model, to_json, to_proto

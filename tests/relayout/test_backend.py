@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relayout.backend import Backend, Implementation, TensorType, axis_count, load_backend
 from relayout.backend.calls import MAX_COST, ask
-from relayout.backend.interface import Backend, Implementation, TensorType, axis_count, load_backend
 from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
 

@@ -17,7 +17,7 @@ from random_graphs import Rejected
 from random_patterns import draw_graph
 
 from relayout import Backend, Implementation, InfeasibleError, RelayoutError, legalize
-from relayout.backend.interface import Reordering, TensorType, rank_of
+from relayout.backend import Reordering, TensorType, rank_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Boxed, order_of
 from relayout.model.io import read_model

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from sameness import Feeds, assert_legal_and_the_same, drawn
 
 from relayout import legalize, verify
-from relayout.backend.interface import Backend, Implementation
+from relayout.backend import Backend, Implementation
 from relayout.layout.layout import Layout
 
 BACKENDS = ["onnx", "nhwc", "canonical"]

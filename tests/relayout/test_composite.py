@@ -12,8 +12,7 @@ import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 
-from relayout.backend.composite import Assignment, Composite, Nodes, Place
-from relayout.backend.interface import Backend, TensorType, load_backend
+from relayout.backend import Assignment, Backend, Composite, Nodes, Place, TensorType, load_backend
 from relayout.cli import main
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relayout.backend import Backend, TensorType, load_backend
 from relayout.backend.calls import ask
 from relayout.backend.declarative import DeclarativeBackend
 from relayout.backend.declarative_reader import MAX_BYTES, check_table, line_of
 from relayout.backend.declarative_schema import BackendTable
-from relayout.backend.interface import Backend, TensorType, load_backend
 from relayout.errors import BackendError, RelayoutError
 from relayout.layout.layout import Layout
 

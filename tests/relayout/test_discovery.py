@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from relayout.backend import load_backend
 from relayout.backend.calls import ask
-from relayout.backend.interface import load_backend
-from relayout.backend.loading import find_backends
+from relayout.backend.registry import find_backends
 from relayout.errors import BackendError
 
 EXAMPLE = Path(__file__).parents[1] / "example_plugin"
@@ -70,8 +70,8 @@ def test_a_backend_that_ships_goes_by_its_name_and_says_what_it_is(name: str) ->
 def test_finding_backends_imports_none_and_loading_one_imports_nothing_heavy() -> None:
     program = """
 import sys
-from relayout.backend.loading import find_backends
-from relayout.backend.interface import load_backend
+from relayout.backend.registry import find_backends
+from relayout.backend import load_backend
 find_backends()
 print(sorted(name for name in sys.modules if name.startswith("relayout_backends")))
 load_backend("convert-layout", options={"desired_layouts": {"Conv": ["NHWC", "default"]}})
@@ -108,7 +108,7 @@ def test_a_declarative_backend_may_extend_an_installed_one(installed: Path, monk
 
 
 def test_an_entry_point_may_be_an_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "from relayout.backend.interface import Backend\nclass B(Backend):\n    name = 'ready'\nready = B()\n"
+    module = "from relayout.backend import Backend\nclass B(Backend):\n    name = 'ready'\nready = B()\n"
     install(tmp_path, "made", "ready = made_layouts:ready", {"made_layouts": module})
     monkeypatch.syspath_prepend(tmp_path)
     assert load_backend("ready").name == "ready"

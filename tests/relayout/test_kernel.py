@@ -36,10 +36,10 @@ def test_what_relaxing_and_thinning_out_do_not_finish_is_left_to_cpsat(monkeypat
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(150, seed=3))
     best = minimise(problem, UNLIMITED).cost
-    monkeypatch.setattr("relayout.kernel.LARGE_CELLS", 4)
-    monkeypatch.setattr("relayout.kernel.ROUNDS", 1)
-    monkeypatch.setattr("relayout.kernel._rounded", lambda *_: None)
-    monkeypatch.setattr("relayout.kernel._dived", lambda *_: None)
+    monkeypatch.setattr("relayout.solve.kernel_search.LARGE_CELLS", 4)
+    monkeypatch.setattr("relayout.solve.kernel_search.ROUNDS", 1)
+    monkeypatch.setattr("relayout.solve.kernel_search._rounded", lambda *_: None)
+    monkeypatch.setattr("relayout.solve.kernel_search._dived", lambda *_: None)
     outcome = minimise(problem, UNLIMITED)
     assert (outcome.status, outcome.cost, outcome.bound) == ("optimal", best, best)
 

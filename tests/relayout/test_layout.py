@@ -27,8 +27,8 @@ from layout_texts import (
     texts,
 )
 
-from relayout import layout_syntax
 from relayout.errors import LayoutSyntaxError
+from relayout.layout import grammar
 from relayout.layout.grammar_faults import MAX_NUMBER, MAX_RANK
 from relayout.layout.layout import CANONICAL, COMMON, Dim, Layout, default_layout
 
@@ -355,4 +355,4 @@ def test_the_examples_of_the_manual_are_true() -> None:
 def test_the_manual_and_the_parser_tell_the_same_grammar() -> None:
     told = re.search(r"^layout +:=.*?^namespace .*?$", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
     assert told is not None
-    assert told[0] in inspect.cleandoc(layout_syntax.__doc__ or "").replace("\n    ", "\n")
+    assert told[0] in inspect.cleandoc(grammar.__doc__ or "").replace("\n    ", "\n")

@@ -15,9 +15,9 @@ from model_files import conv, large, outside, parse, same, shapes
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from relayout import onnx_file
 from relayout.errors import InputError, InternalError, UsageError
 from relayout.layout.relaid_constant import AbsentTensor, relaid
+from relayout.model import onnx_file
 from relayout.model.io import read_model, to_json, to_proto, warnings_of, write_model
 
 # --- what comes in ---------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_one_weight_is_in_memory_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_large_relaid_weight_is_written_in_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relayout.tensors.SLAB_BYTES", 1000)
+    monkeypatch.setattr("relayout.layout.relaid_constant.SLAB_BYTES", 1000)
     model = read_model(outside(tmp_path))
     for value in model.graph.initializers.values():
         assert value.const_value is not None

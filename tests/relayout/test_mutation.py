@@ -27,7 +27,7 @@ from models_to_spoil import (
 )
 from spoiling import is_sound, mutants
 
-from relayout.backend.interface import Backend
+from relayout.backend import Backend
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.verification.verifier import verify

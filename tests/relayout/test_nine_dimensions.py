@@ -7,7 +7,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 from outcomes import checked
 
-from relayout.backend.loading import find_backends
+from relayout.backend.registry import find_backends
 
 NINE = (2, 3, 2, 2, 1, 2, 2, 2, 2)
 LAST = (0, 2, 3, 4, 5, 6, 7, 8, 1)

@@ -11,7 +11,7 @@ from graphs import Net, assert_same_numbers
 
 import relayout
 from relayout import Backend, InfeasibleError, legalize, verify
-from relayout.backend.interface import rank_of
+from relayout.backend import rank_of
 
 
 class Asking(Backend):

@@ -10,8 +10,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 import relayout
-from relayout.backend.composite import Composite, Place
-from relayout.backend.interface import Backend
+from relayout.backend import Backend, Composite, Place
 from relayout.errors import BackendError
 
 

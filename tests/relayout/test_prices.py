@@ -7,7 +7,7 @@ import onnx
 import pytest
 from graphs import Net, assert_same_numbers
 
-from relayout.backend.interface import Backend, Reordering, TensorType
+from relayout.backend import Backend, Reordering, TensorType
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom
 from relayout.legalization import legalize

@@ -35,7 +35,7 @@ def test_the_cost_is_that_of_brute_force_with_many_formats(problem: Problem) -> 
 @given(problems(most=7))
 def test_the_cost_is_that_of_brute_force_where_a_kernel_is_left(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("relayout.engines.CELLS", 0)
+        patch.setattr("relayout.solve.engines.CELLS", 0)
         solution = solve(problem)
     assert solution.cost == cheapest(problem)
 

@@ -11,7 +11,7 @@ from graphs import Net
 
 import relayout
 from relayout import Backend, BackendError, Implementation, InfeasibleError, Layout, Reordering
-from relayout.backend.interface import rank_of
+from relayout.backend import rank_of
 
 
 def model() -> onnx.ModelProto:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
-from relayout.backend.interface import Backend
+from relayout.backend import Backend
 from relayout.errors import BackendError, InputError
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import AbsentTensor

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from relayout import verify
-from relayout.backend.interface import Backend, Reordering
+from relayout.backend import Backend, Reordering
 from relayout.report.schema import Finding
 from relayout.verification.operator_facts import own_names
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from relayout.backend.interface import load_backend
+from relayout.backend import load_backend
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.report.schema import Verification

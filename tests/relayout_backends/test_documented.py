@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from relayout.backend import Backend
 from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, PlaceTable, Range, Rule
-from relayout.backend.interface import Backend
-from relayout.backend.loading import find_backends
+from relayout.backend.registry import find_backends
 
 MANUAL = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
 # What stands in code marks in the first column of a table.

@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from relayout.backend import Backend, load_backend
 from relayout.backend.calls import ask
-from relayout.backend.interface import Backend, load_backend
 from relayout.errors import UsageError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import OPERATORS, input_role

@@ -14,8 +14,8 @@ from graphs import run
 from onnx import helper, numpy_helper, shape_inference
 from writing import OneNode, from_layout, to_layout
 
+from relayout.backend import Implementation
 from relayout.backend.calls import ask
-from relayout.backend.interface import Implementation
 from relayout.layout.relaid_constant import apply_step
 from relayout.model.layout_functions import with_bodies
 from relayout_backends.tpu import Tpu

@@ -11,8 +11,8 @@ import pytest
 from onnx import helper, numpy_helper, shape_inference
 from writing import OneNode, from_layout, to_layout
 
+from relayout.backend import Implementation, TensorType
 from relayout.backend.calls import ask
-from relayout.backend.interface import Implementation, TensorType
 from relayout.errors import BackendError, UsageError
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc import X86Nchwc

@@ -10,7 +10,7 @@ import pytest
 from random_convolutions import draw_network
 
 import relayout
-from relayout.backend.interface import Implementation
+from relayout.backend import Implementation
 from relayout_backends.x86_nchwc import X86Nchwc
 
 pytest.importorskip("onnxruntime")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.interface import Backend, Implementation
+from relayout.backend import Backend, Implementation
 from relayout.layout.layout import Layout
 from relayout.model.io import read_model
 

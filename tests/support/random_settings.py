@@ -11,8 +11,8 @@ from typing import Any
 
 from random_graphs import RandomGraph
 
-from relayout.backend.interface import Backend, load_backend
-from relayout.backend.loading import find_backends
+from relayout.backend import Backend, load_backend
+from relayout.backend.registry import find_backends
 from relayout.ops.operand_roles import OPERATORS, kernel_input
 
 __all__ = ["SPATIAL", "Settings", "draw_options", "draw_settings", "mixed", "shipped"]

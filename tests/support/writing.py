@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend.interface import Implementation
+from relayout.backend import Implementation
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import relaid
 

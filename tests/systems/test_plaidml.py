@@ -11,7 +11,7 @@ from outcomes import checked
 
 import relayout
 from relayout import Backend, Layout
-from relayout.backend.interface import rank_of
+from relayout.backend import rank_of
 from relayout.model.layout_functions import with_bodies
 from relayout.ops.operand_roles import has_roles, input_role, own_layout, result_role
 

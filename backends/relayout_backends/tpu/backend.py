@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation
+from relayout.backend import Backend, Implementation
 from relayout_backends.nhwc import Nhwc
 from relayout_backends.tpu.blocked_convolution import over, over_blocks
 from relayout_backends.tpu.strided_convolution import strided_convolution

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relayout.backend.interface import Implementation, axis_count
+from relayout.backend import Implementation, axis_count
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import spatial_letters
 from relayout_backends.tpu.space_to_depth import BlockedAxis, blocked_axis, blocks_of, kernel_steps
@@ -23,7 +23,7 @@ from relayout_backends.tpu.strided_convolution import StridedConvolution
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from relayout.backend.rewriting import Writing
+    from relayout.backend import Writing
 
 __all__ = ["BlockedConvolution", "over", "over_blocks"]
 

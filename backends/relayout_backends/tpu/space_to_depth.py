@@ -84,7 +84,7 @@ def blocks_of(strides: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def kernel_steps(axes: Sequence[BlockedAxis], perm: Sequence[int], channels: int, outputs: int) -> list[dict[str, Any]]:
-    """How a kernel becomes that of the convolution over blocks, as steps of `relayout.tensors`.
+    """How a kernel becomes that of the convolution over blocks, as steps of `relayout.layout.relaid_constant`.
 
     `perm` makes HWIO of it: spatial axes, I, O. The result is HWIO too, its channels the places of a block, row by row,
     times I. With blocks of 2: [7, 7, 3, 64] is padded to [8, 8, 3, 64], split to [4, 2, 4, 2, 3, 64], turned to

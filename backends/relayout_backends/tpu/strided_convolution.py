@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import rank_of
+from relayout.backend import rank_of
 from relayout.ops.operand_roles import DATA, KERNEL, own_layout, spatial_letters
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType
+from relayout.backend import Backend, Implementation, Reordering, TensorType
 from relayout.errors import UsageError
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe

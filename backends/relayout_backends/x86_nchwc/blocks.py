@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.interface import Implementation, rank_of
-from relayout.backend.rewriting import Extents, Rewrite, Writing
+from relayout.backend import Extents, Implementation, Rewrite, Writing, rank_of
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
 

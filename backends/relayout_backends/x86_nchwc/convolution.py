@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.interface import Implementation, rank_of
-from relayout.backend.rewriting import Writing
+from relayout.backend import Implementation, Writing, rank_of
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import Blocks, zeros_after
 from relayout_backends.x86_nchwc.costs import multiplying, multiplying_depthwise

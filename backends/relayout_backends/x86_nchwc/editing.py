@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend.interface import PLACE_KEY, WRITTEN_KEY
+from relayout.backend import PLACE_KEY, WRITTEN_KEY
 
 __all__ = ["Editing", "is_view", "only_reader", "reshape_of", "same_shape", "sources"]
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relayout.backend.interface import Implementation, rank_of
-from relayout.backend.rewriting import Extents, Writing
+from relayout.backend import Extents, Implementation, Writing, rank_of
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import Blocks
 from relayout_backends.x86_nchwc.shapes import hangs_on_constants, is_float, numbers

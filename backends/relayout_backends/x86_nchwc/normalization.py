@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relayout.backend.interface import Implementation
-from relayout.backend.rewriting import Writing
+from relayout.backend import Implementation, Writing
 from relayout_backends.x86_nchwc.blocks import Blocks, blocked_way, zeros_after
 from relayout_backends.x86_nchwc.shapes import channels_of, extents, is_float_image, numbers
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.interface import Implementation
-from relayout.backend.rewriting import Writing
+from relayout.backend import Implementation, Writing
 from relayout_backends.x86_nchwc.blocks import Blocks, blocked_way
 from relayout_backends.x86_nchwc.costs import POOL
 from relayout_backends.x86_nchwc.shapes import attributes, channels_of, is_float_image, numbers, volume

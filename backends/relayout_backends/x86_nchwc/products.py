@@ -14,8 +14,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Implementation
-from relayout.backend.rewriting import Writing
+from relayout.backend import Implementation, Writing
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.costs import turning
 from relayout_backends.x86_nchwc.shapes import is_float, is_known, volume

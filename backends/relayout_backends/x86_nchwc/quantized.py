@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Implementation
-from relayout.backend.rewriting import Writing
+from relayout.backend import Implementation, Writing
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.convolution import ATTRIBUTES
 from relayout_backends.x86_nchwc.shapes import attributes, volume

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from math import prod
 
-from relayout.backend.interface import Reordering, TensorType
-from relayout.backend.rewriting import Extents, Writing
+from relayout.backend import Extents, Reordering, TensorType, Writing
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import DOMAIN, Blocks, zeros_after
 from relayout_backends.x86_nchwc.costs import SCATTERED

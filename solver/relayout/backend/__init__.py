@@ -1,1 +1,68 @@
-"""The plugin interface, calls into plugins, and how a backend is found: by name, file, table or object."""
+"""The plugin interface, calls into plugins, and how a backend is found: by name, file, table or object.
+
+The public names are exported here and imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relayout.backend.calls import ask
+    from relayout.backend.composite import Assignment, Composite, Nodes, Place
+    from relayout.backend.interface import (
+        PLACE_KEY,
+        WRITTEN_KEY,
+        Backend,
+        Implementation,
+        Reordering,
+        TensorType,
+        axis_count,
+        element_size,
+        rank_of,
+    )
+    from relayout.backend.loading import load_backend
+    from relayout.backend.registry import find_backends
+    from relayout.backend.rewriting import Extents, Rewrite, Writing
+
+_EXPORTS = {
+    "calls": "ask",
+    "composite": "Assignment Composite Nodes Place",
+    "interface": """
+        Backend Implementation PLACE_KEY Reordering TensorType WRITTEN_KEY axis_count element_size rank_of
+    """,
+    "loading": "load_backend",
+    "registry": "find_backends",
+    "rewriting": "Extents Rewrite Writing",
+}
+_MODULE_OF = {name: f"relayout.backend.{module}" for module, names in _EXPORTS.items() for name in names.split()}
+
+__all__ = [
+    "PLACE_KEY",
+    "WRITTEN_KEY",
+    "Assignment",
+    "Backend",
+    "Composite",
+    "Extents",
+    "Implementation",
+    "Nodes",
+    "Place",
+    "Reordering",
+    "Rewrite",
+    "TensorType",
+    "Writing",
+    "ask",
+    "axis_count",
+    "element_size",
+    "find_backends",
+    "load_backend",
+    "rank_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value

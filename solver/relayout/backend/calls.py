@@ -23,7 +23,23 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MAX_COST", "ask", "ask_order_cost", "blaming", "check_members", "conversion_cost_of", "conversion_of", "crossing_cost_of", "finished_by", "is_met_by", "prepared_by", "shown", "stated", "supported_by", "wrong_answer"]
+__all__ = [
+    "MAX_COST",
+    "ask",
+    "ask_order_cost",
+    "blaming",
+    "check_members",
+    "conversion_cost_of",
+    "conversion_of",
+    "crossing_cost_of",
+    "finished_by",
+    "is_met_by",
+    "prepared_by",
+    "shown",
+    "stated",
+    "supported_by",
+    "wrong_answer",
+]
 
 
 MAX_COST = 1 << 48
@@ -43,7 +59,9 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
         return tuple([_unasked(node, place) for place in backend.places() or ("",)])
     question = _Question(backend, node)
     try:
-        answer: object = backend.implementations(node)
+        # The base class states one implementation; asked operand by operand, an error names the operand.
+        is_base = type(backend).implementations is Backend.implementations
+        answer: object = (stated(backend, node),) if is_base else backend.implementations(node)
         # A generator is a stranger's code too, and may fail on the way.
         given = tuple(answer) if isinstance(answer, Iterable) else None
     except Exception as error:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import ask
 from relayout.backend.interface import PLACE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType
+from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
 
@@ -58,10 +59,11 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One device. `backend` is what `load_backend` takes, or a function that makes it, given the outermost backend.
+    """One device.
 
-    It runs the nodes that it takes and that its backend supports. `crossing` is the memory traffic for each byte that
-    goes in or out, `crossing_fixed` that for each tensor, both in bytes.
+    `backend` is an installed name, a class, an instance, or a function from the outermost backend to a backend. The
+    device runs the nodes that it takes and that its backend supports. `crossing` is the memory traffic for each byte
+    that goes in or out, `crossing_fixed` that for each tensor, both in bytes.
     """
 
     name: str
@@ -183,11 +185,9 @@ class Composite(Backend):
                 )
 
     def _loaded(self, place: Place) -> Backend:
-        from relayout.backend.loading import load
-
         make = place.backend
         plain = callable(make) and not isinstance(make, type)
-        backend: Backend = make(self.context) if plain else load(make, options={}, context=self.context)
+        backend: Backend = make(self.context) if plain else instantiate(make, context=self.context)
         if backend.places():
             raise BackendError(
                 "a place is one device",

@@ -10,22 +10,20 @@
                 return "NHWC"
             return super().nth_input_layout_requirements(node, n)
 
-A method may answer with a string wherever a `Layout` is meant; `relayout.answers.ask` parses and checks it.
+A method may answer with a string wherever a `Layout` is meant; `relayout.backend.ask` parses and checks it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relayout.backend.rewriting import Rewrite
 from relayout.layout.layout import Layout
 
 if TYPE_CHECKING:
-    import os
-
     import onnx_ir as ir
 
 __all__ = [
@@ -37,7 +35,6 @@ __all__ = [
     "TensorType",
     "axis_count",
     "element_size",
-    "load_backend",
     "rank_of",
 ]
 
@@ -92,7 +89,7 @@ class Implementation:
     `rewrite` writes the node where the library would not know how: other operators, other constants. Its layouts bind
     by the letters of the operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is
     padded up with zeros. What is given must have zeros there too, for whoever reads it may sum over them. `place` is
-    where the node runs then, for backends that stand for several devices (see `relayout.composite`).
+    where the node runs then, for backends that stand for several devices (see `relayout.backend.Composite`).
     """
 
     inputs: tuple[Layout, ...]
@@ -147,9 +144,12 @@ class Backend:
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         """The ways in which this backend can run `node`, at least one. Here: the one that the requirements state."""
-        from relayout.backend.calls import stated
-
-        return (stated(self, node),)
+        return (
+            Implementation(
+                _requirements(self.nth_input_layout_requirements, node, node.inputs),
+                _requirements(self.nth_result_layout_requirements, node, node.outputs),
+            ),
+        )
 
     def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int | None:
         """What running `node` with the axes of its first result in the order `axes`, outermost first, costs beyond its
@@ -172,7 +172,7 @@ class Backend:
         return None
 
     def places(self) -> tuple[str, ...]:
-        """The devices by name, where this backend stands for several (see `relayout.composite`)."""
+        """The devices by name, where this backend stands for several (see `relayout.backend.Composite`)."""
         return ()
 
     def at(self, place: str) -> Backend:
@@ -250,25 +250,14 @@ def axis_count(layout: Layout) -> int:
     return sum(1 for i in range(layout.rank) if layout.tile(i) is None)
 
 
-def load_backend(
-    spec: str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend],
-    *,
-    options: Mapping[str, Any] | None = None,
-    allow_files: bool = True,
-) -> Backend:
-    """The backend that `spec` describes: a name, a .toml or .json file, an inline table, an instance or a class.
-
-    `options` go to the backend's constructor; None, empty text and empty containers are left out. With
-    `allow_files=False` a string is only ever a name: that is how a service loads what strangers send. Raises
-    BackendError.
-    """
-    # Reading packages' metadata and validating tables are heavy imports that the interface itself does not need.
-    from relayout.backend.loading import load
-
-    return load(spec, options=options or {}, allow_files=allow_files)
-
-
 _COMMON = (Layout.any(0), Layout.parse("N"), *(Layout.any(rank) for rank in range(2, 7)))
+
+
+def _requirements(
+    method: Callable[[ir.Node, int], Layout | str], node: ir.Node, values: Sequence[ir.Value | None]
+) -> tuple[Layout, ...]:
+    answers = [_COMMON[0] if value is None else method(node, n) for n, value in enumerate(values)]
+    return tuple([Layout.parse(answer) if isinstance(answer, str) else answer for answer in answers])
 
 
 def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:

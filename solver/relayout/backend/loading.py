@@ -1,138 +1,44 @@
-"""Finding backends: the entry points of the group `relayout.backends`, files, inline tables, instances, classes.
-
-    [project.entry-points."relayout.backends"]
-    acme = "acme_layouts:Acme"
-
-The backends that ship with relayout are found the same way. A backend is imported only when it is asked for.
-"""
+"""Load a backend from what a user names: a name, a .toml or .json file, an inline table, a class or an instance."""
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import check_members
 from relayout.backend.interface import Backend
 from relayout.backend.options import check_options
+from relayout.backend.registry import find_plugin, given_options, instantiate
 from relayout.errors import BackendError, RelayoutError
 
 if TYPE_CHECKING:
     from relayout.backend.declarative_schema import BackendTable
 
-__all__ = ["GROUP", "Plugin", "find_backends", "load"]
+__all__ = ["load_backend"]
 
-GROUP = "relayout.backends"
 _FILES = (".toml", ".json")
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """A backend that is installed but not yet imported: its name, where to import it from, and whose it is."""
-
-    name: str
-    value: str
-    distribution: str
-    version: str
-
-    @property
-    def owner(self) -> str:
-        """The distribution as one writes it: "relayout 0.1.0"."""
-        return f"{self.distribution} {self.version}"
-
-    def load(self) -> type[Backend] | Backend:
-        """Import it. Raises BackendError that names the distribution."""
-        try:
-            found = metadata.EntryPoint(self.name, self.value, GROUP).load()
-        except Exception as error:
-            raise BackendError(
-                f"the backend {self.name!r} of {self.owner} cannot be imported",
-                where=self.value,
-                found=f"{type(error).__name__}: {error}",
-                hint=f"repair or uninstall {self.distribution}",
-            ) from error
-        if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
-            raise BackendError(
-                f"the backend {self.name!r} of {self.owner} is no backend",
-                where=self.value,
-                expected="a subclass of relayout.Backend, or an instance of one",
-                found=repr(found),
-            )
-        return found
-
-
-def find_backends() -> dict[str, Plugin]:
-    """The installed backends by name, sorted; none is imported. Raises BackendError where two share a name."""
-    claims = _claims()
-    return {name: _only(name, claims[name]) for name in sorted(claims)}
-
-
-def load(
+def load_backend(
     spec: str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend],
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
     allow_files: bool = True,
     context: Backend | None = None,
 ) -> Backend:
-    """See `relayout.backend.load_backend`. `context` is the outermost backend, where that is another."""
-    given = {name: value for name, value in options.items() if not _is_empty(value)}
-    if isinstance(spec, Mapping):
-        return _configured(_declared(spec, context), given)
-    if isinstance(spec, str | os.PathLike):
-        name = os.fspath(spec)
-        if allow_files and name.endswith(_FILES):
-            return _configured(_declared(Path(name), context), given)
-        return _configured(_named(name).load(), given, name, context)
-    return _configured(spec, given, context=context)
+    """The backend that `spec` describes: a name, a .toml or .json file, an inline table, an instance or a class.
 
-
-def _is_empty(value: Any) -> bool:
-    """Whether an option is not given at all; no and 0 are answers."""
-    return value is None or (isinstance(value, Sized) and len(value) == 0)
-
-
-def _claims() -> dict[str, list[Plugin]]:
-    claims: dict[str, list[Plugin]] = {}
-    for entry in metadata.entry_points(group=GROUP):
-        owner = entry.dist
-        plugin = Plugin(
-            entry.name, entry.value, owner.name if owner else "(no distribution)", owner.version if owner else ""
-        )
-        if plugin not in claims.setdefault(entry.name, []):
-            claims[entry.name].append(plugin)
-    return claims
-
-
-def _named(name: str) -> Plugin:
-    claims = _claims()
-    if name not in claims:
-        near = get_close_matches(name, claims, n=3, cutoff=0.5)
-        file = "" if not name.endswith(_FILES) else "; files are not accepted here"
-        raise BackendError(
-            f"there is no backend {name!r}{file}",
-            expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; there is none",
-            found=repr(name),
-            hint=f"did you mean {' or '.join(near)}?" if near else "",
-        )
-    return _only(name, claims[name])
-
-
-def _only(name: str, plugins: list[Plugin]) -> Plugin:
-    if len(plugins) > 1:
-        owners = " and ".join(sorted(f"{plugin.owner} ({plugin.value})" for plugin in plugins))
-        raise BackendError(
-            f"several backends are named {name!r}",
-            expected="one backend a name",
-            found=owners,
-            hint="uninstall one of them",
-        )
-    return plugins[0]
+    `options` go to the backend's constructor; None, empty text and empty containers are left out. With
+    `allow_files=False` a string is only ever a name: a service loads a caller's backend this way. `context` is the
+    outermost backend where this one is part of another. Raises BackendError.
+    """
+    is_file = isinstance(spec, str | os.PathLike) and allow_files and os.fspath(spec).endswith(_FILES)
+    if isinstance(spec, Mapping) or is_file:
+        source = spec if isinstance(spec, Mapping) else Path(spec)  # type: ignore[arg-type]
+        return instantiate(_declared(source, context), options)
+    return instantiate(os.fspath(spec) if isinstance(spec, os.PathLike) else spec, options, context)
 
 
 def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) -> Backend:
@@ -154,14 +60,14 @@ def _extending(table: BackendTable, where: str, key: str) -> Callable[[Backend |
     from relayout.backend.declarative import DeclarativeBackend
 
     with _blaming(f"{where}{key}", f"it extends {table.extends!r}: "):
-        found = _named(table.extends).load()
-    options = {name: value for name, value in table.options.items() if not _is_empty(value)}
+        found = find_plugin(table.extends).load()
+    options = given_options(table.options)
     with _blaming(f"{where}options"):
         check_options(table.extends, found, options)
 
     def extended(outermost: Backend) -> Backend:
         with _blaming(f"{where}options"):
-            return _configured(found, options, table.extends, outermost)
+            return instantiate(found, options, outermost, table.extends)
 
     return lambda context: DeclarativeBackend(table, extended, context)
 
@@ -181,28 +87,3 @@ def _blaming(where: str, problem: str = "") -> Iterator[None]:
         ) from error
 
 
-def _configured(
-    found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "", context: Backend | None = None
-) -> Backend:
-    """`found` itself, or an instance of it made with `options`. Raises BackendError where it takes no such option."""
-    if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
-        raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
-    given_name, kind = name, found if isinstance(found, type) else type(found)
-    try:
-        name = given_name or found.name or kind.__name__
-        check_options(name, found, options)
-        if isinstance(found, Backend):
-            backend = found
-        else:
-            takes_context = "context" in inspect.signature(found).parameters
-            backend = found(**options, **({"context": context} if context is not None and takes_context else {}))
-    except RelayoutError:
-        raise
-    except Exception as error:
-        raise BackendError(
-            f"the backend {given_name or kind.__name__!r} cannot be made", found=f"{type(error).__name__}: {error}"
-        ) from error
-    check_members(backend)
-    if backend is not found:
-        backend.name = backend.name or name
-    return backend

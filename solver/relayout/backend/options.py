@@ -15,12 +15,9 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from relayout.errors import BackendError, UsageError
-
-if TYPE_CHECKING:
-    from relayout.backend.interface import Backend
 
 __all__ = ["BackendOption", "check_options", "gathered", "option_value", "options_of"]
 
@@ -54,7 +51,7 @@ class BackendOption:
             return repr(self.default)
 
 
-def options_of(found: type[Backend] | Backend) -> tuple[BackendOption, ...]:
+def options_of(found: Any) -> tuple[BackendOption, ...]:
     """The options of a backend's class, in the order of its constructor; an instance is made already and has none."""
     if not isinstance(found, type):
         return ()
@@ -75,7 +72,7 @@ def options_of(found: type[Backend] | Backend) -> tuple[BackendOption, ...]:
     )
 
 
-def check_options(name: str, found: type[Backend] | Backend, given: Mapping[str, Any]) -> None:
+def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
     """Raise BackendError where the backend `name` has no such option, or one of another type."""
     known = {option.name: option for option in options_of(found)}
     if unknown := sorted(set(given) - set(known)):
@@ -130,7 +127,7 @@ def _refuse(word: str) -> NoReturn:
     raise ValueError(f"JSON has no {word}")
 
 
-def _hints(found: type[Backend]) -> dict[str, Any]:
+def _hints(found: type[Any]) -> dict[str, Any]:
     try:
         return get_type_hints(found.__init__)
     except (NameError, TypeError, AttributeError):
@@ -142,7 +139,7 @@ def _type_of(default: Any) -> Any:
     return type(default) if isinstance(default, bool | int | float | str) else None
 
 
-def _about(found: type[Backend], names: Iterable[str]) -> dict[str, str]:
+def _about(found: type[Any], names: Iterable[str]) -> dict[str, str]:
     """What the docstring of the constructor says of each option, in one line."""
     says = inspect.getdoc(found.__init__) or ""
     marks = [mark for mark in re.finditer(r"`(\w+)`: ", says) if mark[1] in {*names}]

@@ -46,7 +46,7 @@ class Writing(Protocol):
         """
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
-        """Constant input `index` re-laid by `steps` (see `relayout.tensors`), lazily: its data is read when written."""
+        """Constant input `index` re-laid by `steps` (see `relayout.layout.relaid_constant`), lazily: its data is read when written."""
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         """A new constant; its name begins with `stem`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from relayout.backend.interface import Backend, Implementation
-    from relayout.backend.loading import Plugin
+    from relayout.backend.registry import Plugin
     from relayout.layout.layout import Layout
 
 __all__ = ["list_backends", "show_backend"]
@@ -28,7 +28,7 @@ WIDTH = 100
 
 def list_backends() -> int:
     """Print the installed backends, each with the first line of its documentation and where it comes from."""
-    from relayout.backend.loading import find_backends
+    from relayout.backend.registry import find_backends
 
     rows = [(plugin.name, plugin.owner, _about(plugin)) for plugin in find_backends().values()]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
@@ -39,7 +39,7 @@ def list_backends() -> int:
 
 def show_backend(spec: str) -> int:
     """Print what a backend wants of each operator, by rank; operators that it treats alike share a paragraph."""
-    from relayout.backend.interface import load_backend
+    from relayout.backend.loading import load_backend
 
     backend = load_backend(spec)
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -56,8 +56,8 @@ def show_backend(spec: str) -> int:
 
 def _options(name: str) -> list[str]:
     """Each option with its default, what it takes and what it does; a file has none."""
-    from relayout.backend.loading import find_backends
     from relayout.backend.options import options_of
+    from relayout.backend.registry import find_backends
 
     plugin = find_backends().get(name)
     lines: list[str] = []

@@ -40,7 +40,7 @@ def backend_of(
     spec: str | None, desired: Mapping[str, Sequence[str]], skip: Sequence[str], options: Mapping[str, Any]
 ) -> Backend:
     """The backend by name or file; `onnx` where none is named, or `convert-layout` where layouts are desired."""
-    from relayout.backend.interface import load_backend
+    from relayout.backend.loading import load_backend
     from relayout.backend.options import gathered
 
     name = spec or ("convert-layout" if desired else "onnx")

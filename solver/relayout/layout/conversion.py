@@ -137,7 +137,7 @@ def passes(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[O
 
 
 def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[dict[str, Any]]:
-    """The same way as steps for a constant (see `relayout.tensors`): every extent is a number."""
+    """The same way as steps for a constant (see `relayout.layout.relaid_constant`): every extent is a number."""
     steps: list[dict[str, Any]] = []
     dims = source
     for stage in path(source, target, extents):

@@ -143,7 +143,7 @@ class BoundaryValue(_Record):
     """How an input of the legal model is to be fed, or how an output of it comes.
 
     `order` is the axes of the source's value, outermost first, so that numpy.transpose(value, order) is what to feed;
-    None: as in the source. Where axes are cut, `transform` has the steps that lead there, those of `relayout.tensors`,
+    None: as in the source. Where axes are cut, `transform` has the steps that lead there, those of `relayout.layout.relaid_constant`,
     and `back`, for an output, those that lead from what comes to the source's value.
     `layout` is the same in letters where the axes have names. `shape` is the legal model's.
     `wanted` is what was asked for: a layout, `any`, or nothing. `tied_to` are the inputs and outputs that it lies like.

@@ -61,7 +61,7 @@ class Constants:
         return made
 
     def stepped(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
-        """`value` re-laid by `steps` (see `relayout.tensors`)."""
+        """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
         return self._make(value, list(steps))
 
     def _known(self, value: ir.Value, dims: Laid) -> ir.Value | None:

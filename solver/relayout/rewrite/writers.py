@@ -80,7 +80,7 @@ def _ports_of(shop: Workshop, choice: NodeChoice) -> dict[tuple[bool, int], tupl
 
 
 class NodeWay(_Way):
-    """One node, as its backend writes it (see `relayout.writing.Writing`)."""
+    """One node, as its backend writes it (see `relayout.backend.Writing`)."""
 
     def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
         super().__init__(shop, node.outputs[0].name or "value")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.interface import Backend, load_backend
+from relayout.backend.interface import Backend
+from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
 from relayout.model.io import Source, read_model
 from relayout.report.schema import Finding, Report, Verification

@@ -1,0 +1,158 @@
+"""Installed backends: the entry points of the group `relayout.backends`, and instances made from what they name.
+
+    [project.entry-points."relayout.backends"]
+    acme = "acme_layouts:Acme"
+
+The backends that ship with relayout are registered the same way. A backend is imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from typing import Any
+
+from relayout.backend.calls import check_members
+from relayout.backend.interface import Backend
+from relayout.backend.options import check_options
+from relayout.errors import BackendError, RelayoutError
+
+__all__ = ["GROUP", "Plugin", "find_backends", "find_plugin", "given_options", "instantiate"]
+
+GROUP = "relayout.backends"
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A backend that is installed but not yet imported: its name, where to import it from, and whose it is."""
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def owner(self) -> str:
+        """The distribution as one writes it: "relayout 0.1.0"."""
+        return f"{self.distribution} {self.version}"
+
+    def load(self) -> type[Backend] | Backend:
+        """Import it. Raises BackendError that names the distribution."""
+        try:
+            found = metadata.EntryPoint(self.name, self.value, GROUP).load()
+        except Exception as error:
+            raise BackendError(
+                f"the backend {self.name!r} of {self.owner} cannot be imported",
+                where=self.value,
+                found=f"{type(error).__name__}: {error}",
+                hint=f"repair or uninstall {self.distribution}",
+            ) from error
+        if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
+            raise BackendError(
+                f"the backend {self.name!r} of {self.owner} is no backend",
+                where=self.value,
+                expected="a subclass of relayout.Backend, or an instance of one",
+                found=repr(found),
+            )
+        return found
+
+
+def find_backends() -> dict[str, Plugin]:
+    """The installed backends by name, sorted; none is imported. Raises BackendError where two share a name."""
+    claims = _claims()
+    return {name: _only(name, claims[name]) for name in sorted(claims)}
+
+
+def instantiate(
+    spec: str | Backend | type[Backend],
+    options: Mapping[str, Any] | None = None,
+    context: Backend | None = None,
+    name: str = "",
+) -> Backend:
+    """The backend of an installed name, a class or an instance.
+
+    `context` is the outermost backend where this one is part of another; `name` is what a class without a name of its
+    own is called. Raises BackendError.
+    """
+    given = given_options(options or {})
+    if isinstance(spec, str):
+        return _configured(find_plugin(spec).load(), given, spec, context)
+    return _configured(spec, given, name, context)
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that have a value: None, empty text and empty containers do not count; False and 0 do."""
+    return {name: value for name, value in options.items() if not _is_empty(value)}
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether an option is not given at all; no and 0 are answers."""
+    return value is None or (isinstance(value, Sized) and len(value) == 0)
+
+
+def _claims() -> dict[str, list[Plugin]]:
+    claims: dict[str, list[Plugin]] = {}
+    for entry in metadata.entry_points(group=GROUP):
+        owner = entry.dist
+        plugin = Plugin(
+            entry.name, entry.value, owner.name if owner else "(no distribution)", owner.version if owner else ""
+        )
+        if plugin not in claims.setdefault(entry.name, []):
+            claims[entry.name].append(plugin)
+    return claims
+
+
+def find_plugin(name: str) -> Plugin:
+    claims = _claims()
+    if name not in claims:
+        near = get_close_matches(name, claims, n=3, cutoff=0.5)
+        file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
+        raise BackendError(
+            f"there is no backend {name!r}{file}",
+            expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; there is none",
+            found=repr(name),
+            hint=f"did you mean {' or '.join(near)}?" if near else "",
+        )
+    return _only(name, claims[name])
+
+
+def _only(name: str, plugins: list[Plugin]) -> Plugin:
+    if len(plugins) > 1:
+        owners = " and ".join(sorted(f"{plugin.owner} ({plugin.value})" for plugin in plugins))
+        raise BackendError(
+            f"several backends are named {name!r}",
+            expected="one backend a name",
+            found=owners,
+            hint="uninstall one of them",
+        )
+    return plugins[0]
+
+
+def _configured(
+    found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "", context: Backend | None = None
+) -> Backend:
+    """`found` itself, or an instance of it made with `options`. Raises BackendError where it takes no such option."""
+    if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
+        raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
+    given_name, kind = name, found if isinstance(found, type) else type(found)
+    try:
+        name = given_name or found.name or kind.__name__
+        check_options(name, found, options)
+        if isinstance(found, Backend):
+            backend = found
+        else:
+            takes_context = "context" in inspect.signature(found).parameters
+            backend = found(**options, **({"context": context} if context is not None and takes_context else {}))
+    except RelayoutError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            f"the backend {given_name or kind.__name__!r} cannot be made", found=f"{type(error).__name__}: {error}"
+        ) from error
+    check_members(backend)
+    if backend is not found:
+        backend.name = backend.name or name
+    return backend
