@@ -5,7 +5,7 @@
 Each graph is drawn from its seed, legalized under a random backend with options of its own, objective and boundary, and
 run beside its source; `tests/support/fuzzing.py` says what is checked. Prints the counts, every failing seed, and how
 often each row of the op table occurred. Exit status 1 where anything failed. `--only SEED` repeats one seed with every
-check, and with `--save FILE` keeps its model. The backend is a shipped one; with `--backends table` or `places` it is
+check, and with `--save FILE` keeps its model. The backend is a shipped one; with `--backends table` or `devices` it is
 drawn for the graph.
 """
 

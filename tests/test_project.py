@@ -39,7 +39,7 @@ PUBLIC = {
         read_model verify write_model
     """,
     "relayout.backend": """
-        PLACE_KEY WRITTEN_KEY Assignment Backend Composite Extents Implementation Nodes Place Reordering Rewrite
+        DEVICE_KEY WRITTEN_KEY Assignment Backend Composite Device Extents Implementation Nodes Reordering Rewrite
         TensorType Writing ask axis_count element_size find_backends load_backend rank_of
     """,
     "relayout_backends": "",

@@ -15,7 +15,7 @@ from itertools import count
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend import PLACE_KEY, rank_of
+from relayout.backend import DEVICE_KEY, rank_of
 from relayout.layout.relaid_constant import relaid
 
 __all__ = ["turn_constants", "write_dots"]
@@ -84,12 +84,12 @@ def write_dots(model: ir.Model) -> bool:
     return is_exchanged or bool(products)
 
 
-def turn_constants(model: ir.Model, place: str) -> bool:
-    """Turn the constants that dots alone read, all of them at `place`, and write the dots in ONNX's own words.
+def turn_constants(model: ir.Model, device: str) -> bool:
+    """Turn the constants that dots alone read, all of them at `device`, and write the dots in ONNX's own words.
 
     Whether anything changed.
     """
-    graph = _Graph(model, place)
+    graph = _Graph(model, device)
     changed = _put_rows_first(model, graph)
     read: set[ir.Node] = set()
     for constant, dots in graph.constants().items():
@@ -106,12 +106,12 @@ def turn_constants(model: ir.Model, place: str) -> bool:
 
 
 class _Graph:
-    """The dots of a model, those at `place`."""
+    """The dots of a model, those at `device`."""
 
-    def __init__(self, model: ir.Model, place: str = "") -> None:
+    def __init__(self, model: ir.Model, device: str = "") -> None:
         self.opset = model.opset_imports.get("", 1)
         self._nodes = tuple(model.graph.all_nodes())
-        self._place = place
+        self._device = device
         self._computed: set[ir.Value] = set()
         """What is computed from constants: it stays computed."""
         for node in self._nodes:
@@ -148,7 +148,7 @@ class _Graph:
         return value in self._computed or _is_stored(value)
 
     def _dot(self, node: ir.Node, side: int) -> _Dot | None:
-        is_own = not self._place or node.metadata_props.get(PLACE_KEY) == self._place
+        is_own = not self._device or node.metadata_props.get(DEVICE_KEY) == self._device
         return _dot(node, side, self.opset) if is_own else None
 
 

@@ -58,9 +58,9 @@ class XlaCpu(Backend):
     def prepare(self, model: ir.Model) -> bool:
         return write_dots(model)
 
-    def finish(self, model: ir.Model, place: str = "") -> bool:
+    def finish(self, model: ir.Model, device: str = "") -> bool:
         """Turn the constants, now that all else is decided: a constant costs nothing in any order."""
-        return turn_constants(model, place)
+        return turn_constants(model, device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,18 +20,18 @@ from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
-from relayout.report.explain.conversions import boundary_of, conversions_of, crossings_of
+from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
 from relayout.report.schema import (
     BoundaryValue,
     Conversion,
-    Crossing,
+    DevicePlacement,
     Explanation,
-    Placement,
     Report,
     SolverFacts,
     Totals,
+    Transfer,
 )
 from relayout.rewrite import is_placed, rewrite
 from relayout.solve.solver import Solution, solve
@@ -55,8 +55,8 @@ class Run:
         self.changed = False
         self.spent: tuple[Solution, int, int] | None = None
         self.conversions: tuple[Conversion, ...] = ()
-        self.crossings: tuple[Crossing, ...] = ()
-        self.places: dict[str, list[str]] = {place: [] for place in backend.places()}
+        self.transfers: tuple[Transfer, ...] = ()
+        self.devices: dict[str, list[str]] = {device: [] for device in backend.devices()}
         self.boundary: tuple[BoundaryValue, ...] = ()
         self.explanation: Explanation | None = None
         self.warnings: dict[str, None] = dict.fromkeys(warnings_of(model))
@@ -92,13 +92,13 @@ class Run:
             self._explain(formulation, assignment, self.options.explain, proved=solution.status == "optimal")
             clock = self._stage("explain", clock)
         self.boundary = boundary_of(graph, formulation, assignment)
-        self.crossings = crossings_of(formulation, assignment)
-        self._note_places(formulation, assignment)
+        self.transfers = transfers_of(formulation, assignment)
+        self._note_devices(formulation, assignment)
         self.warnings.update(dict.fromkeys(requirements.warnings))
-        # Where there are several places, each node says its own.
+        # Where there are several devices, each node says its own.
         tensors = requirements.tensors
         saves = tensors.undone or tensors.dead or (len(made), sum(m.bytes for m in made)) != self._moved(tensors)
-        unplaced = self.places and not is_placed(requirements, assignment, made)
+        unplaced = self.devices and not is_placed(requirements, assignment, made)
         if unplaced or assignment != natural or saves:
             rewrite(self.model, self.backend, formulation, assignment)
             self.changed = True
@@ -144,10 +144,10 @@ class Run:
             after=after,
             boundary=self.boundary,
             conversions=self.conversions,
-            crossings=self.crossings,
-            places=tuple(
-                Placement(place=place, backend=self.backend.at(place).name, nodes=tuple(nodes))
-                for place, nodes in self.places.items()
+            transfers=self.transfers,
+            devices=tuple(
+                DevicePlacement(device=device, backend=self.backend.at(device).name, nodes=tuple(nodes))
+                for device, nodes in self.devices.items()
             ),
             explanation=self.explanation,
             solver=SolverFacts(
@@ -159,11 +159,11 @@ class Run:
             warnings=tuple(self.warnings),
         )
 
-    def _note_places(self, formulation: Formulation, assignment: Sequence[int]) -> None:
+    def _note_devices(self, formulation: Formulation, assignment: Sequence[int]) -> None:
         for choice, picked in zip(formulation.requirements.choices, assignment, strict=True):
             chosen, node = choice.alternatives[picked], choice.node
-            if node is not None and choice.passage is None and chosen.place in self.places and not chosen.is_left_out:
-                self.places[chosen.place].append(node.name or node.outputs[0].name or "")
+            if node is not None and choice.passage is None and chosen.device in self.devices and not chosen.is_left_out:
+                self.devices[chosen.device].append(node.name or node.outputs[0].name or "")
 
     def _moved(self, tensors: Tensors) -> tuple[int, int]:
         """How many Transposes of data the graph has that a view stands for, and the bytes that they move.
@@ -202,7 +202,7 @@ def _in_units(
 ) -> tuple[int, int]:
     """Cost and bound in the objective's own unit: bytes, or transposes."""
     made = list(formulation.conversions(assignment))
-    carried = sum(crossed.cost for crossed in formulation.crossings(assignment))
+    carried = sum(crossed.cost for crossed in formulation.transfers(assignment))
     own = sum(
         choice.alternatives[a].cost
         for choice, a in zip(formulation.requirements.choices, assignment, strict=True)

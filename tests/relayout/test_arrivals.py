@@ -21,10 +21,10 @@ def cheapest(
     carries: Mapping[tuple[str, str], int],
     formats: int,
 ) -> int | None:
-    """The least cost of having a tensor in all these places and formats, by trying every sequence of steps; None where
+    """The least cost of having a tensor in all these devices and formats, by trying every sequence of steps; None where
     that cannot be."""
-    places = {*given.places, *(place for place, _ in wanted)}
-    start = frozenset((place, given.format) for place in given.places)
+    devices = {*given.devices, *(device for device, _ in wanted)}
+    start = frozenset((device, given.format) for device in given.devices)
     costs = {start: 0}
     queue = [(0, 0, start)]
     number = 0
@@ -34,9 +34,9 @@ def cheapest(
             continue
         if wanted <= have:
             return cost
-        steps = [((place, g), changes[place]) for place, _ in have for g in range(formats)]
-        leaving = [(p, f) for p, f in have if p in given.places and not (given.is_memory and f == given.format)]
-        steps += [((q, f), carries[p, q]) for p, f in leaving for q in places - {*given.places}]
+        steps = [((device, g), changes[device]) for device, _ in have for g in range(formats)]
+        leaving = [(p, f) for p, f in have if p in given.devices and not (given.is_memory and f == given.format)]
+        steps += [((q, f), carries[p, q]) for p, f in leaving for q in devices - {*given.devices}]
         for state, price in steps:
             more = have | {state}
             if more != have and cost + price < costs.get(more, 1 << 60):
@@ -47,18 +47,18 @@ def cheapest(
 
 
 class Network:
-    """Nodes that may run at several places and in several formats, and one tensor that the first of them gives.
+    """Nodes that may run at several devices and in several formats, and one tensor that the first of them gives.
 
-    `left_out`: each may be at all places at once, and the first is no node but the memory that lies there.
+    `left_out`: each may be at all devices at once, and the first is no node but the memory that lies there.
     """
 
     def __init__(self, seed: int, *, left_out: bool = False) -> None:
         random = Random(seed)
         self.formats = random.randint(1, 3)
-        places = PLACES[: random.randint(2, 3)]
-        self.changes = {place: random.randint(0, 9) for place in places}
-        self.carries = {(p, q): random.randint(0, 12) for p in places for q in places}
-        spots = [[p] for p in places] + [list(places)] * left_out
+        devices = PLACES[: random.randint(2, 3)]
+        self.changes = {device: random.randint(0, 9) for device in devices}
+        self.carries = {(p, q): random.randint(0, 12) for p in devices for q in devices}
+        spots = [[p] for p in devices] + [list(devices)] * left_out
         everything = [State(tuple(at), f, bool(left_out)) for at in spots for f in range(self.formats)]
         self.states = [
             tuple(random.sample(everything, random.randint(1, min(3, len(everything)))))
@@ -68,8 +68,8 @@ class Network:
         readers = tuple((1 + i, states) for i, states in enumerate(self.states[1:]))
         self.arrivals = Arrivals("x", self.formats, (0, self.states[0]), readers, self.change, self.carry)
 
-    def change(self, place: str, source: int, target: int) -> int | None:
-        return 0 if source == target else self.changes[place]
+    def change(self, device: str, source: int, target: int) -> int | None:
+        return 0 if source == target else self.changes[device]
 
     def carry(self, source: str, target: str, _format: int) -> int:
         return self.carries[source, target]
@@ -84,7 +84,7 @@ class Network:
         for picked in product(*(range(len(states)) for states in self.states)):
             own = sum(costs[a] for costs, a in zip(self.costs, picked, strict=True))
             given, *readers = [states[a] for states, a in zip(self.states, picked, strict=True)]
-            wanted = {(place, state.format) for state in readers for place in state.places}
+            wanted = {(device, state.format) for state in readers for device in state.devices}
             spent = cheapest(given, wanted, self.changes, self.carries, self.formats)
             totals += [own + spent] if spent is not None else []
         return min(totals, default=None)
@@ -116,19 +116,19 @@ def test_the_plan_for_an_assignment_costs_what_the_problem_says(network: Network
         assert network.least() is None
         return
     given, *readers = [states[a] for states, a in zip(network.states, solution.assignment, strict=False)]
-    by_place = {q: frozenset(r.format for r in readers if q in r.places) for reader in readers for q in reader.places}
-    plan = network.arrivals.plan(given, by_place)
-    spent = network.arrivals.cost(given, by_place, plan)
+    by_device = {q: frozenset(r.format for r in readers if q in r.devices) for reader in readers for q in reader.devices}
+    plan = network.arrivals.plan(given, by_device)
+    spent = network.arrivals.cost(given, by_device, plan)
     own = sum(costs[a] for costs, a in zip(network.costs, solution.assignment, strict=False))
     assert spent is not None
     assert own + spent == solution.cost
-    completed = (*solution.assignment[: len(network.states)], *network.arrivals.completed(given, by_place))
+    completed = (*solution.assignment[: len(network.states)], *network.arrivals.completed(given, by_device))
     assert solve(problem, hint=completed).cost == solution.cost
 
 
 @pytest.mark.parametrize("made", [0, 1])
 def test_of_two_ways_at_the_same_cost_it_crosses_as_it_is_made(made: int) -> None:
     stated = ((0, (State(("left",), made),)), ((1, (State(("right",), 1 - made),)),))
-    arrivals = Arrivals("x", 2, *stated, lambda _place, f, g: int(f != g), lambda _from, _to, _format: 1)
+    arrivals = Arrivals("x", 2, *stated, lambda _device, f, g: int(f != g), lambda _from, _to, _format: 1)
     plan = arrivals.plan(State(("left",), made), {"right": frozenset([1 - made])})
     assert plan == {"right": Arrival("left", (made,))}

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 
-from relayout.backend import Assignment, Backend, Composite, Nodes, Place, TensorType, load_backend
+from relayout.backend import Assignment, Backend, Composite, Device, Nodes, TensorType, load_backend
 from relayout.cli import main
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
@@ -25,23 +25,23 @@ TABLE = """\
 name = "board"
 host = "cpu"
 
-[[place]]
+[[device]]
 name = "npu"
 backend = "nhwc"
 op = ["Conv", "MaxPool", "Relu"]
-crossing = 2
+transfer = 2
 
-[[place]]
+[[device]]
 name = "cpu"
 
 [[assign]]
 op = "Conv"
 nodes = "n0"
-places = { npu = 0, cpu = 1000000 }
+devices = { npu = 0, cpu = 1000000 }
 
 [[assign]]
 op = "Conv"
-places = "npu"
+devices = "npu"
 """
 
 
@@ -54,13 +54,13 @@ def network() -> onnx.ModelProto:
     return net.model()
 
 
-def places_of(model: onnx.ModelProto) -> dict[str, str]:
+def devices_of(model: onnx.ModelProto) -> dict[str, str]:
     """Where each node runs, by its name."""
     return {
         node.name: entry.value
         for node in model.graph.node
         for entry in node.metadata_props
-        if entry.key == "relayout.place"
+        if entry.key == "relayout.device"
     }
 
 
@@ -75,26 +75,26 @@ def test_each_node_runs_where_it_is_told_in_the_layout_of_its_place() -> None:
     assert report.verification.passed, report.verification.findings
     convolutions = [node for node in legal.graph.node if node.op_type == "Conv"]
     assert [node.domain for node in convolutions] == ["relayout", "relayout"]
-    assert {places_of(legal)[node.name] for node in convolutions} == {"npu"}
+    assert {devices_of(legal)[node.name] for node in convolutions} == {"npu"}
     [softmax] = [node for node in legal.graph.node if node.op_type == "Softmax"]
-    assert places_of(legal)[softmax.name] == "cpu"
-    assert [(p.place, p.backend) for p in report.places] == [("npu", "nhwc"), ("cpu", "onnx")]
+    assert devices_of(legal)[softmax.name] == "cpu"
+    assert [(p.device, p.backend) for p in report.devices] == [("npu", "nhwc"), ("cpu", "onnx")]
     there, back = ("cpu", "npu"), ("npu", "cpu")
-    assert [(c.from_, c.to) for c in report.crossings] == [there, back, there, back]
-    assert {c.bytes for c in report.crossings} == {1024}
+    assert [(c.from_, c.to) for c in report.transfers] == [there, back, there, back]
+    assert {c.bytes for c in report.transfers} == {1024}
     assert_same_numbers(model, legal)
 
 
 def test_a_crossing_is_no_transpose_and_is_priced() -> None:
     net = Net()
     net.output(net.node("Softmax", net.node("Relu", net.input("x", (2, 8)))))
-    places = [{"name": "npu", "op": "Relu", "crossing": 1.5, "crossing_fixed": 7}, {"name": "cpu", "crossing": 0}]
-    assigned = [{"op": "Relu", "places": {"npu": 11}}]
-    _, report = legalize(net.model(), {"name": "two", "host": "cpu", "place": places, "assign": assigned})
+    devices = [{"name": "npu", "op": "Relu", "transfer": 1.5, "transfer_fixed": 7}, {"name": "cpu", "transfer": 0}]
+    assigned = [{"op": "Relu", "devices": {"npu": 11}}]
+    _, report = legalize(net.model(), {"name": "two", "host": "cpu", "device": devices, "assign": assigned})
     assert (report.after.transposes, report.conversions) == (0, ())
-    assert [c.cost for c in report.crossings] == [103, 103]
+    assert [c.cost for c in report.transfers] == [103, 103]
     assert report.cost == report.bound == 11 + 2 * 103
-    spec = {"name": "two", "host": "cpu", "place": places, "assign": assigned}
+    spec = {"name": "two", "host": "cpu", "device": devices, "assign": assigned}
     _, again = legalize(net.model(), spec, max_transposes=0)
     assert again.cost == report.cost
 
@@ -103,14 +103,14 @@ def test_where_a_node_may_go_to_either_the_choice_is_made_together_with_the_layo
     net = Net()
     value = net.transpose(net.input("x", (1, 64, 64, 3)), 0, 3, 1, 2)
     net.output(net.transpose(net.conv(value, 3, 3), 0, 2, 3, 1))
-    # Two transposes here, two crossings there, which cost less or more.
-    for crossing, place in ((0.4, "npu"), (2.5, "cpu")):
-        npu = {"name": "npu", "backend": "nhwc", "op": "Conv", "crossing": crossing}
-        places = [{"name": "cpu", "crossing": 0}, npu]
-        legal, report = legalize(net.model(), {"name": "two", "host": "cpu", "place": places}, check=True)
-        assert report.after.transposes == (0 if place == "npu" else 2)
+    # Two transposes here, two transfers there, which cost less or more.
+    for transfer, device in ((0.4, "npu"), (2.5, "cpu")):
+        npu = {"name": "npu", "backend": "nhwc", "op": "Conv", "transfer": transfer}
+        devices = [{"name": "cpu", "transfer": 0}, npu]
+        legal, report = legalize(net.model(), {"name": "two", "host": "cpu", "device": devices}, check=True)
+        assert report.after.transposes == (0 if device == "npu" else 2)
         [convolution] = [node for node in legal.graph.node if node.op_type == "Conv"]
-        assert places_of(legal)[convolution.name] == place
+        assert devices_of(legal)[convolution.name] == device
         assert report.verification is not None
         assert report.verification.passed
 
@@ -119,12 +119,12 @@ def test_what_only_moves_data_is_left_out_where_the_data_are_whoever_takes_its_o
     net = Net()
     blocks = net.node("DepthToSpace", net.node("Relu", net.input("x", (1, 16, 4, 6))), blocksize=2)
     net.output(net.node("Relu", blocks))
-    # Two crossings of 1,536 bytes each way, or a Transpose between two Reshapes, which any place runs.
-    for crossing, cost in ((0.1, 614), (10, 3072)):
-        npu = {"name": "npu", "op": "Relu", "crossing": crossing}
-        places = [npu, {"name": "cpu", "crossing": crossing}]
-        assigned = [{"op": "DepthToSpace", "places": "cpu"}]
-        spec = {"name": "two", "host": "npu", "place": places, "assign": assigned}
+    # Two transfers of 1,536 bytes each way, or a Transpose between two Reshapes, which any device runs.
+    for transfer, cost in ((0.1, 614), (10, 3072)):
+        npu = {"name": "npu", "op": "Relu", "transfer": transfer}
+        devices = [npu, {"name": "cpu", "transfer": transfer}]
+        assigned = [{"op": "DepthToSpace", "devices": "cpu"}]
+        spec = {"name": "two", "host": "npu", "device": devices, "assign": assigned}
         legal, report = legalize(net.model(), spec)
         assert (report.status, report.cost) == ("optimal", cost)
         assert verify(legal, spec, report=report, run=False).findings == ()
@@ -139,12 +139,12 @@ def test_memory_that_crosses_is_seen_as_a_left_out_node_gives_it_wherever_it_lie
     for operator in ("Tanh", "Neg"):
         net.output(net.node("DepthToSpace", net.node(operator, blocks), blocksize=2))
     moves = ["SpaceToDepth", "DepthToSpace"]
-    places = [{"name": "a", "op": ["Relu", "Tanh", *moves]}, {"name": "b", "op": ["Sigmoid", "Neg", *moves]}]
-    for crossing in (1, 0):
-        spec = {"name": "two", "place": [{**place, "crossing": crossing} for place in places]}
+    devices = [{"name": "a", "op": ["Relu", "Tanh", *moves]}, {"name": "b", "op": ["Sigmoid", "Neg", *moves]}]
+    for transfer in (1, 0):
+        spec = {"name": "two", "device": [{**device, "transfer": transfer} for device in devices]}
         legal, report = legalize(net.model(), spec)
         # Sigmoid and Neg read at b what crosses once; nothing of it comes back.
-        assert (report.status, report.cost) == ("optimal", crossing * 2 * 1024)
+        assert (report.status, report.cost) == ("optimal", transfer * 2 * 1024)
         assert [node.op_type for node in legal.graph.node] == ["Relu", "Sigmoid", "Tanh", "Neg"]
         assert verify(legal, spec, report=report, run=False).findings == ()
         assert_same_numbers(net.model(), legal)
@@ -162,8 +162,8 @@ def test_of_many_places_a_left_out_node_is_at_one_and_the_crossings_are_those_of
         net.output(net.node("DepthToSpace", net.node(operator, blocks), blocksize=2))
     spec = {
         "name": "five",
-        "place": [
-            {"name": name, "op": [operator, "SpaceToDepth", "DepthToSpace"], "crossing": price}
+        "device": [
+            {"name": name, "op": [operator, "SpaceToDepth", "DepthToSpace"], "transfer": price}
             for name, operator, price in zip("abcde", ["Relu", *operators], prices, strict=True)
         ],
     }
@@ -180,10 +180,10 @@ def test_what_a_left_out_node_gives_does_not_cross_where_nobody_made_it(prices: 
     blocks = net.node("SpaceToDepth", made, blocksize=2)
     net.output(net.node("DepthToSpace", net.node("Tanh", blocks), blocksize=2))
     operators = [["Relu"], ["Sigmoid", "SpaceToDepth", "DepthToSpace"], ["Tanh"]]
-    places = [
-        {"name": name, "op": op, "crossing": price} for name, op, price in zip("abc", operators, prices, strict=True)
+    devices = [
+        {"name": name, "op": op, "transfer": price} for name, op, price in zip("abc", operators, prices, strict=True)
     ]
-    spec = {"name": "three", "place": places}
+    spec = {"name": "three", "device": devices}
     legal, report = legalize(net.model(), spec)
     assert report.status == "optimal"
     assert verify(legal, spec, report=report, run=False).findings == ()
@@ -197,10 +197,10 @@ def test_a_place_that_takes_some_ranks_alone_runs_a_node_in_pieces_only_in_those
         value = net.node("Concat", value, value, axis=axis)
     blocks = net.node("Reshape", value, net.constant([1, 1, 3, 2, 1, 2]))
     net.output(net.node("Reshape", net.transpose(blocks, 0, 3, 5, 1, 2, 4), net.constant([1, 4, 3, 1])))
-    npu = {"name": "npu", "when": {"rank": 4}, "crossing": 0}
-    spec = {"name": "two", "host": "cpu", "place": [npu, {"name": "cpu", "crossing": 0}]}
+    npu = {"name": "npu", "when": {"rank": 4}, "transfer": 0}
+    spec = {"name": "two", "host": "cpu", "device": [npu, {"name": "cpu", "transfer": 0}]}
     for assigned, ranks in (({"npu": 0}, {4}), ({"cpu": 0}, {4, 5})):
-        told = {**spec, "assign": [{"op": "Concat", "places": assigned}]}
+        told = {**spec, "assign": [{"op": "Concat", "devices": assigned}]}
         legal, report = legalize(net.model(), told)
         assert verify(legal, told, report=report, run=False).findings == ()
         shapes = {value.name: value for value in (*legal.graph.value_info, *legal.graph.output)}
@@ -218,10 +218,10 @@ def test_a_copy_that_two_places_need_is_made_once_where_crossing_is_cheap_and_tw
         net.output(net.node("LogSoftmax", given, axis=-1))
         net.nodes[-1].name = f"{kind}/plain"
     model = net.model()
-    for crossing, transposes in ((0.1, 1), (3, 2)):
-        places = [{"name": kind, "nodes": f"{kind}/*", "crossing": crossing} for kind in ("npu", "gpu")]
-        places[0]["nodes"] = ["npu/*", "n0"]  # type: ignore[assignment]
-        spec = {"name": "two", "place": places}
+    for transfer, transposes in ((0.1, 1), (3, 2)):
+        devices = [{"name": kind, "nodes": f"{kind}/*", "transfer": transfer} for kind in ("npu", "gpu")]
+        devices[0]["nodes"] = ["npu/*", "n0"]  # type: ignore[assignment]
+        spec = {"name": "two", "device": devices}
         legal, report = legalize(model, spec, check=True)
         verification = verify(legal, spec, report=report, run=False)
         assert report.verification is not None
@@ -244,10 +244,10 @@ def test_what_crosses_in_two_formats_is_made_in_the_order_of_those_who_read_it_s
     given = net.node("Relu", net.input("x", (1, 3, 4, 6)))
     net.output(net.node("NonZero", given), onnx.TensorProto.INT64)
     net.output(net.node("MaxPool", given, kernel_shape=[2, 2]))
-    relu = Place("cpu", takes=Nodes(operators=("Relu",)), crossing=0.1)
-    board = Composite([relu, Place("npu", Dear, crossing=0.1)], host="cpu")
+    relu = Device("cpu", takes=Nodes(operators=("Relu",)), transfer=0.1)
+    board = Composite([relu, Device("npu", Dear, transfer=0.1)], host="cpu")
     legal, report = legalize(net.model(), board)
-    crossed = {c.layout: [each.node for each in c.required_by] for c in report.crossings if c.value == given}
+    crossed = {c.layout: [each.node for each in c.required_by] for c in report.transfers if c.value == given}
     assert crossed == {"NCHW": ["NonZero 'n1'"], "NHWC": ["MaxPool 'n2'"]}
     assert verify(legal, board, report=report, against=net.model()).findings == ()
     assert_same_numbers(net.model(), legal)
@@ -262,10 +262,10 @@ def test_a_body_runs_where_its_node_runs_or_pays_for_crossing() -> None:
                 else_branch = b () => (float[2, 8] q) { [other] q = Neg (x) }
             >
         }""")
-    places = [{"name": "npu", "op": ["If", "Neg"], "crossing": 1}, {"name": "cpu", "op": ["Exp"], "crossing": 1}]
-    spec = {"name": "two", "host": "npu", "place": places}
+    devices = [{"name": "npu", "op": ["If", "Neg"], "transfer": 1}, {"name": "cpu", "op": ["Exp"], "transfer": 1}]
+    spec = {"name": "two", "host": "npu", "device": devices}
     legal, report = legalize(model, spec)
-    assert [(c.value, c.from_, c.to) for c in report.crossings] == [("x", "npu", "cpu"), ("p", "cpu", "npu")]
+    assert [(c.value, c.from_, c.to) for c in report.transfers] == [("x", "npu", "cpu"), ("p", "cpu", "npu")]
     verification = verify(legal, spec, model, report=report)
     assert verification.passed, verification.findings
 
@@ -281,11 +281,11 @@ def test_what_a_body_reads_from_outside_crosses_once_with_what_is_read_there() -
             >
             [outer] z = Abs (x)
         }""")
-    places = [{"name": "npu", "op": ["If", "Neg"], "crossing": 1}, {"name": "cpu", "crossing": 1}]
-    spec = {"name": "two", "host": "npu", "place": places}
+    devices = [{"name": "npu", "op": ["If", "Neg"], "transfer": 1}, {"name": "cpu", "transfer": 1}]
+    spec = {"name": "two", "host": "npu", "device": devices}
     legal, report = legalize(model, spec)
-    crossings = [(c.value, c.from_, c.to) for c in report.crossings]
-    assert sorted(crossings) == [("p", "cpu", "npu"), ("x", "npu", "cpu"), ("z", "cpu", "npu")]
+    transfers = [(c.value, c.from_, c.to) for c in report.transfers]
+    assert sorted(transfers) == [("p", "cpu", "npu"), ("x", "npu", "cpu"), ("z", "cpu", "npu")]
     verification = verify(legal, spec, model, report=report)
     assert verification.passed, verification.findings
 
@@ -301,8 +301,8 @@ def test_a_format_that_crosses_from_one_branch_to_the_other_is_made_outside_of_b
                 else_branch = b () => (q) { n = Neg (space)  q = Transpose <perm = [0, 3, 1, 2]> (n) }
             >
         }""")
-    places = [{"name": "npu", "op": ["If", "Neg"], "crossing": 0}, {"name": "gpu", "crossing": 0}]
-    spec = {"name": "two", "host": "npu", "place": places}
+    devices = [{"name": "npu", "op": ["If", "Neg"], "transfer": 0}, {"name": "gpu", "transfer": 0}]
+    spec = {"name": "two", "host": "npu", "device": devices}
     legal, report = legalize(model, spec)
     assert report.after.transposes == 1
     assert "Transpose" in {node.op_type for node in legal.graph.node}
@@ -314,17 +314,17 @@ def test_the_verifier_says_where_a_node_must_not_run() -> None:
     legal, report = legalize(network(), table())
     for node in legal.graph.node:
         for entry in node.metadata_props:
-            if entry.key == "relayout.place" and node.op_type == "Softmax":
+            if entry.key == "relayout.device" and node.op_type == "Softmax":
                 entry.value = "npu"
     found = verify(legal, table(), report=report).findings
     assert {f.rule for f in found if f.severity == "error"} == {"placement"}
     legal.graph.node[0].metadata_props[0].value = "nowhere"
-    assert any("no such place" in f.message for f in verify(legal, table()).findings)
+    assert any("no such device" in f.message for f in verify(legal, table()).findings)
 
 
 def test_the_verifier_counts_what_crosses() -> None:
     legal, report = legalize(network(), table())
-    fewer = report.model_copy(update={"crossings": report.crossings[1:]})
+    fewer = report.model_copy(update={"transfers": report.transfers[1:]})
     [error] = [f for f in verify(legal, table(), report=fewer).findings if f.severity == "error"]
     assert error.rule == "cost-accounting"
 
@@ -333,7 +333,7 @@ def test_legalizing_what_is_legal_leaves_every_node_where_it_is() -> None:
     legal, report = legalize(network(), table())
     twice, again = legalize(legal, table())
     assert again.cost == report.cost
-    nodes = [[(node.op_type, places_of(each)[node.name]) for node in each.graph.node] for each in (legal, twice)]
+    nodes = [[(node.op_type, devices_of(each)[node.name]) for node in each.graph.node] for each in (legal, twice)]
     assert nodes[0] == nodes[1]
 
 
@@ -353,11 +353,11 @@ class Nosy(Backend):
 def test_what_a_place_looks_up_of_its_neighbours_comes_from_the_outermost_backend() -> None:
     model = read_model(network())
     convolution, relu = model.graph[0], model.graph[1]
-    composite = Composite([Place("npu", "nhwc", Nodes(("Conv",))), Place("cpu", Nosy)])
+    composite = Composite([Device("npu", "nhwc", Nodes(("Conv",))), Device("cpu", Nosy)])
     assert composite.at("cpu").context is composite
     [only] = composite.implementations(relu)
-    assert (str(only.inputs[0]), only.place) == ("NHWC", "cpu")
-    assert [way.place for way in composite.implementations(convolution)] == ["npu", "cpu"]
+    assert (str(only.inputs[0]), only.device) == ("NHWC", "cpu")
+    assert [way.device for way in composite.implementations(convolution)] == ["npu", "cpu"]
 
 
 class Picky(Backend):
@@ -370,33 +370,33 @@ class Picky(Backend):
 
 
 def test_a_node_that_no_place_takes_is_an_error_that_names_it() -> None:
-    with pytest.raises(BackendError, match="no place takes Softmax 'n2'"):
-        legalize(network(), Composite([Place("only", Picky)]))
-    legal, _ = legalize(network(), Composite([Place("first", Picky), Place("last")], host="first"))
-    assert sorted(places_of(legal).values()) == ["first"] * 4 + ["last"]
+    with pytest.raises(BackendError, match="no device takes Softmax 'n2'"):
+        legalize(network(), Composite([Device("only", Picky)]))
+    legal, _ = legalize(network(), Composite([Device("first", Picky), Device("last")], host="first"))
+    assert sorted(devices_of(legal).values()) == ["first"] * 4 + ["last"]
 
 
 def test_the_first_assignment_that_fits_decides() -> None:
     everywhere = Nodes(operators=("Re?u",))
     composite = Composite(
-        [Place("a"), Place("b")], [Assignment({"b": 3}, everywhere), Assignment({"a": 0}, everywhere)], name="two"
+        [Device("a"), Device("b")], [Assignment({"b": 3}, everywhere), Assignment({"a": 0}, everywhere)], name="two"
     )
     relu = ir.from_proto(network()).graph[1]
-    assert [(way.place, way.cost) for way in composite.implementations(relu)] == [("b", 3)]
+    assert [(way.device, way.cost) for way in composite.implementations(relu)] == [("b", 3)]
 
 
 @pytest.mark.parametrize(
     ("changes", "where", "expected"),
     [
         ({"host": "gpu"}, "inline backend", "npu or cpu"),
-        ({"assign": [{"places": ["cpu", "dsp"]}]}, "inline backend", "npu or cpu"),
-        ({"place": [{"name": "a"}, {"name": "a"}], "assign": [], "host": "a"}, "inline backend", "a name of its own"),
-        ({"extends": "nhwc"}, "inline backend", "places, or a backend"),
-        ({"options": {"device": "cpu"}}, "inline backend", "places, or a backend"),
-        ({"place": [{"name": "npu", "options": {"device": 1}}, {"name": "cpu"}]}, "place[0].options", "no options"),
-        ({"place": [{"name": "npu", "backend": "none"}, {"name": "cpu"}]}, "place[0].backend", "one of"),
-        ({"place": [{"name": "npu", "crossing": -1}, {"name": "cpu"}]}, "place[0].crossing", "greater than or equal"),
-        ({"place": [{"name": "npu", "ops": "Conv"}, {"name": "cpu"}]}, "place[0].ops", "one of the keys backend, cro"),
+        ({"assign": [{"devices": ["cpu", "dsp"]}]}, "inline backend", "npu or cpu"),
+        ({"device": [{"name": "a"}, {"name": "a"}], "assign": [], "host": "a"}, "inline backend", "a name of its own"),
+        ({"extends": "nhwc"}, "inline backend", "devices, or a backend"),
+        ({"options": {"device": "cpu"}}, "inline backend", "devices, or a backend"),
+        ({"device": [{"name": "npu", "options": {"device": 1}}, {"name": "cpu"}]}, "device[0].options", "no options"),
+        ({"device": [{"name": "npu", "backend": "none"}, {"name": "cpu"}]}, "device[0].backend", "one of"),
+        ({"device": [{"name": "npu", "transfer": -1}, {"name": "cpu"}]}, "device[0].transfer", "greater than or equal"),
+        ({"device": [{"name": "npu", "ops": "Conv"}, {"name": "cpu"}]}, "device[0].ops", "one of the keys backend, cro"),
     ],
 )
 def test_a_table_of_places_that_is_not_right_is_an_error_that_says_where(
@@ -411,15 +411,15 @@ def test_a_table_of_places_that_is_not_right_is_an_error_that_says_where(
 def test_a_place_passes_options_to_its_backend() -> None:
     def transposes(device: str) -> int:
         npu = {"name": "npu", "backend": "auto-nhwc", "options": {"device": device}}
-        return legalize(network(), {"name": "board", "place": [npu]})[1].after.transposes
+        return legalize(network(), {"name": "board", "device": [npu]})[1].after.transposes
 
     assert transposes("cpu") == 0
     assert transposes("cuda") > 0
 
 
 def test_a_place_is_one_device() -> None:
-    with pytest.raises(BackendError, match="a place is one device"):
-        Composite([Place("outer", Composite([Place("inner")]))])
+    with pytest.raises(BackendError, match="a device is one device"):
+        Composite([Device("outer", Composite([Device("inner")]))])
 
 
 def test_the_command_takes_a_table_of_places(tmp_path: Path) -> None:
@@ -429,5 +429,5 @@ def test_the_command_takes_a_table_of_places(tmp_path: Path) -> None:
     source, legal, report, backend = paths
     assert main(["legalize", source, "-o", legal, "--backend", backend, "--report", report, "--check"]) == 0
     written = Report.model_validate(json.loads(Path(report).read_text()))
-    assert len(written.crossings) == 4
+    assert len(written.transfers) == 4
     assert main(["verify", legal, "--backend", backend, "--against", source]) == 0

@@ -10,7 +10,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 import relayout
-from relayout.backend import Backend, Composite, Place
+from relayout.backend import Backend, Composite, Device
 from relayout.errors import BackendError
 
 
@@ -54,7 +54,7 @@ def test_an_order_is_taken_where_it_costs_less_than_the_conversions_that_it_spar
 
 @pytest.mark.parametrize(("price", "transposes"), [(0, 0), (None, 2)])
 def test_the_device_that_runs_the_node_is_asked(price: int | None, transposes: int) -> None:
-    backend = Composite([Place("here", lambda context: Priced(price), crossing=0)])
+    backend = Composite([Device("here", lambda context: Priced(price), transfer=0)])
     _, report = relayout.legalize(softmax_of_turned_data().model(), backend)
     assert report.after.transposes == transposes
 

@@ -49,7 +49,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 def test_a_function_is_not_hidden_by_the_module_of_its_name() -> None:
     code = """
-import relayout.legalization, relayout.verify
+import relayout.legalization, relayout.verification
 assert callable(relayout.legalize) and callable(relayout.verify)
 from relayout import legalize, verify
 assert callable(legalize) and callable(verify)

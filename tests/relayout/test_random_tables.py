@@ -1,4 +1,4 @@
-"""Random graphs under backends that are drawn for them: tables of rules, and several places in one graph."""
+"""Random graphs under backends that are drawn for them: tables of rules, and several devices in one graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random_patterns import draw_graph
 from random_tables import KINDS, draw_specified
 
 GRAPHS, CHUNK = 60, 10
-"""`benchmarks/fuzz.py --backends table` or `places` draws thousands."""
+"""`benchmarks/fuzz.py --backends table` or `devices` draws thousands."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

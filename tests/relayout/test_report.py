@@ -66,8 +66,8 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "after",
         "boundary",
         "conversions",
-        "crossings",
-        "places",
+        "transfers",
+        "devices",
         "explanation",
         "solver",
         "verification",
@@ -176,5 +176,5 @@ def test_every_format_renders_every_report(name: str) -> None:
 
 
 def test_rich_is_imported_only_to_draw_tables() -> None:
-    program = "import sys, relayout.rendering; sys.exit('rich' in sys.modules)"
+    program = "import sys, relayout.report.render; sys.exit('rich' in sys.modules)"
     assert run([sys.executable, "-c", program], check=False).returncode == 0

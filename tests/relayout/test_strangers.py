@@ -122,11 +122,11 @@ MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
     "is_enabled": ({"is_enabled": lambda self: True}, "the backend's is_enabled makes no sense", "method"),
     "flows_down raises": ({"flows_down": property(fail)}, "the backend failed in flows_down", "ZeroDivisionError"),
     "a hook is no method": ({"implementations": ("NHWC",)}, "the backend's implementations makes no sense", "tuple"),
-    "places is a text": ({"places": lambda self: "ab"}, "the backend's places makes no sense", "str: 'ab'"),
-    "places raises": ({"places": fail}, "the backend failed in places", "ZeroDivisionError"),
+    "devices is a text": ({"devices": lambda self: "ab"}, "the backend's devices makes no sense", "str: 'ab'"),
+    "devices raises": ({"devices": fail}, "the backend failed in devices", "ZeroDivisionError"),
     "host is nowhere": ({"host": lambda self: "attic"}, "the backend's host makes no sense", "str: 'attic'"),
     "a place is no backend": (
-        {"places": lambda self: ("a",), "at": lambda self, place: place},
+        {"devices": lambda self: ("a",), "at": lambda self, device: device},
         "the backend's at('a') makes no sense",
         "str: 'a'",
     ),
@@ -152,8 +152,8 @@ def test_a_backend_that_was_never_made_is_told_what_its_constructor_lacks() -> N
 
 
 def test_a_way_to_run_a_node_is_at_a_place_that_the_backend_has() -> None:
-    members = {"places": lambda self: ("a", "b"), "at": lambda self, place: Pools()}
+    members = {"devices": lambda self: ("a", "b"), "at": lambda self, device: Pools()}
     with pytest.raises(BackendError) as caught:
         relayout.legalize(model(), type("Odd", (Pools,), members))
-    assert caught.value.expected == "one of the backend's places: 'a', 'b'"
+    assert caught.value.expected == "one of the backend's devices: 'a', 'b'"
     assert caught.value.found == "str: ''"

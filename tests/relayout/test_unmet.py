@@ -102,7 +102,7 @@ def test_a_free_operator_is_told_of_in_the_same_words() -> None:
 
 
 def test_where_no_more_sets_are_tried_none_of_the_conflict_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relayout.unmet, "MOST_TRIED", 0)
+    monkeypatch.setattr(relayout.candidates.node_conflict, "MOST_TRIED", 0)
     net = Net()
     net.output(net.node("Sum", *[net.input(name, (2, 3)) for name in "abcd"]))
 

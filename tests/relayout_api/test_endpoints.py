@@ -270,8 +270,8 @@ def test_the_service_says_how_it_is(client: httpx.Client, path: str, status: str
 
 def test_places_come_in_the_request_and_the_answer_says_what_runs_where(client: httpx.Client) -> None:
     places = [{"name": "npu", "backend": "nhwc", "op": "Conv"}, {"name": "cpu", "op": "Relu"}]
-    answer = legalize(client, {"name": "board", "host": "cpu", "place": places}, check=True)
+    answer = legalize(client, {"name": "board", "host": "cpu", "device": places}, check=True)
     assert answer["report"]["verification"]["passed"]
-    placed = {node["op"]: node["metadata"]["relayout.place"] for node in answer["graph"]["nodes"]}
+    placed = {node["op"]: node["metadata"]["relayout.device"] for node in answer["graph"]["nodes"]}
     assert (placed["Conv"], placed["Relu"]) == ("npu", "cpu")
-    assert [(each["from"], each["to"]) for each in answer["report"]["crossings"]] == [("cpu", "npu"), ("npu", "cpu")]
+    assert [(each["from"], each["to"]) for each in answer["report"]["transfers"]] == [("cpu", "npu"), ("npu", "cpu")]

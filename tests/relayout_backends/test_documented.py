@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relayout.backend import Backend
-from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, PlaceTable, Range, Rule
+from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule
 from relayout.backend.registry import find_backends
 
 MANUAL = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
@@ -30,7 +30,7 @@ def test_every_member_of_the_interface_has_a_row_in_the_manual(member: str) -> N
     assert member in ROWS
 
 
-TABLES = (BackendTable, Rule, Condition, PlaceTable, AssignTable)
+TABLES = (BackendTable, Rule, Condition, DeviceTable, AssignTable)
 
 
 @pytest.mark.parametrize("key", sorted({key for table in TABLES for key in table.model_fields}))

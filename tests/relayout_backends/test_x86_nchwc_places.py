@@ -37,24 +37,24 @@ def convolutions(*, at_host: str = "") -> onnx.ModelProto:
 def vector_unit(host: str) -> dict[str, Any]:
     """Convolutions in blocks beside a host that has a backend of its own."""
     blocked = ["Conv", "BatchNormalization", "Relu", "GlobalAveragePool"]
-    places = [
-        {"name": "vector", "backend": "x86-nchwc", "op": blocked, "crossing": 0.1},
-        {"name": "cpu", "backend": host, "op": ["Softmax", "MaxPool", "Relu"], "crossing": 0.1},
+    devices = [
+        {"name": "vector", "backend": "x86-nchwc", "op": blocked, "transfer": 0.1},
+        {"name": "cpu", "backend": host, "op": ["Softmax", "MaxPool", "Relu"], "transfer": 0.1},
     ]
-    assigned = [{"op": "Relu", "nodes": "host/*", "places": "cpu"}]
-    return {"name": "board", "host": "cpu", "place": places, "assign": assigned}
+    assigned = [{"op": "Relu", "nodes": "host/*", "devices": "cpu"}]
+    return {"name": "board", "host": "cpu", "device": devices, "assign": assigned}
 
 
-def places_of(model: onnx.ModelProto) -> dict[str, str]:
+def devices_of(model: onnx.ModelProto) -> dict[str, str]:
     """Where each node runs, by its name."""
     found = ((node.name, entry) for node in model.graph.node for entry in node.metadata_props)
-    return {name: entry.value for name, entry in found if entry.key == "relayout.place"}
+    return {name: entry.value for name, entry in found if entry.key == "relayout.device"}
 
 
-def operators_at(model: onnx.ModelProto, place: str) -> list[str]:
-    """The operators at a place, with their domains."""
-    at = places_of(model)
-    return [f"{n.domain}::{n.op_type}".removeprefix("::") for n in model.graph.node if at.get(n.name) == place]
+def operators_at(model: onnx.ModelProto, device: str) -> list[str]:
+    """The operators at a device, with their domains."""
+    at = devices_of(model)
+    return [f"{n.domain}::{n.op_type}".removeprefix("::") for n in model.graph.node if at.get(n.name) == device]
 
 
 @pytest.mark.parametrize("host", ["nhwc", "onnx"])
@@ -82,7 +82,7 @@ def test_what_was_written_for_a_place_is_legal_there_and_nowhere_else() -> None:
     again, _ = legalize(legal, spec, check=True)
     assert operators_at(again, "vector") == operators_at(legal, "vector")
     reorder = next(node for node in legal.graph.node if node.op_type == "ReorderOutput")
-    next(entry for entry in reorder.metadata_props if entry.key == "relayout.place").value = "cpu"
+    next(entry for entry in reorder.metadata_props if entry.key == "relayout.device").value = "cpu"
     found = [f for f in verify(legal, spec, run=False).findings if f.node == reorder.name]
     assert [f.rule for f in found] == ["placement"]
 
@@ -92,11 +92,11 @@ def test_random_convolutions_partly_in_blocks_compute_the_same(seed: int) -> Non
     random, source = Random(seed), draw_network(seed)
     operators = sorted({node.op_type for node in source.graph.node})
     taken = ["Conv", *(op for op in operators if random.random() < 0.7)]
-    places = [
-        {"name": "vector", "backend": "x86-nchwc", "op": taken, "crossing": random.choice((0, 0.1, 1))},
-        {"name": "cpu", "backend": random.choice(("onnx", "nhwc")), "crossing": random.choice((0, 0.5))},
+    devices = [
+        {"name": "vector", "backend": "x86-nchwc", "op": taken, "transfer": random.choice((0, 0.1, 1))},
+        {"name": "cpu", "backend": random.choice(("onnx", "nhwc")), "transfer": random.choice((0, 0.5))},
     ]
-    spec = {"name": "board", "place": places, "assign": [{"op": "Conv", "places": "vector"}]}
+    spec = {"name": "board", "device": devices, "assign": [{"op": "Conv", "devices": "vector"}]}
     legal, report = legalize(source, spec)
     verification = verify(legal, spec, against=source, report=report)
     assert verification.findings == ()

@@ -1,4 +1,4 @@
-"""Backends that nobody ships, drawn for a random graph: tables of rules, and several places in one graph."""
+"""Backends that nobody ships, drawn for a random graph: tables of rules, and several devices in one graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relayout.ops.operand_roles import OPERATORS, kernel_input
 
 __all__ = ["KINDS", "draw_specified"]
 
-KINDS = ("table", "places")
+KINDS = ("table", "devices")
 _CONDITIONS: Sequence[dict[str, Any]] = (
     {"rank": 4},
     {"rank": [3, 4]},
@@ -46,19 +46,19 @@ def _table(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
 
 
 def _places(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
-    """Two or three places, of which the last takes every node."""
+    """Two or three devices, of which the last takes every node."""
     present = sorted({node.op_type for node in graph.model.graph.node})
     names = ["npu", "gpu", "cpu"][: draw.randint(2, 3)]
-    places = [_place(draw, graph, name) for name in names]
-    for place in places[:-1]:
+    devices = [_device(draw, graph, name) for name in names]
+    for device in devices[:-1]:
         taken = draw.random()
         if taken < 0.5:
-            place["op"] = draw.sample(present, max(1, len(present) // 2))
+            device["op"] = draw.sample(present, max(1, len(present) // 2))
         elif taken < 0.7:
-            place["when"] = draw.choice([{"rank": 4}, {"rank": [1, 2, 3]}, {"dtype": "float32"}])
+            device["when"] = draw.choice([{"rank": 4}, {"rank": [1, 2, 3]}, {"dtype": "float32"}])
         elif taken < 0.8:
-            place["nodes"] = ["*2", "*4", "*1*"]
-    spec: dict[str, Any] = {"name": "drawn", "place": places}
+            device["nodes"] = ["*2", "*4", "*1*"]
+    spec: dict[str, Any] = {"name": "drawn", "device": devices}
     if draw.random() < 0.5:
         spec["host"] = draw.choice(names)
     if draw.random() < 0.6:
@@ -66,19 +66,19 @@ def _places(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
     return spec
 
 
-def _place(draw: random.Random, graph: RandomGraph, name: str) -> dict[str, Any]:
+def _device(draw: random.Random, graph: RandomGraph, name: str) -> dict[str, Any]:
     backend = draw.choice(shipped())
-    prices = {"crossing": draw.choice([0, 0.1, 1, 3]), "crossing_fixed": draw.choice([0, 0, 100])}
+    prices = {"transfer": draw.choice([0, 0.1, 1, 3]), "transfer_fixed": draw.choice([0, 0, 100])}
     rules = [_rule(draw, graph) for _ in range(draw.randint(1, 2))] if draw.random() < 0.3 else []
     options = _options(draw, graph, backend) if draw.random() < 0.7 else {}
     return {"name": name, "backend": backend, **prices, **options, **({"rule": rules} if rules else {})}
 
 
 def _assignment(draw: random.Random, present: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """Where the nodes of one operator may run: at the last place, and at some of the others."""
+    """Where the nodes of one operator may run: at the last device, and at some of the others."""
     *others, last = names
     costs = {name: draw.choice([0, 0, 50, 1000]) for name in draw.sample(others, draw.randint(0, len(others)))}
-    return {"op": draw.choice(present), "places": {**costs, last: draw.choice([0, 200])}}
+    return {"op": draw.choice(present), "devices": {**costs, last: draw.choice([0, 200])}}
 
 
 def _options(draw: random.Random, graph: RandomGraph, backend: str) -> dict[str, Any]:

@@ -89,6 +89,6 @@ class X86Nchwc(Backend):
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         return scattering(tensor, source, target, self.blocks)
 
-    def finish(self, model: ir.Model, place: str = "") -> bool:
+    def finish(self, model: ir.Model, device: str = "") -> bool:
         """Let the blocked convolutions of a legal model do what follows them, as onnxruntime lets its own."""
-        return fuse(model, place)
+        return fuse(model, device)

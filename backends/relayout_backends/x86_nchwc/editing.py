@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend import PLACE_KEY, WRITTEN_KEY
+from relayout.backend import DEVICE_KEY, WRITTEN_KEY
 
 __all__ = ["Editing", "is_view", "only_reader", "reshape_of", "same_shape", "sources"]
 
@@ -43,20 +43,20 @@ def only_reader(value: ir.Value) -> ir.Node | None:
 class Editing:
     """A graph that is being edited; it knows every name that is taken, and whether anything was `changed`.
 
-    `place`: only what runs there is edited.
+    `device`: only what runs there is edited.
     """
 
-    def __init__(self, graph: ir.Graph, place: str = "") -> None:
+    def __init__(self, graph: ir.Graph, device: str = "") -> None:
         self.graph = graph
         self.changed = False
-        self._place = place
+        self._device = device
         self._names = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value}
         self._names.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
         self._idle = {node for node in graph if is_view(node) and _comes_back_to(node) is not None}
 
     def is_own(self, node: ir.Node) -> bool:
-        """Whether `node` runs at the place whose nodes are edited."""
-        return not self._place or node.metadata_props.get(PLACE_KEY) == self._place
+        """Whether `node` runs at the device whose nodes are edited."""
+        return not self._device or node.metadata_props.get(DEVICE_KEY) == self._device
 
     def name(self, stem: str) -> str:
         """A name that begins with `stem` and that no value has."""
@@ -77,8 +77,8 @@ class Editing:
 
     def insert(self, node: ir.Node, before: ir.Node, shape: ir.Shape, like: ir.Value, stem: str) -> ir.Value:
         """Enter `node` before another; its result has this shape, and the type of `like`."""
-        if self._place:
-            node.metadata_props.update({PLACE_KEY: self._place, WRITTEN_KEY: self._place})
+        if self._device:
+            node.metadata_props.update({DEVICE_KEY: self._device, WRITTEN_KEY: self._device})
         self.changed = True
         made = node.outputs[0]
         made.name, made.type, made.shape = self.name(stem), like.type, shape
@@ -88,7 +88,7 @@ class Editing:
     def view(self, value: ir.Value, shape: ir.Shape, before: ir.Node, *, like: Sequence[int] = ()) -> ir.Value | None:
         """`value` in another shape, by a Reshape before the node `before`, unless it is a view of that shape itself.
 
-        `like` is how the Reshape says it where more than one dim is not known: 0 for a dim that stays in its place.
+        `like` is how the Reshape says it where more than one dim is not known: 0 for a dim that stays in its device.
         None where it cannot be said.
         """
         wanted = ir.Value(shape=shape)

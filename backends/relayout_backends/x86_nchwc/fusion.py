@@ -28,7 +28,7 @@ __all__ = ["fuse"]
 def fuse(model: ir.Model, place: str = "") -> bool:
     """Let each blocked convolution of `model` do what follows it and is read by nobody else; whether any did.
 
-    `place`: only those that run there, and only what follows them there (see `relayout.backend.PLACE_KEY`).
+    `place`: only those that run there, and only what follows them there (see `relayout.backend.DEVICE_KEY`).
     """
     editing = Editing(model.graph, place)
     _grow_chains(editing)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relayout.backend.calls import ask
-    from relayout.backend.composite import Assignment, Composite, Nodes, Place
+    from relayout.backend.composite import Assignment, Composite, Device, Nodes
     from relayout.backend.interface import (
-        PLACE_KEY,
+        DEVICE_KEY,
         WRITTEN_KEY,
         Backend,
         Implementation,
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "calls": "ask",
-    "composite": "Assignment Composite Nodes Place",
+    "composite": "Assignment Composite Device Nodes",
     "interface": """
-        Backend Implementation PLACE_KEY Reordering TensorType WRITTEN_KEY axis_count element_size rank_of
+        Backend Implementation DEVICE_KEY Reordering TensorType WRITTEN_KEY axis_count element_size rank_of
     """,
     "loading": "load_backend",
     "registry": "find_backends",
@@ -39,15 +39,15 @@ _EXPORTS = {
 _MODULE_OF = {name: f"relayout.backend.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
-    "PLACE_KEY",
+    "DEVICE_KEY",
     "WRITTEN_KEY",
     "Assignment",
     "Backend",
     "Composite",
+    "Device",
     "Extents",
     "Implementation",
     "Nodes",
-    "Place",
     "Reordering",
     "Rewrite",
     "TensorType",

@@ -31,13 +31,13 @@ __all__ = [
     "check_members",
     "conversion_cost_of",
     "conversion_of",
-    "crossing_cost_of",
     "finished_by",
     "is_met_by",
     "prepared_by",
     "shown",
     "stated",
     "supported_by",
+    "transfer_cost_of",
     "wrong_answer",
 ]
 
@@ -56,7 +56,7 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     of whose operands one has more dimensions than layouts have. Raises BackendError.
     """
     if not backend.is_enabled or any(rank_of(value) > MAX_RANK for value in (*node.inputs, *node.outputs)):
-        return tuple([_unasked(node, place) for place in backend.places() or ("",)])
+        return tuple([_unasked(node, device) for device in backend.devices() or ("",)])
     question = _Question(backend, node)
     try:
         # The base class states one implementation; asked operand by operand, an error names the operand.
@@ -75,9 +75,9 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     return tuple([question.implementation(each) for each in given])
 
 
-def _unasked(node: ir.Node, place: str) -> Implementation:
+def _unasked(node: ir.Node, device: str) -> Implementation:
     return Implementation(
-        tuple([_any(value) for value in node.inputs]), tuple([_any(value) for value in node.outputs]), place=place
+        tuple([_any(value) for value in node.inputs]), tuple([_any(value) for value in node.outputs]), device=device
     )
 
 
@@ -129,7 +129,7 @@ class _Question:
             self.cost(given.cost),
             given.rewrite,
             given.pads,
-            self.place(given.place),
+            self.device(given.device),
         )
 
     def layouts(self, given: object, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
@@ -183,10 +183,10 @@ class _Question:
             raise self.nonsense(f"a cost in bytes: an integer from 0 to {MAX_COST}", shown(given))
         return number
 
-    def place(self, given: object) -> str:
-        places = self.backend.places() or ("",)
-        if not isinstance(given, str) or given not in places:
-            raise self.nonsense(f"one of the backend's places: {', '.join(map(repr, places))}", shown(given))
+    def device(self, given: object) -> str:
+        devices = self.backend.devices() or ("",)
+        if not isinstance(given, str) or given not in devices:
+            raise self.nonsense(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given))
         return given
 
     def blame(self, error: Exception, n: int | None = None) -> NoReturn:
@@ -213,8 +213,8 @@ class _Question:
     def where(self, n: int | None) -> str:
         node = self.node
         kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        place = f"backend {self.backend.name or type(self.backend).__name__}, node {node.name or '(no name)'} ({kind})"
-        return place if n is None else f"{place}, {self.kind} {n}"
+        device = f"backend {self.backend.name or type(self.backend).__name__}, node {node.name or '(no name)'} ({kind})"
+        return device if n is None else f"{device}, {self.kind} {n}"
 
 
 def shown(answer: object) -> str:
@@ -232,7 +232,7 @@ _WORDS = {"name": "a text", "is_enabled": "True or False", "flows_down": "True o
 
 
 def check_members(backend: Backend) -> None:
-    """Raise BackendError where a method is none, or where name, switches, places or host make no sense."""
+    """Raise BackendError where a method is none, or where name, switches, devices or host make no sense."""
     where = f"backend {type(backend).__name__}"
     for name in ("name", "is_enabled", "flows_down", "context", *_METHODS):
         try:
@@ -244,24 +244,24 @@ def check_members(backend: Backend) -> None:
             hint = "a constructor of one's own calls super().__init__(context)" if name == "context" else ""
             expected = "a method" if name in _METHODS else _WORDS[name]
             raise _wrong(where, name, expected, member, hint)
-    _check_places(backend, f"backend {backend.name or type(backend).__name__}")
+    _check_devices(backend, f"backend {backend.name or type(backend).__name__}")
 
 
-def _check_places(backend: Backend, where: str) -> None:
-    asked = "places"
+def _check_devices(backend: Backend, where: str) -> None:
+    asked = "devices"
     try:
-        places = backend.places()
-        if not isinstance(places, tuple) or not all(isinstance(place, str) and place for place in places):
-            raise _wrong(where, asked, "a tuple of names", places)
+        devices = backend.devices()
+        if not isinstance(devices, tuple) or not all(isinstance(device, str) and device for device in devices):
+            raise _wrong(where, asked, "a tuple of names", devices)
         asked = "host"
         host = backend.host()
-        if host is not None and host not in places:
-            raise _wrong(where, asked, " or ".join(["None", *places]), host)
+        if host is not None and host not in devices:
+            raise _wrong(where, asked, " or ".join(["None", *devices]), host)
         asked = "at"
-        for place in places or ("",):
-            device = backend.at(place)
-            if not isinstance(device, Backend):
-                raise _wrong(where, f"at({place!r})", "a backend", device)
+        for device in devices or ("",):
+            own = backend.at(device)
+            if not isinstance(own, Backend):
+                raise _wrong(where, f"at({device!r})", "a backend", own)
     except Exception as error:
         _blame(error, where, asked)
 
@@ -321,11 +321,11 @@ def conversion_cost_of(backend: Backend, tensor: TensorType, source: Layout, tar
     return None if answer is None else _check_cost(backend, where, answer)
 
 
-def crossing_cost_of(backend: Backend, nbytes: int, source: str, target: str) -> int:
-    """What bringing so many bytes from one place to another costs, checked. Raises BackendError."""
+def transfer_cost_of(backend: Backend, nbytes: int, source: str, target: str) -> int:
+    """What bringing so many bytes from one device to another costs, checked. Raises BackendError."""
     where = f"{source} to {target}"
-    with blaming(backend, "crossing_cost", where):
-        answer = backend.crossing_cost(nbytes, source, target)
+    with blaming(backend, "transfer_cost", where):
+        answer = backend.transfer_cost(nbytes, source, target)
     return _check_cost(backend, where, answer)
 
 

@@ -2,15 +2,15 @@
 
     Composite(
         [
-            Place("npu", "nhwc", takes=Nodes(operators=("Conv", "MaxPool")), crossing=2.0),
-            Place("cpu", "onnx"),
+            Device("npu", "nhwc", takes=Nodes(operators=("Conv", "MaxPool")), transfer=2.0),
+            Device("cpu", "onnx"),
         ],
         [Assignment({"cpu": 0}, Nodes(names=("head/*",)))],
         host="cpu",
     )
 
-Where a node may run at several places, the choice is made together with the layouts: each place that takes it is an
-implementation more. A tensor that is given at one place and read at another crosses, and that has its price.
+Where a node may run at several devices, the choice is made together with the layouts: each device that takes it is an
+implementation more. A tensor that is given at one device and read at another crosses, and that has its price.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import ask
-from relayout.backend.interface import PLACE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType
+from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
@@ -29,7 +29,7 @@ from relayout.layout.layout import Layout
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Assignment", "Composite", "Nodes", "Place"]
+__all__ = ["Assignment", "Composite", "Device", "Nodes"]
 
 # They move data, or hold it, and every device can do that.
 _ANYWHERE = frozenset(
@@ -58,41 +58,41 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Device:
     """One device.
 
     `backend` is an installed name, a class, an instance, or a function from the outermost backend to a backend. The
-    device runs the nodes that it takes and that its backend supports. `crossing` is the memory traffic for each byte
-    that goes in or out, `crossing_fixed` that for each tensor, both in bytes.
+    device runs the nodes that it takes and that its backend supports. `transfer` is the memory traffic for each byte
+    that goes in or out, `transfer_fixed` that for each tensor, both in bytes.
     """
 
     name: str
     backend: Any = "onnx"
     takes: Callable[[ir.Node], bool] = Nodes()
-    crossing: float = 1.0
-    crossing_fixed: int = 0
+    transfer: float = 1.0
+    transfer_fixed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where nodes may run: the places, and what running there costs, in bytes of memory traffic."""
+    """Where nodes may run: the devices, and what running there costs, in bytes of memory traffic."""
 
-    places: Mapping[str, int]
+    devices: Mapping[str, int]
     nodes: Callable[[ir.Node], bool] = Nodes()
 
 
 class Composite(Backend):
-    """Several backends in one graph: a node may run at each place that takes it, unless an assignment says where.
+    """Several backends in one graph: a node may run at each device that takes it, unless an assignment says where.
 
-    The first assignment that fits a node decides. `host` is the place of the graph's inputs and outputs; without it
-    each is where it is cheapest. Raises BackendError for places that are not there.
+    The first assignment that fits a node decides. `host` is the device of the graph's inputs and outputs; without it
+    each is where it is cheapest. Raises BackendError for devices that are not there.
     """
 
     name = "composite"
 
     def __init__(
         self,
-        places: Iterable[Place],
+        devices: Iterable[Device],
         assignments: Sequence[Assignment] = (),
         *,
         host: str | None = None,
@@ -101,62 +101,62 @@ class Composite(Backend):
     ) -> None:
         super().__init__(context)
         self.name = name
-        self._places = {place.name: place for place in places}
+        self._devices = {device.name: device for device in devices}
         self._assignments = tuple(assignments)
         self._host = host
-        self._check([each for a in self._assignments for each in a.places] + ([host] if host is not None else []))
-        self._at = {place.name: self._loaded(place) for place in self._places.values()}
+        self._check([each for a in self._assignments for each in a.devices] + ([host] if host is not None else []))
+        self._at = {device.name: self._loaded(device) for device in self._devices.values()}
 
-    def places(self) -> tuple[str, ...]:
-        return tuple(self._places)
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self._devices)
 
-    def at(self, place: str) -> Backend:
-        return self._at.get(place, self)
+    def at(self, device: str) -> Backend:
+        return self._at.get(device, self)
 
     def host(self) -> str | None:
         return self._host
 
-    def crossing_cost(self, nbytes: int, source: str, target: str) -> int:
-        ends = self._places[source], self._places[target]
-        return round(sum(end.crossing for end in ends) * nbytes) + sum(end.crossing_fixed for end in ends)
+    def transfer_cost(self, nbytes: int, source: str, target: str) -> int:
+        ends = self._devices[source], self._devices[target]
+        return round(sum(end.transfer for end in ends) * nbytes) + sum(end.transfer_fixed for end in ends)
 
     def supports(self, node: ir.Node) -> bool:
         return bool(self.able(node))
 
-    def finish(self, model: ir.Model, place: str = "") -> bool:
-        """Each place finishes its own part."""
+    def finish(self, model: ir.Model, device: str = "") -> bool:
+        """Each device finishes its own part."""
         changed = [backend.finish(model, name) for name, backend in self._at.items()]
         return any(changed)
 
     def able(self, node: ir.Node) -> dict[str, int]:
-        """The places that may run `node`, and what that costs there beyond what the place's own backend says.
+        """The devices that may run `node`, and what that costs there beyond what the device's own backend says.
 
-        What was written for a place, in operators that nobody assigned, stays there."""
-        told = node.metadata_props.get(PLACE_KEY)
-        if told in self._places and told == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in _ANYWHERE:
+        What was written for a device, in operators that nobody assigned, stays there."""
+        told = node.metadata_props.get(DEVICE_KEY)
+        if told in self._devices and told == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in _ANYWHERE:
             return {told: 0}
-        wanted = next((a.places for a in self._assignments if a.nodes(node)), dict.fromkeys(self._places, 0))
+        wanted = next((a.devices for a in self._assignments if a.nodes(node)), dict.fromkeys(self._devices, 0))
         found = {
             name: wanted[name]
-            for name, place in self._places.items()
-            if name in wanted and place.takes(node) and self._at[name].supports(node)
+            for name, device in self._devices.items()
+            if name in wanted and device.takes(node) and self._at[name].supports(node)
         }
-        return found or (dict.fromkeys(self._places, 0) if node.op_type in _ANYWHERE else {})
+        return found or (dict.fromkeys(self._devices, 0) if node.op_type in _ANYWHERE else {})
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
         able = self.able(node)
         if not able:
             raise BackendError(
-                f"no place takes {node.op_type} '{node.name or node.outputs[0].name}'",
+                f"no device takes {node.op_type} '{node.name or node.outputs[0].name}'",
                 where=f"backend {self.name}",
-                expected=f"one of {', '.join(self._places)}",
+                expected=f"one of {', '.join(self._devices)}",
                 found="none that is assigned to it, takes it, and whose backend supports it",
-                hint="a place that takes every node is a way out",
+                hint="a device that takes every node is a way out",
             )
         return [
-            replace(way, cost=way.cost + cost, place=place)
-            for place, cost in able.items()
-            for way in ask(self._at[place], node)
+            replace(way, cost=way.cost + cost, device=device)
+            for device, cost in able.items()
+            for way in ask(self._at[device], node)
         ]
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
@@ -169,30 +169,30 @@ class Composite(Backend):
         return any(backend.is_satisfied_by(tensor, required, current) for backend in self._at.values())
 
     def _first(self, node: ir.Node) -> Backend:
-        """The backend that a neighbour is told of: that of the first place that takes the node."""
-        return self._at[next(iter(self.able(node) or self._places))]
+        """The backend that a neighbour is told of: that of the first device that takes the node."""
+        return self._at[next(iter(self.able(node) or self._devices))]
 
     def _check(self, names: Iterable[str]) -> None:
-        if not self._places:
-            raise BackendError("there is no place", where=f"backend {self.name}", expected="one place or more")
+        if not self._devices:
+            raise BackendError("there is no device", where=f"backend {self.name}", expected="one device or more")
         for name in names:
-            if name not in self._places:
+            if name not in self._devices:
                 raise BackendError(
-                    "there is no such place",
+                    "there is no such device",
                     where=f"backend {self.name}",
-                    expected=" or ".join(self._places),
+                    expected=" or ".join(self._devices),
                     found=repr(name),
                 )
 
-    def _loaded(self, place: Place) -> Backend:
-        make = place.backend
+    def _loaded(self, device: Device) -> Backend:
+        make = device.backend
         plain = callable(make) and not isinstance(make, type)
         backend: Backend = make(self.context) if plain else instantiate(make, context=self.context)
-        if backend.places():
+        if backend.devices():
             raise BackendError(
-                "a place is one device",
-                where=f"backend {self.name}, place {place.name}",
-                expected="a backend of one place",
-                found=f"{backend.name}, of {', '.join(backend.places())}",
+                "a device is one device",
+                where=f"backend {self.name}, device {device.name}",
+                expected="a backend of one device",
+                found=f"{backend.name}, of {', '.join(backend.devices())}",
             )
         return backend

@@ -19,8 +19,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.composite import Assignment, Composite, Nodes, Place
-from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, PlaceTable, Range, Rule, Way
+from relayout.backend.composite import Assignment, Composite, Device, Nodes
+from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, axis_count, rank_of
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import (
@@ -97,8 +97,8 @@ class DeclarativeBackend(Backend):
     def prepare(self, model: ir.Model) -> bool:
         return self._extended.prepare(model)
 
-    def finish(self, model: ir.Model, place: str = "") -> bool:
-        return self._extended.finish(model, place)
+    def finish(self, model: ir.Model, device: str = "") -> bool:
+        return self._extended.finish(model, device)
 
     def supports(self, node: ir.Node) -> bool:
         return self._extended.supports(node)
@@ -186,8 +186,8 @@ def _channels(node: ir.Node) -> int | None:
     data = node.inputs[0] if node.inputs else None
     if input_role(node, 0) != DATA or data is None or data.shape is None or len(data.shape) < 2:
         return None
-    place = own_layout(node, DATA, len(data.shape)).names.find("C")
-    extent = data.shape[place if place >= 0 else 1]
+    device = own_layout(node, DATA, len(data.shape)).names.find("C")
+    extent = data.shape[device if device >= 0 else 1]
     return extent if isinstance(extent, int) else None
 
 
@@ -196,8 +196,8 @@ def _kernel_sizes(node: ir.Node) -> list[int]:
     attribute = node.attributes.get("kernel_shape")
     if attribute is not None:
         return list(attribute.as_ints())
-    place = kernel_input(node.op_type)
-    kernel = node.inputs[place] if place is not None and place < len(node.inputs) else None
+    device = kernel_input(node.op_type)
+    kernel = node.inputs[device] if device is not None and device < len(node.inputs) else None
     if kernel is None or kernel.shape is None:
         return []
     names = own_layout(node, KERNEL, len(kernel.shape)).names
@@ -236,21 +236,21 @@ def _default(op_type: str, name: str) -> Any:
 def composite(
     table: BackendTable, backends: Sequence[Callable[[Backend | None], Backend]], context: Backend | None
 ) -> Composite:
-    """The backend that `table` describes; `backends` make those of its places, given their context."""
-    places = [
-        Place(each.name, make, _nodes(each), each.crossing, each.crossing_fixed)
-        for each, make in zip(table.place, backends, strict=True)
+    """The backend that `table` describes; `backends` make those of its devices, given their context."""
+    devices = [
+        Device(each.name, make, _nodes(each), each.transfer, each.transfer_fixed)
+        for each, make in zip(table.device, backends, strict=True)
     ]
-    assignments = [Assignment(each.places, _nodes(each)) for each in table.assign]
-    return Composite(places, assignments, host=table.host, name=table.name, context=context)
+    assignments = [Assignment(each.devices, _nodes(each)) for each in table.assign]
+    return Composite(devices, assignments, host=table.host, name=table.name, context=context)
 
 
-def table_of(place: PlaceTable) -> BackendTable:
-    """The table of one place's own backend, which goes by the name of what it extends where it adds nothing."""
-    name = place.name if place.rule else place.backend
-    return BackendTable.model_construct(name=name, extends=place.backend, options=place.options, rule=place.rule)
+def table_of(device: DeviceTable) -> BackendTable:
+    """The table of one device's own backend, which goes by the name of what it extends where it adds nothing."""
+    name = device.name if device.rule else device.backend
+    return BackendTable.model_construct(name=name, extends=device.backend, options=device.options, rule=device.rule)
 
 
-def _nodes(selection: PlaceTable | AssignTable) -> Nodes:
+def _nodes(selection: DeviceTable | AssignTable) -> Nodes:
     when = None if selection.when == Condition() else partial(holds, selection.when)
     return Nodes(tuple(selection.op), tuple(selection.nodes), when)

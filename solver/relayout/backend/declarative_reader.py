@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, PlaceTable, Range, Rule, Way
+from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
 from relayout.errors import BackendError
 
 __all__ = ["MAX_BYTES", "check_table", "line_of", "read_table"]
@@ -101,7 +101,7 @@ def _keys(place: tuple[int | str, ...]) -> set[str]:
     tables: dict[str, type[BaseModel]] = {
         "": BackendTable,
         "rule": Rule,
-        "place": PlaceTable,
+        "device": DeviceTable,
         "assign": AssignTable,
         "when": Condition,
         "implementation": Way,

@@ -24,7 +24,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import spell
 
-__all__ = ["AssignTable", "BackendTable", "Condition", "PlaceTable", "Range", "Rule", "Way"]
+__all__ = ["AssignTable", "BackendTable", "Condition", "DeviceTable", "Range", "Rule", "Way"]
 
 _DATA = frozenset(["NCW", "NCHW", "NCDHW"])
 _KERNEL = frozenset(["OIW", "OIHW", "OIDHW"])
@@ -52,7 +52,7 @@ def _layout(text: str) -> str:
 
 
 def _lettered(text: str, axes: frozenset[str]) -> str:
-    """A layout of named axes, where S stands for the spatial ones. `*` leaves its place open."""
+    """A layout of named axes, where S stands for the spatial ones. `*` leaves its device open."""
     if text == "*":
         return text
     try:
@@ -82,11 +82,11 @@ def _attribute(value: object) -> object:
     return value
 
 
-def _free_of_charge(places: object) -> object:
-    """A place's name, or several, stand for these at no cost."""
-    if isinstance(places, str):
-        return {places: 0}
-    return dict.fromkeys(places, 0) if isinstance(places, list) and all(isinstance(p, str) for p in places) else places
+def _free_of_charge(devices: object) -> object:
+    """A device's name, or several, stand for these at no cost."""
+    if isinstance(devices, str):
+        return {devices: 0}
+    return dict.fromkeys(devices, 0) if isinstance(devices, list) and all(isinstance(p, str) for p in devices) else devices
 
 
 _ONNX_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
@@ -186,22 +186,22 @@ class _Selection(_Table):
     when: Condition = Condition()
 
 
-class PlaceTable(_Selection):
+class DeviceTable(_Selection):
     """One device of several: its backend and that one's options, rules that it puts before it, the nodes that it takes,
-    and what crossing in or out of it costs: bytes of memory traffic for each byte, and for each tensor."""
+    and what transfer in or out of it costs: bytes of memory traffic for each byte, and for each tensor."""
 
     name: _Name
     backend: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
     options: _Options = {}
     rule: Annotated[list[Rule], Field(max_length=256)] = []
-    crossing: Annotated[float, Field(ge=0, le=1e4, strict=False)] = 1.0
-    crossing_fixed: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
+    transfer: Annotated[float, Field(ge=0, le=1e4, strict=False)] = 1.0
+    transfer_fixed: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
 
 
 class AssignTable(_Selection):
-    """Where nodes may run: places by name, and what running there costs in bytes of memory traffic."""
+    """Where nodes may run: devices by name, and what running there costs in bytes of memory traffic."""
 
-    places: Annotated[
+    devices: Annotated[
         dict[_Name, Annotated[int, Field(ge=0, le=MAX_COST)]],
         Field(min_length=1, max_length=16),
         BeforeValidator(_free_of_charge, json_schema_input_type=_Name | list[_Name] | dict[_Name, int]),
@@ -210,7 +210,7 @@ class AssignTable(_Selection):
 
 class BackendTable(_Table):
     """A declarative backend: the backend that it extends, that one's options, and the rules that it puts before it; or
-    several places with a backend each, and which nodes run where."""
+    several devices with a backend each, and which nodes run where."""
 
     name: _Name
     version: Literal[1] = 1
@@ -218,19 +218,19 @@ class BackendTable(_Table):
     extends: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
     options: _Options = {}
     rule: Annotated[list[Rule], Field(max_length=256)] = []
-    place: Annotated[list[PlaceTable], Field(max_length=16)] = []
+    device: Annotated[list[DeviceTable], Field(max_length=16)] = []
     assign: Annotated[list[AssignTable], Field(max_length=256)] = []
     host: _Name | None = None
 
     @model_validator(mode="after")
     def _names_its_places(self) -> BackendTable:
-        names = [each.name for each in self.place]
+        names = [each.name for each in self.device]
         if len(set(names)) < len(names):
-            raise _fault("a name of its own for each place", ", ".join(names))
-        if self.place and (self.rule or self.options or "extends" in self.model_fields_set):
-            raise _fault("places, or a backend that is extended: a place has options and rules of its own", "both")
-        known = " or ".join(names) or "places, each in a table [[place]]"
-        for name in [self.host, *(name for each in self.assign for name in each.places)]:
+            raise _fault("a name of its own for each device", ", ".join(names))
+        if self.device and (self.rule or self.options or "extends" in self.model_fields_set):
+            raise _fault("devices, or a backend that is extended: a device has options and rules of its own", "both")
+        known = " or ".join(names) or "devices, each in a table [[device]]"
+        for name in [self.host, *(name for each in self.assign for name in each.devices)]:
             if name is not None and name not in names:
                 raise _fault(known, repr(name))
         return self

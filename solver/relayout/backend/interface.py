@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PLACE_KEY",
+    "DEVICE_KEY",
     "WRITTEN_KEY",
     "Backend",
     "Implementation",
@@ -38,11 +38,11 @@ __all__ = [
     "rank_of",
 ]
 
-PLACE_KEY = "relayout.place"
+DEVICE_KEY = "relayout.device"
 """The metadata of a node that says where it runs."""
 
 WRITTEN_KEY = "relayout.written_at"
-"""The metadata of a node that the source does not have: the place for which it was written, and which takes it."""
+"""The metadata of a node that the source does not have: the device for which it was written, and which takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Implementation:
 
     `rewrite` writes the node where the library would not know how: other operators, other constants. Its layouts bind
     by the letters of the operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is
-    padded up with zeros. What is given must have zeros there too, for whoever reads it may sum over them. `place` is
+    padded up with zeros. What is given must have zeros there too, for whoever reads it may sum over them. `device` is
     where the node runs then, for backends that stand for several devices (see `relayout.backend.Composite`).
     """
 
@@ -97,7 +97,7 @@ class Implementation:
     cost: int = 0
     rewrite: Rewrite | None = None
     pads: bool = False
-    place: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,20 +171,20 @@ class Backend:
         that ends with zeros says how many, as `C[pad:8]`."""
         return None
 
-    def places(self) -> tuple[str, ...]:
+    def devices(self) -> tuple[str, ...]:
         """The devices by name, where this backend stands for several (see `relayout.backend.Composite`)."""
         return ()
 
-    def at(self, place: str) -> Backend:
-        """The backend of the device `place`. Here: this one, everywhere."""
+    def at(self, device: str) -> Backend:
+        """The backend of the device `device`. Here: this one, everywhere."""
         return self
 
     def host(self) -> str | None:
-        """The place of the graph's inputs and outputs; None: each is where it is cheapest."""
+        """The device of the graph's inputs and outputs; None: each is where it is cheapest."""
         return None
 
-    def crossing_cost(self, nbytes: int, source: str, target: str) -> int:
-        """What it costs to bring a tensor of `nbytes` from one place to another, in bytes of memory traffic."""
+    def transfer_cost(self, nbytes: int, source: str, target: str) -> int:
+        """What it costs to bring a tensor of `nbytes` from one device to another, in bytes of memory traffic."""
         return 2 * nbytes
 
     def prepare(self, model: ir.Model) -> bool:
@@ -195,12 +195,12 @@ class Backend:
         """
         return False
 
-    def finish(self, model: ir.Model, place: str = "") -> bool:
+    def finish(self, model: ir.Model, device: str = "") -> bool:
         """Change a legal model, in place, where the target does in one go what are several nodes, or wants constants in
         an order of its own; whether anything changed.
 
-        Inputs, outputs and numbers stay what they are. `place`: this backend is that of one device among others, and
-        only the nodes that run there, which their metadata `PLACE_KEY` says, are its own. Here: nothing.
+        Inputs, outputs and numbers stay what they are. `device`: this backend is that of one device among others, and
+        only the nodes that run there, which their metadata `DEVICE_KEY` says, are its own. Here: nothing.
         """
         return False
 

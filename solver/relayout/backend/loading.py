@@ -46,16 +46,16 @@ def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) 
 
     table = read_table(source) if isinstance(source, Path) else check_table(source)
     where = "inline backend" if isinstance(source, Mapping) else str(source)
-    if not table.place:
+    if not table.device:
         return _extending(table, f"{where}, ", "extends")(context)
     from relayout.backend.declarative import composite, table_of
 
-    makers = [_extending(table_of(each), f"{where}, place[{i}].", "backend") for i, each in enumerate(table.place)]
+    makers = [_extending(table_of(each), f"{where}, device[{i}].", "backend") for i, each in enumerate(table.device)]
     return composite(table, makers, context)
 
 
 def _extending(table: BackendTable, where: str, key: str) -> Callable[[Backend | None], Backend]:
-    """What makes the backend of a table without places, given its context. Raises BackendError at once where there is
+    """What makes the backend of a table without devices, given its context. Raises BackendError at once where there is
     no backend as `key` names it, or where that one does not take the options."""
     from relayout.backend.declarative import DeclarativeBackend
 
@@ -74,7 +74,7 @@ def _extending(table: BackendTable, where: str, key: str) -> Callable[[Backend |
 
 @contextmanager
 def _blaming(where: str, problem: str = "") -> Iterator[None]:
-    """An error inside is one at this place of a table."""
+    """An error inside is one at this device of a table."""
     try:
         yield
     except RelayoutError as error:

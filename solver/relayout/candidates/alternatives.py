@@ -47,16 +47,16 @@ class FreeForm:
         """The axis in each dimension; one that is split stands several times."""
         return tuple(group[0].axis for group in self.dims)
 
-    def places_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
-        """Where each index of an axis of known extent lies along its dimension: source index -> place."""
+    def positions_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
+        """Where each index of an axis of known extent lies along its dimension: source index -> position."""
         assert isinstance(extent, int)
         atoms = next(group for group in self.dims if group[0].axis == axis)
         index = np.arange(extent)
-        place = np.zeros(extent, np.int64)
+        position = np.zeros(extent, np.int64)
         for atom in atoms:
             size = (atom.outer or extent) // atom.inner
-            place = place * size + index // atom.inner % size
-        return place
+            position = position * size + index // atom.inner % size
+        return position
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +116,21 @@ class Alternative:
     """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
     the device that it runs on, where there are several. `moves`: the bytes that an operator reads and writes that might
     be left out; no conversion, they only break ties. `way`: of a node with graphs inside it and of what crosses their
-    borders, which of the ways that the backend states. `beside`: the other places of a node that is left out."""
+    borders, which of the ways that the backend states. `beside`: the other devices of a node that is left out."""
 
     formats: tuple[Order, ...]
     form: Form
     cost: int = 0
     is_source: bool = False
-    place: str = ""
+    device: str = ""
     moves: int = 0
     way: int = 0
     beside: tuple[str, ...] = ()
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """Where the node runs; a node that is left out may be at several places, for it runs nowhere."""
-        return (self.place, *self.beside)
+    def devices(self) -> tuple[str, ...]:
+        """Where the node runs; a node that is left out may be at several devices, for it runs nowhere."""
+        return (self.device, *self.beside)
 
     @property
     def is_left_out(self) -> bool:
@@ -183,15 +183,15 @@ class NodeChoice:
         lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
         natural = lies and _changes_nothing(form)
         alternative = Alternative(tuple(formats), form, cost, natural, device, moves, way)
-        for place, known in enumerate(self.alternatives):
-            if known.formats == alternative.formats and (known.place, known.way) == (device, way):
+        for index, known in enumerate(self.alternatives):
+            if known.formats == alternative.formats and (known.device, known.way) == (device, way):
                 if (cost, moves, not natural) < (known.cost, known.moves, not known.is_source):
-                    self.alternatives[place], self.layouts[place] = alternative, tuple(layouts)
+                    self.alternatives[index], self.layouts[index] = alternative, tuple(layouts)
                 return
         self.alternatives.append(alternative)
         self.layouts.append(tuple(layouts))
 
-    def place(self, port: Port) -> str:
+    def port_name(self, port: Port) -> str:
         """The port as messages name it."""
         return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
 

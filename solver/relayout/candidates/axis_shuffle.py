@@ -106,7 +106,7 @@ class Mixing:
         for port, format_ in zip(self._choice.ports, formats, strict=True):
             self._spaces.add_format(port.operand.tensor, format_)
         implementation = wish.implementation
-        self._choice.add(formats, form, implementation.cost, wish.shown, implementation.place)
+        self._choice.add(formats, form, implementation.cost, wish.shown, implementation.device)
 
 
 def _natural(choice: NodeChoice, member: _Where) -> Dims:

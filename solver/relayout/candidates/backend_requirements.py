@@ -72,22 +72,22 @@ class Contract:
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """The backend's places; a backend that has none is at one without a name."""
-        return self._backend.places() or ("",)
+    def devices(self) -> tuple[str, ...]:
+        """The backend's devices; a backend that has none is at one without a name."""
+        return self._backend.devices() or ("",)
 
     def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
         """What the backend says."""
         return ask(self._backend, node)
 
     def order_cost(
-        self, node: ir.Node, axes: tuple[int, ...], traffic: int, place: str, *, is_rewritten: bool
+        self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool
     ) -> int | None:
-        """What the device at `place` says that the node costs in an order of its axes; None: it does not run it so."""
-        return ask_order_cost(self._backend.at(place), node, axes, traffic, is_rewritten=is_rewritten)
+        """What the device at `device` says that the node costs in an order of its axes; None: it does not run it so."""
+        return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def rehearse(
-        self, choice: NodeChoice, rule: Free, axes_of: Sequence[Axes | None], form: FreeForm, place: str
+        self, choice: NodeChoice, rule: Free, axes_of: Sequence[Axes | None], form: FreeForm, device: str
     ) -> bool:
         """Whether what the rule writes for this form is as the backend asks for each of its operators."""
         assert choice.node is not None
@@ -98,10 +98,10 @@ class Contract:
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
         written = Rehearsal(choice.node, rule, form, "".join(letters), opset)
-        return written.suits(self._backend, place)
+        return written.suits(self._backend, device)
 
-    def asks_nothing(self, choice: NodeChoice, laid: Sequence[Dims | None], place: str) -> bool:
-        """Whether the backend runs the node at `place` and asks for no layout of it when its operands have these
+    def asks_nothing(self, choice: NodeChoice, laid: Sequence[Dims | None], device: str) -> bool:
+        """Whether the backend runs the node at `device` and asks for no layout of it when its operands have these
         dimensions, as they lie."""
         assert choice.node is not None
         node = choice.node
@@ -113,22 +113,22 @@ class Contract:
         outputs = [_stand_in(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
         attributes = node.attributes.values()
         turned = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
-        if place and not self._takes(turned, place):
+        if device and not self._takes(turned, device):
             return False
-        stated = ask(self._backend.at(place), turned)
+        stated = ask(self._backend.at(device), turned)
         return any(not any(map(says_something, (*way.inputs, *way.results))) for way in stated)
 
-    def _takes(self, node: ir.Node, place: str) -> bool:
+    def _takes(self, node: ir.Node, device: str) -> bool:
         is_run = supported_by(self._backend, node)
-        return is_run and any(way.place == place for way in ask(self._backend, node))
+        return is_run and any(way.device == device for way in ask(self._backend, node))
 
     def is_met(
         self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
     ) -> bool:
         """Whether every port, with these dimensions, meets the wish. `letters`: the operator's own names."""
-        place = wish.implementation.place
+        device = wish.implementation.device
         return all(
-            layout is None or self._meets(port, layout, dims, own, place)
+            layout is None or self._meets(port, layout, dims, own, device)
             for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True)
         )
 
@@ -148,7 +148,7 @@ class Contract:
             if shape is None or len(shape) != layout.rank:
                 return False
             tensor = TensorType(element_size(value), shape)
-            backend = self._backend.at(wish.implementation.place)
+            backend = self._backend.at(wish.implementation.device)
             if not is_met_by(backend, tensor, layout, Layout.any(layout.rank), choice.label):
                 return False
         return True
@@ -156,14 +156,14 @@ class Contract:
     def converts(self, root: Operand, source: Order, target: Order) -> bool:
         """Whether the backend, anywhere, has an operator of its own that makes one format of a tensor from another."""
         question = question_of(self._names, root, source, target)
-        devices = [self._backend.at(place) for place in self.places]
+        devices = [self._backend.at(device) for device in self.devices]
         return any(written_by(each, question) is not None for each in devices)
 
     def letters(self, port: Port, wanted: Layout) -> str | None:
         """The names of the operand's axes by which `wanted` is read, as far as the graph says them."""
         return self._names.filled(port.operand, wanted)
 
-    def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, place: str) -> bool:
+    def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
         """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
         what the requirement's letters mean, if it has any; an axis of extent 1 may stand anywhere."""
         extents = port.operand.view.extents
@@ -183,21 +183,21 @@ class Contract:
         # Whether somebody gives the tensor so is told by its formats.
         current = _carrying(current, required)
         tensor = TensorType(element_size(port.operand.tensor.root), tuple(dims_shape(laid, extents)))
-        question = (required, current, tensor, place)
+        question = (required, current, tensor, device)
         met = self._met.get(question)
         if met is None:
-            met = self._met[question] = is_met_by(self._backend.at(place), tensor, required, current)
+            met = self._met[question] = is_met_by(self._backend.at(device), tensor, required, current)
         return met
 
 
 def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
     """Whether every axis but those of extent 1 stands whole where it does in the source."""
-    return all(group == (Atom(place),) or extents[group[0].axis] == 1 for place, group in enumerate(dims))
+    return all(group == (Atom(device),) or extents[group[0].axis] == 1 for device, group in enumerate(dims))
 
 
 @lru_cache(maxsize=4096)
 def _known(dims: Dims, letters: str) -> Layout | None:
-    """The layout of an operand with these dimensions. Factors that only change places within one dimension have no
+    """The layout of an operand with these dimensions. Factors that only change positions within one dimension have no
     letters of their own: they are the axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     return layout_of(tuple(chain.from_iterable(groups)), letters)
@@ -234,7 +234,7 @@ def _asks_more_than_names(layout: Layout) -> bool:
 
 
 def _stand_in(value: ir.Value | None, shape: ir.Shape | None) -> ir.Value | None:
-    """A value that the backend may be asked about in another's place, of this shape where that is another."""
+    """A value that the backend may be asked about in place of another, of this shape where that is another."""
     if value is None:
         return None
     return ir.Value(name=value.name, shape=shape or value.shape, type=value.type, const_value=value.const_value)

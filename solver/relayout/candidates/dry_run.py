@@ -78,7 +78,7 @@ class Rehearsal:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
 
     def places(self, axis: int) -> np.ndarray[Any, Any]:
-        return self._form.places_of(axis, self._rule.extents[axis])
+        return self._form.positions_of(axis, self._rule.extents[axis])
 
     def suits(self, backend: Backend, place: str) -> bool:
         """Whether every operator has its operands, but for constants, as the backend asks for them at a place."""

@@ -32,7 +32,7 @@ _NOTHING: Traffic = ()
 class FreeNode:
     """One node whose rule gives it a space of axes, with what the backend asks of it, the cheapest wish first."""
 
-    __slots__ = ("_axes", "_choice", "_contract", "_elements", "_geometry", "_letters", "_places", "_reach", "_rule")
+    __slots__ = ("_axes", "_choice", "_contract", "_devices", "_elements", "_geometry", "_letters", "_reach", "_rule")
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class FreeNode:
         self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
         self._letters = port_letters(rule, choice.ports)
         self._reach: dict[Wish, bool] = {}
-        # Of what is asked of one order the cheapest counts, at each place and with each set of black boxes.
-        self._places: dict[tuple[str, Hashable], list[Wish]] = {}
+        # Of what is asked of one order the cheapest counts, on each device and with each set of black boxes.
+        self._devices: dict[tuple[str, Hashable], list[Wish]] = {}
         for wish in wishes:
-            self._places.setdefault((wish.implementation.place, wish.boxes), []).append(wish)
+            self._devices.setdefault((wish.implementation.device, wish.boxes), []).append(wish)
 
     def ways(self, order: Order) -> tuple[Way, ...] | None:
         """How the node runs in this order on each device that takes it; None where there is none."""
         dims = self._geometry.grouped(order)
         if dims is None:
             return None
-        answers = [self._accepted(wishes, dims) for wishes in self._places.values()]
+        answers = [self._accepted(wishes, dims) for wishes in self._devices.values()]
         return tuple([answer for answer in answers if answer is not None]) or None
 
     def native(self) -> Order:
@@ -151,7 +151,7 @@ class FreeNode:
         is_native = not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters)))
         if is_native and all(d is None or len(d) == len(a) for d, a in zip(laid, self._axes, strict=True) if a):
             return True
-        return self._contract.asks_nothing(self._choice, laid, wish.implementation.place)
+        return self._contract.asks_nothing(self._choice, laid, wish.implementation.device)
 
     def _is_out_of_reach(self, wish: Wish) -> bool:
         """Whether the operator takes none of the orders that the wish names, so that it has to be written in others:
@@ -203,7 +203,7 @@ class FreeNode:
 
     def _suits(self, wish: Wish, form: FreeForm) -> bool:
         """Whether the operators that the rule writes for this form are in layouts that the backend asks for."""
-        return self._contract.rehearse(self._choice, self._rule, self._axes, form, wish.implementation.place)
+        return self._contract.rehearse(self._choice, self._rule, self._axes, form, wish.implementation.device)
 
     def _cost(self, wish: Wish, form: FreeForm, extra: Traffic = _NOTHING) -> int | None:
         """What the node costs in this form beyond its best order; None where the wish's device does not run it so."""
@@ -212,8 +212,8 @@ class FreeNode:
             return traffic
         assert self._choice.node is not None
         axes = tuple([own.index(axis) for axis in form.axes if axis in own])
-        place, is_rewritten = wish.implementation.place, form.rewritten is not None
-        return self._contract.order_cost(self._choice.node, axes, traffic, place, is_rewritten=is_rewritten)
+        device, is_rewritten = wish.implementation.device, form.rewritten is not None
+        return self._contract.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
 
     def _traffic(self, form: FreeForm, traffic: Traffic) -> int:
         """Bytes that are read and written."""

@@ -176,8 +176,8 @@ class NodeChoices:
                 for wish, form, extra in ways:
                     boxed = in_boxes(choice, wish, every, _own_dims(each, form))
                     if boxed is not None:
-                        cost, place = wish.implementation.cost + extra, wish.implementation.place
-                        choice.add(boxed, form, cost, wish.shown, place, each.moves, wish.way)
+                        cost, device = wish.implementation.cost + extra, wish.implementation.device
+                        choice.add(boxed, form, cost, wish.shown, device, each.moves, wish.way)
 
     def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> bool:
         """Enter one alternative, if it meets what is asked for."""
@@ -202,7 +202,7 @@ class NodeChoices:
         boxed = in_boxes(choice, wish, formats, laid)
         if boxed is None:
             return False
-        choice.add(boxed, form, wish.implementation.cost, wish.shown, wish.implementation.place, way=wish.way)
+        choice.add(boxed, form, wish.implementation.cost, wish.shown, wish.implementation.device, way=wish.way)
         return True
 
     def _free(self, choice: NodeChoice, rule: Free, wishes: list[Wish]) -> None:
@@ -239,10 +239,10 @@ class NodeChoices:
                     self._enter(choice, wish, form, letters)
 
     def _leave_out(self, choice: NodeChoice, pieces: Pieces) -> None:
-        """Let the node be no node. Who runs nothing takes none of a place's operators, so that it may be anywhere."""
+        """Let the node be no node. Who runs nothing takes none of a device's operators, so that it may be anywhere."""
         assert choice.node is not None
         nothing = (_ANY,) * len(choice.node.inputs), (_ANY,) * len(choice.node.outputs)
-        free = [Wish(Implementation(*nothing, place=place), choice.ports) for place in self._contract.places]
+        free = [Wish(Implementation(*nothing, device=device), choice.ports) for device in self._contract.devices]
 
         def ways(order: Order) -> _Ways:
             return tuple((wish, pieces.form(order), 0) for wish in free)

@@ -48,7 +48,7 @@ class PassingValue:
             reads = tuple([each.inputs[s.index] if s.graph is None else _ANY for s in passage.reads])
             gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in passage.gives])
             # What the node costs is charged for the node.
-            self._wishes.append(Wish(Implementation(reads, gives, place=each.place), choice.ports, way))
+            self._wishes.append(Wish(Implementation(reads, gives, device=each.device), choice.ports, way))
         self._asked = FreeNode(
             choice, passage.rule, (), geometry=geometry, contract=contract, elements=elements
         )

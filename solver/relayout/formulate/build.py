@@ -31,16 +31,16 @@ def formulate(
     *,
     host: str | None = None,
 ) -> Formulation:
-    """The problem of choosing every node's alternative at the least cost of conversions, and of crossings.
+    """The problem of choosing every node's alternative at the least cost of conversions, and of transfers.
 
-    `elements` counts the elements of a shape, symbolic dims priced. `host` is the place of the graph's inputs and
+    `elements` counts the elements of a shape, symbolic dims priced. `host` is the device of the graph's inputs and
     outputs; without it they are where they cost least.
     """
-    places = backend.places()
-    if places:
-        settle_places(requirements, places, (host,) if host is not None else places)
+    devices = backend.devices()
+    if devices:
+        settle_places(requirements, devices, (host,) if host is not None else devices)
     prices = Prices(requirements, backend, elements)
-    held = hold_tensors(requirements, prices, apart=bool(places))
+    held = hold_tensors(requirements, prices, apart=bool(devices))
     scale = _scale(requirements, prices, held, objective)
     choices = [
         Choice(
@@ -58,7 +58,7 @@ def formulate(
     for h in held:
         number = {f: i for i, f in enumerate(h.formats)}
         arrivals = None
-        if len(h.places) > 1:
+        if len(h.devices) > 1:
             giver, *takers = [_stated(requirements, touch, number) for touch in h.touches]
             change, carry = partial(_change, prices, scale, h), partial(_carry, prices, scale, h)
             arrivals = Arrivals(h.tensor.root.name or "", len(number), giver, tuple(takers), change, carry)
@@ -76,12 +76,12 @@ def formulate(
 def _together(requirements: Requirements) -> Iterator[Value]:
     """What crosses the border of the graphs inside a node is where the node runs, and in the way that it runs."""
     for node, choices in requirements.holders().items():
-        known = list(dict.fromkeys((a.place, a.way) for c in choices for a in requirements.choices[c].alternatives))
+        known = list(dict.fromkeys((a.device, a.way) for c in choices for a in requirements.choices[c].alternatives))
         table = tuple(tuple(0 if p == q else None for q in known) for p in known)
         if len(known) > 1:
             alternatives = [requirements.choices[c].alternatives for c in choices]
             uses = [
-                Use(c, tuple([known.index((a.place, a.way)) for a in each]))
+                Use(c, tuple([known.index((a.device, a.way)) for a in each]))
                 for c, each in zip(choices, alternatives, strict=True)
             ]
             yield Value(f"{node.name or ''} way", uses[0], tuple(uses[1:]), table)
@@ -91,7 +91,7 @@ def _stated(requirements: Requirements, touch: Touch, number: Mapping[Order, int
     choice = requirements.choices[touch.choice]
     is_given = choice.ports[touch.port].is_result
     return touch.choice, tuple(
-        [State(a.places, number[a.formats[touch.port]], is_given and a.is_left_out) for a in choice.alternatives]
+        [State(a.devices, number[a.formats[touch.port]], is_given and a.is_left_out) for a in choice.alternatives]
     )
 
 
@@ -100,26 +100,26 @@ def _use(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) 
     return Use(touch.choice, tuple([number[a.formats[touch.port]] for a in alternatives]))
 
 
-def _change(prices: Prices, scale: Scale, held: Held, place: str, source: int, target: int) -> int | None:
-    cost = prices.conversion(held.tensor, place, held.formats[source], held.formats[target])
-    count = prices.passes(held.tensor, place, held.formats[source], held.formats[target]) if cost is not None else 0
+def _change(prices: Prices, scale: Scale, held: Held, device: str, source: int, target: int) -> int | None:
+    cost = prices.conversion(held.tensor, device, held.formats[source], held.formats[target])
+    count = prices.passes(held.tensor, device, held.formats[source], held.formats[target]) if cost is not None else 0
     return None if cost is None else scale.price(cost, count)
 
 
 def _carry(prices: Prices, scale: Scale, held: Held, source: str, target: str, format_: int) -> int:
-    return scale.price(prices.crossing(held.tensor, held.formats[format_], source, target))
+    return scale.price(prices.transfer(held.tensor, held.formats[format_], source, target))
 
 
 _Table = tuple[tuple[int | None, ...], ...]
 
 
 def _conversions(prices: Prices, scale: Scale, held: Held, uniform: dict[tuple[int, int], _Table]) -> _Table:
-    """The prices for a tensor that stays at one place. Equal tables are one object: networks repeat their blocks."""
+    """The prices for a tensor that stays at one device. Equal tables are one object: networks repeat their blocks."""
     known = held.formats
-    (place,) = held.places
+    (device,) = held.devices
     numbers = range(len(known))
     if held.uniform is None:
-        return tuple(tuple(_change(prices, scale, held, place, f, g) for g in numbers) for f in numbers)
+        return tuple(tuple(_change(prices, scale, held, device, f, g) for g in numbers) for f in numbers)
     key = (len(known), held.uniform)
     if key not in uniform:
         price = scale.price(held.uniform, 1)
@@ -133,18 +133,18 @@ def _scale(requirements: Requirements, prices: Prices, held: Sequence[Held], obj
     most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
     most_conversions, asides = 0, sum(any(a.moves for a in c.alternatives) for c in requirements.choices)
     for h in held:
-        known, places = h.formats, h.places
+        known, devices = h.formats, h.devices
         count = 1
         if h.uniform is not None:
             own = [h.uniform]
         else:
-            pairs = [(p, f, g) for p in places for f, g in permutations(known, 2)]
+            pairs = [(p, f, g) for p in devices for f, g in permutations(known, 2)]
             priced = [prices.conversion(h.tensor, p, f, g) for p, f, g in pairs]
             count = max((prices.passes(h.tensor, p, f, g) for p, f, g in pairs), default=1)
             own = [0, *(price for price in priced if price is not None)]
-        crossings = [prices.crossing(h.tensor, f, p, q) for f in known for p in places for q in places if p != q]
-        copies = min(len(known) - 1, len(h.readers)) * len(places) + len(places) - 1
-        charges.update(own, crossings)
-        most_bytes += copies * max(own) + (len(places) - 1) * len(known) * max(crossings, default=0)
+        transfers = [prices.transfer(h.tensor, f, p, q) for f in known for p in devices for q in devices if p != q]
+        copies = min(len(known) - 1, len(h.readers)) * len(devices) + len(devices) - 1
+        charges.update(own, transfers)
+        most_bytes += copies * max(own) + (len(devices) - 1) * len(known) * max(transfers, default=0)
         most_conversions += copies * count
     return Scale.of(objective, charges, (most_bytes, most_conversions, len(requirements.choices)), asides)

@@ -2,7 +2,7 @@
 
 A conversion reads the tensor as it is and writes it as it shall be, zeros included where a format pads; where that
 takes several nodes (tiles that do not nest, zeros to be filled up), it is what each of them reads and writes. A backend
-may price its own conversions otherwise. Which device a conversion runs on, if there are several, is said by its place.
+may price its own conversions otherwise. Which device a conversion runs on, if there are several, is said by its device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from relayout.backend.calls import conversion_cost_of, conversion_of, crossing_cost_of
+from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
 from relayout.backend.interface import Backend
 from relayout.candidates.backend_conversions import question_of, written_by
 from relayout.candidates.requirements import Requirements
@@ -34,14 +34,14 @@ class Prices:
         self._operands = requirements.tensors.operands
         self._backend = backend
         self._elements = elements
-        self._at = {place: backend.at(place) for place in backend.places() or ("",)}
-        self._own = {place for place, each in self._at.items() if _prices_itself(each)}
+        self._at = {device: backend.at(device) for device in backend.devices() or ("",)}
+        self._own = {device for device, each in self._at.items() if _prices_itself(each)}
         self._counts: dict[Tensor, int] = {}
         self._asked: dict[tuple[Tensor, str, Order, Order], tuple[int | None, bool]] = {}
 
-    def uniform(self, tensor: Tensor, formats: tuple[Order, ...], places: tuple[str, ...]) -> int | None:
-        """The one price at which each of these formats is made from each other at these places; None: it depends."""
-        if any(place in self._own for place in places) or not all(a.is_whole for f in formats for a in f):
+    def uniform(self, tensor: Tensor, formats: tuple[Order, ...], devices: tuple[str, ...]) -> int | None:
+        """The one price at which each of these formats is made from each other at these devices; None: it depends."""
+        if any(device in self._own for device in devices) or not all(a.is_whole for f in formats for a in f):
             return None
         if any(map(boxes_of, formats)):
             return None
@@ -54,46 +54,46 @@ class Prices:
             count = self._counts[tensor] = self._elements(tensor.root.shape)
         return tensor_bytes(padded_elements(count, format_, tensor.extents), tensor.root.dtype)
 
-    def traffic(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
-        """What a conversion at a place reads and writes."""
-        if self.is_written_by_backend(tensor, place, source, target):
+    def traffic(self, tensor: Tensor, device: str, source: Order, target: Order) -> int:
+        """What a conversion at a device reads and writes."""
+        if self.is_written_by_backend(tensor, device, source, target):
             return self._ends(tensor, source, target)
         return self._traffic(tensor, source, target)
 
-    def passes(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
-        """How often a conversion at a place reads and writes the tensor; 0 where there is none."""
-        if source == target or self.conversion(tensor, place, source, target) is None:
+    def passes(self, tensor: Tensor, device: str, source: Order, target: Order) -> int:
+        """How often a conversion at a device reads and writes the tensor; 0 where there is none."""
+        if source == target or self.conversion(tensor, device, source, target) is None:
             return 0
-        if self.is_written_by_backend(tensor, place, source, target):
+        if self.is_written_by_backend(tensor, device, source, target):
             return 1
         return max(1, sum(kind == "transpose" for kind, _, _ in moves(source, target, tensor.extents)))
 
-    def padding(self, tensor: Tensor, place: str, source: Order, target: Order) -> int:
-        """What of the traffic of a conversion at a place is not that of its Transposes: zeros, written or left out."""
-        if self.is_written_by_backend(tensor, place, source, target):
+    def padding(self, tensor: Tensor, device: str, source: Order, target: Order) -> int:
+        """What of the traffic of a conversion at a device is not that of its Transposes: zeros, written or left out."""
+        if self.is_written_by_backend(tensor, device, source, target):
             return 0
         return self._traffic(tensor, source, target) - self._turned(tensor, source, target)
 
-    def conversion(self, tensor: Tensor, place: str, source: Order, target: Order) -> int | None:
-        """What making `target` from `source` costs at a place; None: it cannot be made."""
+    def conversion(self, tensor: Tensor, device: str, source: Order, target: Order) -> int | None:
+        """What making `target` from `source` costs at a device; None: it cannot be made."""
         if source == target:
             return 0
-        if place not in self._own:
+        if device not in self._own:
             return self._traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
-        return self._answer(tensor, place, source, target)[0]
+        return self._answer(tensor, device, source, target)[0]
 
-    def is_written_by_backend(self, tensor: Tensor, place: str, source: Order, target: Order) -> bool:
-        """Whether the backend has an operator of its own that makes `target` from `source` at a place."""
-        return place in self._own and self._answer(tensor, place, source, target)[1]
+    def is_written_by_backend(self, tensor: Tensor, device: str, source: Order, target: Order) -> bool:
+        """Whether the backend has an operator of its own that makes `target` from `source` at a device."""
+        return device in self._own and self._answer(tensor, device, source, target)[1]
 
-    def crossing(self, tensor: Tensor, format_: Order, source: str, target: str) -> int:
-        """What bringing the tensor in this format from one place to another costs."""
-        return crossing_cost_of(self._backend, self.bytes_of(tensor, format_), source, target)
+    def transfer(self, tensor: Tensor, format_: Order, source: str, target: str) -> int:
+        """What bringing the tensor in this format from one device to another costs."""
+        return transfer_cost_of(self._backend, self.bytes_of(tensor, format_), source, target)
 
-    def _answer(self, tensor: Tensor, place: str, source: Order, target: Order) -> tuple[int | None, bool]:
-        question = (tensor, place, source, target)
+    def _answer(self, tensor: Tensor, device: str, source: Order, target: Order) -> tuple[int | None, bool]:
+        question = (tensor, device, source, target)
         if question not in self._asked:
-            self._asked[question] = self._ask(self._at[place], tensor, source, target)
+            self._asked[question] = self._ask(self._at[device], tensor, source, target)
         return self._asked[question]
 
     def _ask(self, backend: Backend, tensor: Tensor, source: Order, target: Order) -> tuple[int | None, bool]:

@@ -1,4 +1,4 @@
-"""Requirements -> each tensor with its producer and its readers, in the formats and at the places that it may have."""
+"""Requirements -> each tensor with its producer and its readers, in the formats and at the devices that it may have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from relayout.backend.interface import PLACE_KEY
+from relayout.backend.interface import DEVICE_KEY
 from relayout.candidates.alternatives import Alternative, NodeChoice
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
@@ -15,15 +15,15 @@ from relayout.formulate.conversion_costs import Prices
 from relayout.formulate.transfers import Arrivals
 from relayout.layout.memory_format import Order
 
-__all__ = ["PLACE_KEY", "Held", "Touch", "hold_tensors", "settle_places", "told_place"]
+__all__ = ["DEVICE_KEY", "Held", "Touch", "hold_tensors", "settle_places", "told_place"]
 
-_MOST_PLACES = 4
-"""Of more places, a node that is left out is at one: sets of them would be too many."""
+_MOST_DEVICES = 4
+"""Of more devices, a node that is left out is at one: sets of them would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Port `port` of choice `choice`: one place where a tensor is given or read."""
+    """Port `port` of choice `choice`: one device where a tensor is given or read."""
 
     choice: int
     port: int
@@ -31,14 +31,14 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor with its producer and its readers, its formats, the places that may touch it, and how it gets from one
+    """A tensor with its producer and its readers, its formats, the devices that may touch it, and how it gets from one
     to another where there are several. `uniform` is the price of all conversions, where there is one."""
 
     tensor: Tensor
     producer: Touch
     readers: tuple[Touch, ...]
     formats: tuple[Order, ...]
-    places: tuple[str, ...]
+    devices: tuple[str, ...]
     uniform: int | None
     arrivals: Arrivals | None = None
 
@@ -48,7 +48,7 @@ class Held:
 
 
 def hold_tensors(requirements: Requirements, prices: Prices, *, apart: bool) -> tuple[Held, ...]:
-    """Every tensor that somebody reads. `apart`: nodes run at several places."""
+    """Every tensor that somebody reads. `apart`: nodes run at several devices."""
     producers: dict[Tensor, Touch] = {}
     readers: dict[Tensor, list[Touch]] = {}
     for c, choice in enumerate(requirements.choices):
@@ -65,17 +65,17 @@ def hold_tensors(requirements: Requirements, prices: Prices, *, apart: bool) -> 
     for tensor, producer in producers.items():
         if tensor in readers:
             touches = (producer, *readers[tensor])
-            places = _places(requirements, touches) if apart else ("",)
+            devices = _devices(requirements, touches) if apart else ("",)
             formats = _formats(requirements, touches)
             found.append(
-                Held(tensor, producer, touches[1:], formats, places, prices.uniform(tensor, formats, places))
+                Held(tensor, producer, touches[1:], formats, devices, prices.uniform(tensor, formats, devices))
             )
     return tuple(found)
 
 
-def _places(requirements: Requirements, touches: Sequence[Touch]) -> tuple[str, ...]:
+def _devices(requirements: Requirements, touches: Sequence[Touch]) -> tuple[str, ...]:
     choices = dict.fromkeys(touch.choice for touch in touches)
-    return tuple(dict.fromkeys(p for c in choices for a in requirements.choices[c].alternatives for p in a.places))
+    return tuple(dict.fromkeys(p for c in choices for a in requirements.choices[c].alternatives for p in a.devices))
 
 
 def _formats(requirements: Requirements, touches: Sequence[Touch]) -> tuple[Order, ...]:
@@ -86,32 +86,32 @@ def _formats(requirements: Requirements, touches: Sequence[Touch]) -> tuple[Orde
     return tuple(found)
 
 
-def settle_places(requirements: Requirements, places: Sequence[str], hosts: Sequence[str]) -> None:
+def settle_places(requirements: Requirements, devices: Sequence[str], hosts: Sequence[str]) -> None:
     """Let the graph's inputs and outputs be at any of the hosts. To have them, or to run a node, where it was told to
-    before, or else at the first place that takes it, is to leave it as it is."""
+    before, or else at the first device that takes it, is to leave it as it is."""
     for choice in requirements.choices:
         if choice.node is None:
             spread = [(a, said, p) for p in hosts for a, said in zip(choice.alternatives, choice.layouts, strict=True)]
-            choice.alternatives = [replace(a, place=p) for a, _, p in spread]
+            choice.alternatives = [replace(a, device=p) for a, _, p in spread]
             choice.layouts = [said for _, said, _ in spread]
         _spread_left_out(choice)
-        known, told = {a.place for a in choice.alternatives}, told_place(choice)
-        usual = told if told in known else next(p for p in (hosts if choice.node is None else places) if p in known)
-        choice.alternatives = [replace(a, is_source=a.is_source and a.place == usual) for a in choice.alternatives]
+        known, told = {a.device for a in choice.alternatives}, told_place(choice)
+        usual = told if told in known else next(p for p in (hosts if choice.node is None else devices) if p in known)
+        choice.alternatives = [replace(a, is_source=a.is_source and a.device == usual) for a in choice.alternatives]
 
 
 def _spread_left_out(choice: NodeChoice) -> None:
-    """Let a node that is left out be at any of the places at once where it may be."""
-    places: dict[tuple[Order, ...], list[str]] = {}
+    """Let a node that is left out be at any of the devices at once where it may be."""
+    devices: dict[tuple[Order, ...], list[str]] = {}
     for alternative in choice.alternatives:
         if alternative.is_left_out:
-            places.setdefault(alternative.formats, []).append(alternative.place)
-    if not places:
+            devices.setdefault(alternative.formats, []).append(alternative.device)
+    if not devices:
         return
     spread: list[tuple[Alternative, tuple[str, ...]]] = []
     for alternative, said in zip(choice.alternatives, choice.layouts, strict=True):
-        every = places[alternative.formats] if alternative.is_left_out else []
-        later = every[every.index(alternative.place) + 1 :] if 0 < len(every) <= _MOST_PLACES else []
+        every = devices[alternative.formats] if alternative.is_left_out else []
+        later = every[every.index(alternative.device) + 1 :] if 0 < len(every) <= _MOST_DEVICES else []
         sets = (more for size in range(len(later) + 1) for more in combinations(later, size))
         spread += [(replace(alternative, beside=more), said) for more in sets]
     choice.alternatives, choice.layouts = [a for a, _ in spread], [said for _, said in spread]
@@ -120,4 +120,4 @@ def _spread_left_out(choice: NodeChoice) -> None:
 def told_place(choice: NodeChoice) -> str | None:
     """Where an earlier run put the node, input or output."""
     holder = choice.node if choice.node is not None else choice.ports[0].operand.value
-    return holder.metadata_props.get(PLACE_KEY)
+    return holder.metadata_props.get(DEVICE_KEY)

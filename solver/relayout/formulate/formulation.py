@@ -1,7 +1,7 @@
-"""A problem with what its numbers mean: the way back from an assignment to formats, conversions and crossings.
+"""A problem with what its numbers mean: the way back from an assignment to formats, conversions and transfers.
 
 A conversion is priced as a transpose of the whole tensor: its bytes read and written (see `relayout.prices`). Formats
-with the same normal form are one format: there is nothing to convert. Where nodes run at several places, a tensor that
+with the same normal form are one format: there is nothing to convert. Where nodes run at several devices, a tensor that
 more than one of them may touch has choices of its own: where it crosses, and in which format (see `relayout.arrivals`).
 """
 
@@ -21,7 +21,7 @@ from relayout.formulate.transfers import Arrivals, State
 from relayout.layout.memory_format import Order
 from relayout.solve.problem import Problem
 
-__all__ = ["Crossed", "Formulation", "Made", "Touch"]
+__all__ = ["Formulation", "Made", "PlannedTransfer", "Touch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Made:
     wanted_by: tuple[Touch, ...]
     serves: tuple[Touch, ...]
     cost: int
-    place: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
-    """One tensor that a solution brings from one place to another: its size in bytes, and what that is priced at."""
+class PlannedTransfer:
+    """One tensor that a solution brings from one device to another: its size in bytes, and what that is priced at."""
 
     tensor: Tensor
     format: Order
@@ -58,7 +58,7 @@ class Crossed:
 @dataclass(frozen=True, slots=True)
 class Formulation:
     """A problem with what its numbers mean. Choice c is `requirements.choices[c]`; after those come the arrivals of
-    tensors at places, if there are several. Costs are in the scale's units.
+    tensors at devices, if there are several. Costs are in the scale's units.
 
     An assignment of the requirements' choices says it all: the cheapest arrivals follow from it.
     """
@@ -83,7 +83,7 @@ class Formulation:
 
     def of_nodes(self, assignment: Sequence[int]) -> tuple[int, ...]:
         """The part of a problem's assignment that is about the requirements' choices; nodes that are left out are at no
-        more places than they are needed at."""
+        more devices than they are needed at."""
         picked = list(assignment[: len(self.requirements.choices)])
         # What is left out behind another is settled first.
         for held in reversed(self.held):
@@ -93,9 +93,9 @@ class Formulation:
                 continue
             given, wanted = self._stand(held, picked)
             plan = held.arrivals.plan(given, wanted)
-            needed = {place for place in own.places if place in wanted} | {a.source for a in plan.values()}
+            needed = {device for device in own.devices if device in wanted} | {a.source for a in plan.values()}
             same = (i for i, a in enumerate(alternatives) if a.is_left_out and a.formats == own.formats)
-            picked[chosen] = next((i for i in same if {*alternatives[i].places} == needed), picked[chosen])
+            picked[chosen] = next((i for i in same if {*alternatives[i].devices} == needed), picked[chosen])
         return tuple(picked)
 
     def completed(self, assignment: Sequence[int]) -> tuple[int, ...] | None:
@@ -110,15 +110,15 @@ class Formulation:
         return tuple(picked)
 
     def conversions(self, assignment: Sequence[int]) -> Iterator[Made]:
-        """The conversions that this assignment needs, each once a place, by tensor."""
+        """The conversions that this assignment needs, each once a device, by tensor."""
         for held in self.held:
             if held.arrivals is None:
                 yield from self._made(held, assignment)
             else:
                 yield from self._made_apart(held, held.arrivals, assignment)
 
-    def crossings(self, assignment: Sequence[int]) -> Iterator[Crossed]:
-        """What this assignment brings from one place to another, each tensor once a format, by tensor."""
+    def transfers(self, assignment: Sequence[int]) -> Iterator[PlannedTransfer]:
+        """What this assignment brings from one device to another, each tensor once a format, by tensor."""
         for held in self.held:
             if held.arrivals is None:
                 continue
@@ -126,9 +126,9 @@ class Formulation:
                 for f in arrival.formats:
                     format_, source = held.formats[f], arrival.source
                     size = self.prices.bytes_of(held.tensor, format_)
-                    cost = self.prices.crossing(held.tensor, format_, source, target)
+                    cost = self.prices.transfer(held.tensor, format_, source, target)
                     takers = tuple(self._takers(held, assignment, target, format_))
-                    yield Crossed(held.tensor, format_, source, target, size, cost, held.producer, takers)
+                    yield PlannedTransfer(held.tensor, format_, source, target, size, cost, held.producer, takers)
 
     def _made(self, held: Held, assignment: Sequence[int]) -> Iterator[Made]:
         giver = self._alternative(held.producer, assignment)
@@ -138,7 +138,7 @@ class Formulation:
             wanted.setdefault(self._alternative(reader, assignment).formats[reader.port], []).append(reader)
         for target, readers in wanted.items():
             if target != produced:
-                yield self._conversion(held, giver.place, produced, target, readers, readers)
+                yield self._conversion(held, giver.device, produced, target, readers, readers)
 
     def _made_apart(self, held: Held, arrivals: Arrivals, assignment: Sequence[int]) -> Iterator[Made]:
         given, wanted = self._stand(held, assignment)
@@ -159,34 +159,34 @@ class Formulation:
             yield self._conversion(held, at, source, target, readers or beyond, [*readers, *beyond])
 
     def _conversion(
-        self, held: Held, place: str, source: Order, target: Order, readers: Sequence[Touch], served: Sequence[Touch]
+        self, held: Held, device: str, source: Order, target: Order, readers: Sequence[Touch], served: Sequence[Touch]
     ) -> Made:
-        moved = self.prices.traffic(held.tensor, place, source, target)
-        cost = self.prices.conversion(held.tensor, place, source, target)
+        moved = self.prices.traffic(held.tensor, device, source, target)
+        cost = self.prices.conversion(held.tensor, device, source, target)
         if cost is None:
             raise InternalError(f"tensor '{held.tensor.root.name}' is wanted in a format that cannot be made")
         touches = tuple(readers), tuple(served)
-        return Made(held.tensor, source, target, moved, held.producer, *touches, cost, place)
+        return Made(held.tensor, source, target, moved, held.producer, *touches, cost, device)
 
     def _stand(self, held: Held, assignment: Sequence[int]) -> tuple[State, dict[str, frozenset[int]]]:
-        """Where and in which format the tensor is given, and in which it is wanted at each place."""
+        """Where and in which format the tensor is given, and in which it is wanted at each device."""
         number = {f: i for i, f in enumerate(held.formats)}
         giver = self._alternative(held.producer, assignment)
         wanted: dict[str, set[int]] = {}
         for reader in held.readers:
             taker = self._alternative(reader, assignment)
-            for place in taker.places:
-                wanted.setdefault(place, set()).add(number[taker.formats[reader.port]])
-        given = State(giver.places, number[giver.formats[held.producer.port]], giver.is_left_out)
-        return given, {place: frozenset(formats) for place, formats in wanted.items()}
+            for device in taker.devices:
+                wanted.setdefault(device, set()).add(number[taker.formats[reader.port]])
+        given = State(giver.devices, number[giver.formats[held.producer.port]], giver.is_left_out)
+        return given, {device: frozenset(formats) for device, formats in wanted.items()}
 
-    def _takers(self, held: Held, assignment: Sequence[int], place: str, format_: Order) -> list[Touch]:
-        """Who reads the tensor at a place in this format; where nobody does, all for whom it is converted there."""
-        readers = self._readers(held, assignment, place)
+    def _takers(self, held: Held, assignment: Sequence[int], device: str, format_: Order) -> list[Touch]:
+        """Who reads the tensor at a device in this format; where nobody does, all for whom it is converted there."""
+        readers = self._readers(held, assignment, device)
         return [t for t in readers if self._alternative(t, assignment).formats[t.port] == format_] or readers
 
-    def _readers(self, held: Held, assignment: Sequence[int], place: str) -> list[Touch]:
-        return [touch for touch in held.readers if place in self._alternative(touch, assignment).places]
+    def _readers(self, held: Held, assignment: Sequence[int], device: str) -> list[Touch]:
+        return [touch for touch in held.readers if device in self._alternative(touch, assignment).devices]
 
     def _alternative(self, touch: Touch, assignment: Sequence[int]) -> Alternative:
         return self.requirements.choices[touch.choice].alternatives[assignment[touch.choice]]

@@ -44,8 +44,8 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
 def _named(choice: NodeChoice) -> frozenset[Layout]:
     """The layouts that the backend states for the results, in any way to run the node; where it leaves a node as it
     is, those that the node itself says."""
-    results = [(place, port) for place, port in enumerate(choice.ports) if port.is_result]
-    stated = {texts[place] for texts in choice.layouts for place, _ in results}
+    results = [(device, port) for device, port in enumerate(choice.ports) if port.is_result]
+    stated = {texts[device] for texts in choice.layouts for device, _ in results}
     if not any(stated) and choice.node is not None and has_letters(choice.node):
         stated = {_own(choice.node, port.index) for _, port in results}
     return frozenset(filter(None, map(_plain, stated)))
@@ -71,12 +71,12 @@ def _plain(text: str) -> Layout | None:
 
 def _in_layouts(requirements: Requirements, choice: NodeChoice, layouts: frozenset[Layout]) -> Sequence[bool] | None:
     """Whether each alternative gives its result in one of these layouts; None where the result's axes have no names."""
-    for place, port in enumerate(choice.ports):
+    for device, port in enumerate(choice.ports):
         letters = requirements.names.of(port.operand) if port.is_result else None
         if letters is None:
             continue
         orders = [bind(layout, letters, port.operand.view.extents, 1) for layout in layouts]
         wanted = {port.format_in(one_each(order)) for order in orders if order is not None} - {None}
         if wanted:
-            return [alternative.formats[place] in wanted for alternative in choice.alternatives]
+            return [alternative.formats[device] in wanted for alternative in choice.alternatives]
     return None

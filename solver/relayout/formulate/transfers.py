@@ -1,13 +1,13 @@
 """How one tensor gets to the devices that read it: what crosses, in which format, and which copies are made where.
 
-The node that gives a tensor runs at one place, and gives it in one format. At that place the other formats that are
-wanted there, or that shall cross, are made of it. To each other place that reads it, it crosses once, in one format,
-and the others are made of that; where crossing is cheaper than a conversion it may cross in several. So each copy is
-paid once a place, however many read it there, and each crossing once.
+The node that gives a tensor runs at one device, and gives it in one format. At that device the other formats that are
+wanted there, or that shall cross, are made of it. To each other device that reads it, it crosses once, in one format,
+and the others are made of that; where transfer is cheaper than a conversion it may cross in several. So each copy is
+paid once a device, however many read it there, and each transfer once.
 
-In the problem, a place where a tensor may arrive is a choice: that nothing arrives, that it was made there, or from
-where it crosses in which formats. What lies at the place is a value of that choice; one more format of it, "nothing",
-is what is wanted by all that runs elsewhere. Formats are numbers here, places names.
+In the problem, a device where a tensor may arrive is a choice: that nothing arrives, that it was made there, or from
+where it crosses in which formats. What lies at the device is a value of that choice; one more format of it, "nothing",
+is what is wanted by all that runs elsewhere. Formats are numbers here, devices names.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Wanted = Mapping[str, frozenset[int]]
 @dataclass(frozen=True, slots=True)
 class State:
     """Where an alternative has the tensor, and in which format. `is_memory`: what gives it is no node, but what lies at
-    each of these places."""
+    each of these devices."""
 
-    places: tuple[str, ...]
+    devices: tuple[str, ...]
     format: int
     is_memory: bool = False
 
@@ -53,10 +53,10 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """One tensor of `count` formats that several places may touch.
+    """One tensor of `count` formats that several devices may touch.
 
-    `change(place, f, g)` is the price of making format g from f, None where that cannot be; `carry(source, target, f)`
-    that of a crossing.
+    `change(device, f, g)` is the price of making format g from f, None where that cannot be; `carry(source, target, f)`
+    that of a transfer.
     """
 
     name: str
@@ -73,20 +73,20 @@ class Arrivals:
 
     @cached_property
     def makers(self) -> tuple[str, ...]:
-        """The places where the tensor may be made."""
-        return tuple(dict.fromkeys(place for state in self.given for place in state.places))
+        """The devices where the tensor may be made."""
+        return tuple(dict.fromkeys(device for state in self.given for device in state.devices))
 
     @cached_property
-    def places(self) -> tuple[str, ...]:
-        """All places that may touch it, those that may make it first."""
-        read = [place for _, states in self.readers for state in states for place in state.places]
+    def devices(self) -> tuple[str, ...]:
+        """All devices that may touch it, those that may make it first."""
+        read = [device for _, states in self.readers for state in states for device in state.devices]
         return tuple(dict.fromkeys((*self.makers, *read)))
 
-    def wanted(self, place: str) -> Formats:
-        """The formats in which somebody at a place may want it."""
-        return tuple(sorted({s.format for _, states in self.readers for s in states if place in s.places}))
+    def wanted(self, device: str) -> Formats:
+        """The formats in which somebody at a device may want it."""
+        return tuple(sorted({s.format for _, states in self.readers for s in states if device in s.devices}))
 
-    def crossings(self, source: str, target: str) -> list[Formats]:
+    def transfers(self, source: str, target: str) -> list[Formats]:
         """The sets of formats in which it may cross: single ones, and more where that can spare a conversion."""
         singles: list[Formats] = [(f,) for f in range(self.count)]
         wanted = self.wanted(target)
@@ -99,12 +99,12 @@ class Arrivals:
         return singles + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
 
     def plan(self, given: State, wanted: Wanted) -> dict[str, Arrival]:
-        """From where and in which formats the tensor crosses to each other place that wants it, at the least cost of it
+        """From where and in which formats the tensor crosses to each other device that wants it, at the least cost of it
         all, and as it is made where that costs no more.
 
         Raises ValueError where that cannot be.
         """
-        targets = [q for q in self.places if q not in given.places and wanted.get(q)]
+        targets = [q for q in self.devices if q not in given.devices and wanted.get(q)]
         best: tuple[tuple[int, int], tuple[Arrival, ...]] | None = None
         for each in product(*(self._ways(given, q) for q in targets)):
             arrived = dict(zip(targets, each, strict=True))
@@ -119,8 +119,8 @@ class Arrivals:
         return dict(zip(targets, best[1], strict=True))
 
     def _ways(self, given: State, target: str) -> list[Arrival]:
-        """How the tensor may cross to a place where it is not given."""
-        ways = [Arrival(r, formats) for r in given.places for formats in self._crossings[r, target]]
+        """How the tensor may cross to a device where it is not given."""
+        ways = [Arrival(r, formats) for r in given.devices for formats in self._transfers[r, target]]
         return [way for way in ways if _leaves(given, way)]
 
     def cost(self, given: State, wanted: Wanted, arrived: Mapping[str, Arrival]) -> int | None:
@@ -138,35 +138,35 @@ class Arrivals:
     def made(
         self, given: State, wanted: Wanted, arrived: Mapping[str, Arrival]
     ) -> Iterator[tuple[str, int, int]]:
-        """The conversions that this takes, as (place, from, to): first those where the tensor is given."""
-        for place in given.places:
-            crossing = {f for arrival in arrived.values() if arrival.source == place for f in arrival.formats}
-            for target in sorted({*wanted.get(place, ()), *crossing} - {given.format}):
-                yield place, given.format, target
+        """The conversions that this takes, as (device, from, to): first those where the tensor is given."""
+        for device in given.devices:
+            transfer = {f for arrival in arrived.values() if arrival.source == device for f in arrival.formats}
+            for target in sorted({*wanted.get(device, ()), *transfer} - {given.format}):
+                yield device, given.format, target
         for q, arrival in arrived.items():
             for target in sorted({*wanted[q]} - {*arrival.formats}):
                 yield q, self._nearest(q, arrival.formats, target), target
 
-    def _nearest(self, place: str, formats: Formats, target: int) -> int:
-        prices = [(price, f) for f in formats if (price := self.change(place, f, target)) is not None]
+    def _nearest(self, device: str, formats: Formats, target: int) -> int:
+        prices = [(price, f) for f in formats if (price := self.change(device, f, target)) is not None]
         return min(prices)[1] if prices else formats[0]
 
     @cached_property
-    def _crossings(self) -> dict[tuple[str, str], list[Formats]]:
-        return {(r, q): self.crossings(r, q) for r in self.makers for q in self.places if r != q}
+    def _transfers(self) -> dict[tuple[str, str], list[Formats]]:
+        return {(r, q): self.transfers(r, q) for r in self.makers for q in self.devices if r != q}
 
     @cached_property
     def _alternatives(self) -> dict[str, list[Arrival]]:
-        """For each place that chooses, what may arrive there. Where it is made at one place only, it is there."""
+        """For each device that chooses, what may arrive there. Where it is made at one device only, it is there."""
         found: dict[str, list[Arrival]] = {}
-        for q in self.places:
+        for q in self.devices:
             if self.makers == (q,):
                 continue
-            own = sorted({state.format for state in self.given if q in state.places})
+            own = sorted({state.format for state in self.given if q in state.devices})
             found[q] = [
                 Arrival("", ()),
                 *(Arrival("", (f,)) for f in own),
-                *(Arrival(r, formats) for r in self.makers if r != q for formats in self._crossings[r, q]),
+                *(Arrival(r, formats) for r in self.makers if r != q for formats in self._transfers[r, q]),
             ]
         return found
 
@@ -175,12 +175,12 @@ class Arrivals:
         plan = self.plan(given, wanted)
         picked = []
         for q, alternatives in self._alternatives.items():
-            here = Arrival("", (given.format,)) if q in given.places else plan.get(q, alternatives[0])
+            here = Arrival("", (given.format,)) if q in given.devices else plan.get(q, alternatives[0])
             picked.append(alternatives.index(here))
         return tuple(picked)
 
     def choices(self) -> list[Choice]:
-        """A choice for each place where the tensor may arrive."""
+        """A choice for each device where the tensor may arrive."""
         return [
             Choice(
                 f"{self.name} at {q}",
@@ -195,71 +195,71 @@ class Arrivals:
         number = {q: first + i for i, q in enumerate(self._alternatives)}
         for q, alternatives in self._alternatives.items():
             yield self._agreement(q, number[q], alternatives)
-        for q in self.places:
+        for q in self.devices:
             if (value := self._at(q, number)) is not None:
                 yield value
 
-    def _agreement(self, place: str, number: int, alternatives: Sequence[Arrival]) -> Value:
-        """That what arrives at a place comes from where it is made."""
+    def _agreement(self, device: str, number: int, alternatives: Sequence[Arrival]) -> Value:
+        """That what arrives at a device comes from where it is made."""
         choice, states = self.producer
         made = len(self.given)
         size = made + len(alternatives)
         rows: list[tuple[int | None, ...]] = []
         for own, state in enumerate(self.given):
-            fits = [i == own for i in range(made)] + [_agrees(a, place, state) for a in alternatives]
+            fits = [i == own for i in range(made)] + [_agrees(a, device, state) for a in alternatives]
             rows.append(tuple([0 if fit else None for fit in fits]))
         rows += [tuple([0 if i == j else None for i in range(size)]) for j in range(made, size)]
         gives = tuple([self.given.index(state) for state in states])
         takes = tuple(range(made, size))
-        return Value(f"{self.name} to {place}", Use(choice, gives), (Use(number, takes),), tuple(rows))
+        return Value(f"{self.name} to {device}", Use(choice, gives), (Use(number, takes),), tuple(rows))
 
-    def _at(self, place: str, number: Mapping[str, int]) -> Value | None:
-        """The tensor as it lies at one place, with the copies that are made there; None where nobody wants any."""
+    def _at(self, device: str, number: Mapping[str, int]) -> Value | None:
+        """The tensor as it lies at one device, with the copies that are made there; None where nobody wants any."""
         nothing = self.count
         readers = [
-            Use(choice, tuple([state.format if place in state.places else nothing for state in states]))
+            Use(choice, tuple([state.format if device in state.devices else nothing for state in states]))
             for choice, states in self.readers
-            if any(place in state.places for state in states)
+            if any(device in state.devices for state in states)
         ]
         for q, alternatives in self._alternatives.items():
-            sets = [a.formats if a.source == place else () for a in alternatives]
+            sets = [a.formats if a.source == device else () for a in alternatives]
             readers += [
                 Use(number[q], tuple([formats[i] if i < len(formats) else nothing for formats in sets]))
                 for i in range(max(map(len, sets)))
             ]
         if not readers:
             return None
-        if place not in number:
+        if device not in number:
             choice, states = self.producer
             lies: dict[Formats, int] = {(f,): f for f in range(self.count)}
             producer = Use(choice, tuple([state.format for state in states]))
         else:
-            arrivals = self._alternatives[place]
+            arrivals = self._alternatives[device]
             lies = {(f,): f for f in range(self.count)} | {(): nothing}
             for arrival in arrivals:
                 lies.setdefault(arrival.formats, max(len(lies), nothing + 1))
-            producer = Use(number[place], tuple([lies[a.formats] for a in arrivals]))
+            producer = Use(number[device], tuple([lies[a.formats] for a in arrivals]))
         size = max(len(lies), nothing + 1)
         rows: list[tuple[int | None, ...]] = [(None,) * nothing + (0,) + (None,) * (size - nothing - 1)] * size
         for formats, row in lies.items():
             if formats:
-                rows[row] = self._row(place, formats, row, size)
-        return Value(f"{self.name} at {place}", producer, tuple(readers), tuple(rows))
+                rows[row] = self._row(device, formats, row, size)
+        return Value(f"{self.name} at {device}", producer, tuple(readers), tuple(rows))
 
-    def _row(self, place: str, formats: Formats, own: int, size: int) -> tuple[int | None, ...]:
-        """What each format costs to make at a place where these lie."""
+    def _row(self, device: str, formats: Formats, own: int, size: int) -> tuple[int | None, ...]:
+        """What each format costs to make at a device where these lie."""
         prices: list[int | None] = []
         for target in range(self.count):
-            known = [0 if f == target else self.change(place, f, target) for f in formats]
+            known = [0 if f == target else self.change(device, f, target) for f in formats]
             prices.append(min([p for p in known if p is not None], default=None))
         return (*prices, 0, *(0 if i == own else None for i in range(self.count + 1, size)))
 
 
-def _agrees(arrival: Arrival, place: str, given: State) -> bool:
-    """Whether this may be what arrives at a place where the tensor is given so."""
-    if place in given.places:
+def _agrees(arrival: Arrival, device: str, given: State) -> bool:
+    """Whether this may be what arrives at a device where the tensor is given so."""
+    if device in given.devices:
         return not arrival.source and arrival.formats == (given.format,)
-    return not arrival.formats or (arrival.source in given.places and _leaves(given, arrival))
+    return not arrival.formats or (arrival.source in given.devices and _leaves(given, arrival))
 
 
 def _leaves(given: State, arrival: Arrival) -> bool:

@@ -36,10 +36,10 @@ def render_text(report: Report, *, color: bool = False, width: int = 120) -> str
     console.print(_summary(report))
     if report.conversions:
         console.print(_conversions(report))
-    if report.places:
-        console.print(_places(report))
-    if report.crossings:
-        console.print(_crossings(report))
+    if report.devices:
+        console.print(_devices(report))
+    if report.transfers:
+        console.print(_transfers(report))
     if report.verification is not None:
         _print_verification(report, console.print)
     for warning in report.warnings:
@@ -60,7 +60,7 @@ def render_junit(report: Report) -> str:
     suite = ElementTree.SubElement(root, "testsuite", {"name": f"relayout verify ({report.backend})", **counts})
     for finding in errors:
         case = ElementTree.SubElement(
-            suite, "testcase", {"classname": f"relayout.{finding.rule}", "name": _printable(_place(finding))}
+            suite, "testcase", {"classname": f"relayout.{finding.rule}", "name": _printable(_device(finding))}
         )
         failure = ElementTree.SubElement(
             case, "failure", {"type": finding.rule, "message": _printable(finding.message)}
@@ -158,23 +158,23 @@ def _conversions(report: Report) -> Table:
     return table
 
 
-def _places(report: Report) -> Table:
+def _devices(report: Report) -> Table:
     from rich.text import Text
 
-    table = _table("places", "place", "backend")
+    table = _table("devices", "device", "backend")
     table.add_column("nodes", justify="right")
-    for each in report.places:
-        table.add_row(Text(each.place), Text(each.backend), str(len(each.nodes)))
+    for each in report.devices:
+        table.add_row(Text(each.device), Text(each.backend), str(len(each.nodes)))
     return table
 
 
-def _crossings(report: Report) -> Table:
+def _transfers(report: Report) -> Table:
     from rich.text import Text
 
-    table = _table("crossings", "value", "from", "to", "layout")
+    table = _table("transfers", "value", "from", "to", "layout")
     table.add_column("MB", justify="right")
     table.add_column("required by", overflow="fold")
-    for each in report.crossings:
+    for each in report.transfers:
         readers = ", ".join(f"{by.node}:{by.operand}" for by in each.required_by)
         cells = (each.value, each.from_, each.to, each.layout, _megabytes(each.bytes), readers)
         table.add_row(*(Text(cell) for cell in cells))
@@ -204,13 +204,13 @@ def _findings(report: Report) -> Sequence[Finding]:
     return () if report.verification is None else report.verification.findings
 
 
-def _place(finding: Finding) -> str:
+def _device(finding: Finding) -> str:
     node = finding.node if finding.node else "model"
     return node if finding.operand is None else f"{node}, operand {finding.operand}"
 
 
 def _detail(finding: Finding) -> str:
-    text = f"[{finding.rule}] {_place(finding)}: {finding.message}"
+    text = f"[{finding.rule}] {_device(finding)}: {finding.message}"
     sides = [f"{label} {side}" for label, side in (("expected", finding.expected), ("found", finding.found)) if side]
     return f"{text} ({', '.join(sides)})" if sides else text
 
@@ -218,7 +218,7 @@ def _detail(finding: Finding) -> str:
 def _sarif_result(finding: Finding, rule_index: int, artifact: str | None) -> dict[str, Any]:
     location: dict[str, Any] = {
         "logicalLocations": [
-            {"name": finding.node or "model", "fullyQualifiedName": _place(finding), "kind": "element"}
+            {"name": finding.node or "model", "fullyQualifiedName": _device(finding), "kind": "element"}
         ]
     }
     if artifact is not None:

@@ -14,13 +14,12 @@ __all__ = [
     "BoundaryValue",
     "Conversion",
     "ConversionKind",
-    "Crossing",
+    "DevicePlacement",
     "Explanation",
     "Finding",
     "Numeric",
     "OutputDifference",
     "Part",
-    "Placement",
     "Reason",
     "Report",
     "RequiredBy",
@@ -30,6 +29,7 @@ __all__ = [
     "SolverFacts",
     "Status",
     "Totals",
+    "Transfer",
     "Verification",
 ]
 
@@ -160,8 +160,8 @@ class BoundaryValue(_Record):
     tied_to: tuple[str, ...] = ()
 
 
-class Crossing(_Record):
-    """One value that is brought from one place to another, once for all who read it there: its layout, its bytes, what
+class Transfer(_Record):
+    """One value that is brought from one device to another, once for all who read it there: its layout, its bytes, what
     that is priced at, and who reads it."""
 
     value: str
@@ -174,10 +174,10 @@ class Crossing(_Record):
     required_by: tuple[RequiredBy, ...] = ()
 
 
-class Placement(_Record):
-    """One place with its backend, and the source's nodes that run there, by name or by their first result's."""
+class DevicePlacement(_Record):
+    """One device with its backend, and the source's nodes that run there, by name or by their first result's."""
 
-    place: str
+    device: str
     backend: str
     nodes: tuple[str, ...] = ()
 
@@ -266,8 +266,8 @@ class Report(_Record):
     after: Totals
     boundary: tuple[BoundaryValue, ...] = ()
     conversions: tuple[Conversion, ...] = ()
-    crossings: tuple[Crossing, ...] = ()
-    places: tuple[Placement, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    devices: tuple[DevicePlacement, ...] = ()
     explanation: Explanation | None = None
     solver: SolverFacts | None = None
     verification: Verification | None = None

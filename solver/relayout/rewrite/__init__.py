@@ -15,7 +15,7 @@ from relayout.formulate.formulation import Formulation
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
 from relayout.rewrite.context import Workshop
 from relayout.rewrite.dead_code import clean_up, sweep
-from relayout.rewrite.devices import is_placed, place_nodes
+from relayout.rewrite.devices import assign_devices, is_placed
 from relayout.rewrite.nodes import write
 
 __all__ = ["is_placed", "rewrite", "sweep"]
@@ -29,5 +29,5 @@ def rewrite(model: ir.Model, backend: Backend, formulation: Formulation, assignm
         write(shop, node)
     leave_outputs(shop)
     clean_up(shop)
-    if backend.places():
-        place_nodes(shop)
+    if backend.devices():
+        assign_devices(shop)

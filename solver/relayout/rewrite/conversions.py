@@ -58,7 +58,7 @@ def copies_inside(shop: Workshop) -> None:
 
 def _made_by_backend(shop: Workshop, made: Made, stem: str) -> bool:
     """Write the conversion with the backend's own operator, where it has one."""
-    backend, root = shop.backend.at(made.place), shop.tensors.operands[made.tensor.root]
+    backend, root = shop.backend.at(made.device), shop.tensors.operands[made.tensor.root]
     question = question_of(shop.requirements.names, root, made.source, made.target)
     reordering = written_by(backend, question)
     if question is None or reordering is None or reordering.rewrite is None:

@@ -1,7 +1,7 @@
-"""Where each node of the legal model runs, where there are several places: in the node's metadata.
+"""Where each node of the legal model runs, where there are several devices: in the node's metadata.
 
 A node of the source runs where the solver put it. What was added to lay a tensor out runs where the conversion was
-priced; what only regroups dimensions runs where it is read. What has to be at several places stands once for each.
+priced; what only regroups dimensions runs where it is read. What has to be at several devices stands once for each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from relayout.backend.interface import PLACE_KEY, WRITTEN_KEY
+from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY
 from relayout.candidates.requirements import Requirements
 from relayout.formulate.def_use import told_place
 from relayout.formulate.formulation import Made
@@ -18,30 +18,30 @@ from relayout.layout.memory_format import source_order
 from relayout.ops import Relabel, graphs_of
 from relayout.rewrite.context import Workshop
 
-__all__ = ["is_placed", "place_nodes"]
+__all__ = ["assign_devices", "is_placed"]
 
 Readers = dict[ir.Value, dict[str, list[ir.Node]]]
 
 
-def place_nodes(shop: Workshop) -> None:
-    """Give every node that computes from data its place, and every input and output of the graph. Constants are at hand
+def assign_devices(shop: Workshop) -> None:
+    """Give every node that computes from data its device, and every input and output of the graph. Constants are at hand
     everywhere."""
-    own = {node: shop.chosen[id(choice)].place for node, choice in shop.by_node.items()}
+    own = {node: shop.chosen[id(choice)].device for node, choice in shop.by_node.items()}
     fixed = _fixed_places(shop)
     last = _output_places(shop)
-    for value, place in last.items():
-        value.metadata_props[PLACE_KEY] = place
+    for value, device in last.items():
+        value.metadata_props[DEVICE_KEY] = device
     constant = shop.tensors.constant_nodes
     readers: Readers = {}
     for node in _from_the_back(shop.graph):
         if node in own:
             _note(node, own[node], readers)
         elif node not in constant:
-            read = {place: None for value in node.outputs for place in readers.get(value, ())}
+            read = {device: None for value in node.outputs for device in readers.get(value, ())}
             given = [last[value] for value in node.outputs if value in last]
-            places = next((fixed[value] for value in node.outputs if value in fixed), (*given, *read))
+            devices = next((fixed[value] for value in node.outputs if value in fixed), (*given, *read))
             if given or read:
-                _spread(shop, node, tuple(dict.fromkeys(places)), given, readers)
+                _spread(shop, node, tuple(dict.fromkeys(devices)), given, readers)
 
 
 def _from_the_back(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -56,24 +56,24 @@ def is_placed(requirements: Requirements, assignment: Sequence[int], made: Itera
     """Whether all nodes, inputs and outputs say already that they are where they shall be, and so does what turns a
     tensor into a format that is to be made of it."""
     for choice, picked in zip(requirements.choices, assignment, strict=True):
-        if told_place(choice) != choice.alternatives[picked].place:
+        if told_place(choice) != choice.alternatives[picked].device:
             return False
     tensors, turned = requirements.tensors, set()
-    if any(PLACE_KEY not in node.metadata_props for node in tensors.shapes):
+    if any(DEVICE_KEY not in node.metadata_props for node in tensors.shapes):
         return False
     for node, rule in tensors.rules.items():
         if not isinstance(rule, Relabel) or node in tensors.constant_nodes or node in tensors.dead:
             continue
-        place, view = node.metadata_props.get(PLACE_KEY), tensors.operands[node.outputs[0]]
-        if place is None:
+        device, view = node.metadata_props.get(DEVICE_KEY), tensors.operands[node.outputs[0]]
+        if device is None:
             return False
         if view is not None:
-            turned.add((view.tensor, view.view.to_root(source_order(len(view.view.axes))), place))
-    return all((each.tensor, each.target, each.place) in turned for each in made)
+            turned.add((view.tensor, view.view.to_root(source_order(len(view.view.axes))), device))
+    return all((each.tensor, each.target, each.device) in turned for each in made)
 
 
 def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
-    """The places of the values that give a tensor in a format: where its producer runs, which is the first, or where
+    """The devices of the values that give a tensor in a format: where its producer runs, which is the first, or where
     the conversions were chosen to run."""
     made: dict[ir.Value, tuple[str, ...]] = {}
     inputs = set(shop.graph.inputs)
@@ -83,21 +83,21 @@ def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
             if not port.is_result:
                 continue
             if port.operand.value in inputs:
-                port.operand.value.metadata_props[PLACE_KEY] = alternative.place
+                port.operand.value.metadata_props[DEVICE_KEY] = alternative.device
             tensor = port.operand.tensor
-            # What a left-out node gives is what it reads, which has its place.
-            targets = {} if alternative.is_left_out else {format_: (alternative.place,)}
+            # What a left-out node gives is what it reads, which has its device.
+            targets = {} if alternative.is_left_out else {format_: (alternative.device,)}
             for conversion in shop.made.get(tensor, ()):
-                at = (*targets.get(conversion.target, ()), conversion.place)
-                targets[conversion.target] = tuple(sorted(at, key=lambda place: place != alternative.place))
-            for target, places in targets.items():
+                at = (*targets.get(conversion.target, ()), conversion.device)
+                targets[conversion.target] = tuple(sorted(at, key=lambda device: device != alternative.device))
+            for target, devices in targets.items():
                 if shop.copies.has(tensor, target):
-                    made[shop.copies.first(tensor, target).value] = places
+                    made[shop.copies.first(tensor, target).value] = devices
     return made
 
 
 def _output_places(shop: Workshop) -> dict[ir.Value, str]:
-    """The places of the graph's outputs, and of those of the graphs inside it."""
+    """The devices of the graph's outputs, and of those of the graphs inside it."""
     found: dict[ir.Value, str] = {}
     for choice in shop.requirements.choices:
         for port in choice.ports:
@@ -106,32 +106,32 @@ def _output_places(shop: Workshop) -> dict[ir.Value, str]:
             graph = shop.graph if choice.node is None else choice.spot(port).graph
             if graph is not None:
                 index = port.index if choice.node is None else choice.spot(port).index
-                found[graph.outputs[index]] = shop.chosen[id(choice)].place
+                found[graph.outputs[index]] = shop.chosen[id(choice)].device
     return found
 
 
-def _note(node: ir.Node, place: str, readers: Readers) -> None:
-    node.metadata_props[PLACE_KEY] = place
+def _note(node: ir.Node, device: str, readers: Readers) -> None:
+    node.metadata_props[DEVICE_KEY] = device
     for value in dict.fromkeys(node.inputs):
         if value is not None:
-            readers.setdefault(value, {}).setdefault(place, []).append(node)
+            readers.setdefault(value, {}).setdefault(device, []).append(node)
 
 
-def _spread(shop: Workshop, node: ir.Node, places: Sequence[str], given: Sequence[str], readers: Readers) -> None:
-    """Let an added node run at these places, each reader reading what is at its own, or else at the first. What the
+def _spread(shop: Workshop, node: ir.Node, devices: Sequence[str], given: Sequence[str], readers: Readers) -> None:
+    """Let an added node run at these devices, each reader reading what is at its own, or else at the first. What the
     graph gives is the node itself."""
-    home = next((place for place in given if place in places), places[0])
-    at = {place: node if place == home else _twin(shop, node) for place in dict.fromkeys((home, *places))}
-    for place, twin in at.items():
-        _note(twin, place, readers)
-        twin.metadata_props[WRITTEN_KEY] = place
+    home = next((device for device in given if device in devices), devices[0])
+    at = {device: node if device == home else _twin(shop, node) for device in dict.fromkeys((home, *devices))}
+    for device, twin in at.items():
+        _note(twin, device, readers)
+        twin.metadata_props[WRITTEN_KEY] = device
     for index, value in enumerate(node.outputs):
-        for place, those in list(readers.get(value, {}).items()):
-            nearest = at.get(place, at[places[0]])
+        for device, those in list(readers.get(value, {}).items()):
+            nearest = at.get(device, at[devices[0]])
             if nearest is not node:
                 _reread(those, value, nearest.outputs[index])
-                readers.setdefault(nearest.outputs[index], {}).setdefault(place, []).extend(those)
-                del readers[value][place]
+                readers.setdefault(nearest.outputs[index], {}).setdefault(device, []).extend(those)
+                del readers[value][device]
 
 
 def _twin(shop: Workshop, node: ir.Node) -> ir.Node:

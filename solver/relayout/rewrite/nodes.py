@@ -70,7 +70,7 @@ def _write_by(shop: Workshop, choice: NodeChoice, node: ir.Node, form: LaidForm)
     """In the backend's own words."""
     assert form.rewrite is not None
     way = NodeWay(shop, choice, node, form)
-    way.write(shop.backend.at(shop.chosen[id(choice)].place), form.rewrite)
+    way.write(shop.backend.at(shop.chosen[id(choice)].device), form.rewrite)
     _replace_node(shop, choice, node, way.given)
 
 

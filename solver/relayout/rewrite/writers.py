@@ -232,7 +232,7 @@ class SpaceWay(_Way):
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
 
     def places(self, axis: int) -> np.ndarray[Any, Any]:
-        return self._form.places_of(axis, self._rule.extents[axis])
+        return self._form.positions_of(axis, self._rule.extents[axis])
 
     def _root(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
         """Dimensions of one operand as groups of atoms of its tensor's axes."""

@@ -16,7 +16,7 @@ from relayout.layout.layout import Layout
 from relayout.verification.axis_names import passes, walk
 from relayout.verification.constants import computed_ahead
 from relayout.verification.operator_facts import OURS, AxisNames, axis_names, beside_reshaped, is_by_place, is_pooled
-from relayout.verification.subgraph_values import crossings
+from relayout.verification.subgraph_values import transfers
 
 __all__ = ["CommonNames"]
 
@@ -77,7 +77,7 @@ class CommonNames:
                     sources = beside_reshaped(node)
                 if operand is not None and sources is not None:
                     self._join(operand, result, sources)
-        for source, target, axes in crossings(node):
+        for source, target, axes in transfers(node):
             self._join(source, target, axes)
 
     def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:

@@ -14,13 +14,13 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.verification.constants import computed_ahead
 from relayout.verification.operator_facts import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
-from relayout.verification.subgraph_values import Crossing, crossings, graphs_of
+from relayout.verification.subgraph_values import Transfer, graphs_of, transfers
 
-__all__ = ["BOUNDARY", "LAYOUT", "PLACE", "SOURCE", "Derivation", "derive", "fed", "passes", "walk"]
+__all__ = ["BOUNDARY", "DEVICE", "LAYOUT", "SOURCE", "Derivation", "derive", "fed", "passes", "walk"]
 
 LAYOUT = "relayout.layout"
 BOUNDARY = "relayout.boundary_layout"
-PLACE = "relayout.place"
+DEVICE = "relayout.device"
 SOURCE = "relayout.source"
 """Which value of the original this one is, where it could not keep the name."""
 
@@ -85,7 +85,7 @@ def derive(
 
 def _carry_forward(
     graph: ir.Graph,
-    inward: Sequence[Crossing],
+    inward: Sequence[Transfer],
     made: dict[ir.Value, AxisNames],
     silent: Set[ir.Node],
     written: Set[ir.Value] | None,
@@ -97,7 +97,7 @@ def _carry_forward(
         if value not in made:
             _enter_crossed(value, inward, made)
     for node in graph:
-        across = list(crossings(node))
+        across = list(transfers(node))
         for inner in graphs_of(node):
             _carry_forward(inner, across, made, silent, written)
         for m, result in enumerate(node.outputs):
@@ -107,7 +107,7 @@ def _carry_forward(
                     _enter_crossed(result, across, made)
 
 
-def _enter_crossed(value: ir.Value, across: Sequence[Crossing], made: dict[ir.Value, AxisNames]) -> None:
+def _enter_crossed(value: ir.Value, across: Sequence[Transfer], made: dict[ir.Value, AxisNames]) -> None:
     """Call the value's axes as those of what comes across to it are called."""
     known: list[set[str]] = [set() for _ in value.shape or ()]
     for source, target, axes in across:
@@ -133,7 +133,7 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], sil
         both = read.get(value, frozenset()) | readings
         read[value] = frozenset(sorted(both, key=str)[:_MOST_READINGS])
 
-    def cross(across: Sequence[Crossing]) -> None:
+    def cross(across: Sequence[Transfer]) -> None:
         for source, target, axes in across:
             pairs = [(own, axis) for axis, own in enumerate(axes) if own is not None]
             places = {own: axis for own, axis in pairs if _has_place(target, axis, source, own)}
@@ -142,7 +142,7 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], sil
             enter(source, frozenset(tuple(names) for names in known if any(names)))
 
     for node in reversed(graph):
-        across, results = list(crossings(node)), set(node.outputs)
+        across, results = list(transfers(node)), set(node.outputs)
         cross([each for each in across if each[1] in results])
         for inner in graphs_of(node):
             _carry_back(inner, read, silent)

@@ -1,4 +1,4 @@
-"""Where nodes run, where a backend stands for several places: each at one that takes it, and what crosses adds up."""
+"""Where nodes run, where a backend stands for several devices: each at one that takes it, and what crosses adds up."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from relayout.backend.calls import ask
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import BackendError
 from relayout.model.tensor_sizes import price_dims, tensor_bytes
-from relayout.report.schema import Crossing, Finding
+from relayout.report.schema import Finding, Transfer
 from relayout.report.totals import constant_values
-from relayout.verification.axis_names import PLACE, walk
+from relayout.verification.axis_names import DEVICE, walk
 
-__all__ = ["check_crossings", "check_placement", "ways_of"]
+__all__ = ["check_placement", "check_transfers", "ways_of"]
 
 # They lay data out, and are where the conversion is made.
 _MOVES = frozenset(["Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"])
 
 
 def ways_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
-    """What a backend asks of a node: of one that says where it runs, the backend of that place."""
-    place = node.metadata_props.get(PLACE)
-    if not backend.places():
+    """What a backend asks of a node: of one that says where it runs, the backend of that device."""
+    device = node.metadata_props.get(DEVICE)
+    if not backend.devices():
         return ask(backend, node)
-    if place in backend.places():
-        return ask(backend.at(place), node)
+    if device in backend.devices():
+        return ask(backend.at(device), node)
     return ask(backend, node) if backend.supports(node) else ()
 
 
 def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
-    """Yield a finding for each node that is told to run where there is no place, or at one that does not take it."""
-    places = backend.places()
-    if not places:
+    """Yield a finding for each node that is told to run where there is no device, or at one that does not take it."""
+    devices = backend.devices()
+    if not devices:
         return
     constants = constant_values(model.graph)
     for node in walk(model.graph):
-        told = node.metadata_props.get(PLACE)
-        if told is not None and told not in places:
-            yield _finding(node, f"one of {', '.join(places)}", told, "there is no such place")
+        told = node.metadata_props.get(DEVICE)
+        if told is not None and told not in devices:
+            yield _finding(node, f"one of {', '.join(devices)}", told, "there is no such device")
         elif not all(value in constants for value in node.outputs) and not _lays_out(node):
             taking = _taking(node, backend)
             if told not in taking and (told is not None or not taking):
-                expected = " or ".join(taking) or f"a node that one of {', '.join(places)} takes"
+                expected = " or ".join(taking) or f"a node that one of {', '.join(devices)} takes"
                 yield _finding(node, expected, told or node.op_type, "the node is not where the backend runs it")
 
 
 def _taking(node: ir.Node, backend: Backend) -> tuple[str, ...]:
     try:
-        return tuple(dict.fromkeys(way.place for way in ask(backend, node)))
+        return tuple(dict.fromkeys(way.device for way in ask(backend, node)))
     except BackendError:
         if backend.supports(node):
             raise
@@ -63,19 +63,19 @@ def _lays_out(node: ir.Node) -> bool:
     return node.op_type in _MOVES or vectors
 
 
-def check_crossings(
-    model: ir.Model, reported: tuple[Crossing, ...], dims: Mapping[str, int] | None = None
+def check_transfers(
+    model: ir.Model, reported: tuple[Transfer, ...], dims: Mapping[str, int] | None = None
 ) -> Iterator[Finding]:
-    """Yield a finding where the bytes that cross between two places are not those of the report."""
+    """Yield a finding where the bytes that cross between two devices are not those of the report."""
     elements = price_dims(model, dims or {})
     derived: Counter[tuple[str, str]] = Counter()
     constants = constant_values(model.graph)
-    for value, source, target in _crossing(model, constants):
+    for value, source, target in _transfer(model, constants):
         if value.shape is not None:
             derived[source, target] += tensor_bytes(elements(value.shape), value.dtype)
     claimed: Counter[tuple[str, str]] = Counter()
-    for crossing in reported:
-        claimed[crossing.from_, crossing.to] += crossing.bytes
+    for transfer in reported:
+        claimed[transfer.from_, transfer.to] += transfer.bytes
     for source, target in sorted({*derived, *claimed}):
         if derived[source, target] != claimed[source, target]:
             yield Finding(
@@ -86,35 +86,35 @@ def check_crossings(
             )
 
 
-def _crossing(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
-    """(value, from, to) for each value that is read where it is not, once for each such place: what a body reads of the
+def _transfer(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
+    """(value, from, to) for each value that is read where it is not, once for each such device: what a body reads of the
     graphs around it is the value that is there, wherever the node runs that holds the body."""
     readers: dict[ir.Value, dict[str, None]] = {}
     made_at: dict[ir.Value, str] = {}
     for graph, home in _graphs(model.graph, ""):
-        made_at.update({value: value.metadata_props.get(PLACE, home) for value in graph.inputs})
+        made_at.update({value: value.metadata_props.get(DEVICE, home) for value in graph.inputs})
         for node in graph:
-            place = node.metadata_props.get(PLACE, "")
-            made_at.update(dict.fromkeys(node.outputs, place))
+            device = node.metadata_props.get(DEVICE, "")
+            made_at.update(dict.fromkeys(node.outputs, device))
             for value in node.inputs:
-                if value is not None and place:
-                    readers.setdefault(value, {})[place] = None
+                if value is not None and device:
+                    readers.setdefault(value, {})[device] = None
         for value in graph.outputs:
-            if place := value.metadata_props.get(PLACE, home):
-                readers.setdefault(value, {})[place] = None
-    for value, places in readers.items():
+            if device := value.metadata_props.get(DEVICE, home):
+                readers.setdefault(value, {})[device] = None
+    for value, devices in readers.items():
         source = made_at.get(value, "")
         if source and value not in constants:
-            yield from ((value, source, place) for place in places if place != source)
+            yield from ((value, source, device) for device in devices if device != source)
 
 
 def _graphs(graph: ir.Graph, home: str) -> Iterator[tuple[ir.Graph, str]]:
-    """The graph and those inside it, each with the place of the node that holds it."""
+    """The graph and those inside it, each with the device of the node that holds it."""
     yield graph, home
     for node in graph:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph(), node.metadata_props.get(PLACE, ""))
+                yield from _graphs(attribute.as_graph(), node.metadata_props.get(DEVICE, ""))
 
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:

@@ -14,7 +14,7 @@ from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import LAYOUT, PLACE, Derivation, declared_layout, walk
+from relayout.verification.axis_names import DEVICE, LAYOUT, Derivation, declared_layout, walk
 from relayout.verification.constants import computed_ahead
 from relayout.verification.devices import ways_of
 from relayout.verification.memory_format import arrangement_of
@@ -52,8 +52,8 @@ def check_requirements(
         if node in ahead:
             continue
         ways = ways_of(node, backend)
-        told = node.metadata_props.get(PLACE, "")
-        at = [backend.at(way.place or told) for way in ways]
+        told = node.metadata_props.get(DEVICE, "")
+        at = [backend.at(way.device or told) for way in ways]
         faults = [list(_missed(node, way, own, known)) for way, own in zip(ways, at, strict=True)]
         missed = min(faults, key=len, default=[])
         yield from missed

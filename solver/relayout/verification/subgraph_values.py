@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["Crossing", "crossings", "graphs_of"]
+__all__ = ["Transfer", "graphs_of", "transfers"]
 
-Crossing = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
+Transfer = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
 """From which value, to which, and for each axis of the second which of the first it is."""
 
 
@@ -26,7 +26,7 @@ def graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
-def crossings(node: ir.Node) -> Iterator[Crossing]:
+def transfers(node: ir.Node) -> Iterator[Transfer]:
     """Every way in and out, the ways in first; of values whose ranks are known and fit."""
     if node.domain not in ("", "ai.onnx"):
         return
@@ -45,7 +45,7 @@ def crossings(node: ir.Node) -> Iterator[Crossing]:
         yield from _of_scan(node, graphs[0])
 
 
-def _of_scan(node: ir.Node, body: ir.Graph) -> Iterator[Crossing]:
+def _of_scan(node: ir.Node, body: ir.Graph) -> Iterator[Transfer]:
     scanned = node.attributes.get_int("num_scan_inputs", len(node.inputs))
     states = len(node.inputs) - (scanned or 0)
     yield from _alike(node.inputs[:states], body.inputs[:states])
@@ -64,20 +64,20 @@ def _is_graph(attribute: ir.Attr) -> bool:
     return not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
 
 
-def _alike(sources: Sequence[ir.Value | None], targets: Sequence[ir.Value]) -> Iterator[Crossing]:
+def _alike(sources: Sequence[ir.Value | None], targets: Sequence[ir.Value]) -> Iterator[Transfer]:
     for source, target in zip(sources, targets, strict=False):
         shapes = (source.shape, target.shape) if source is not None else (None, None)
         if source is not None and shapes[0] is not None and shapes[1] is not None and len(shapes[0]) == len(shapes[1]):
             yield source, target, tuple(range(len(shapes[0])))
 
 
-def _taken_apart(outer: ir.Value, inner: ir.Value, axis: int) -> Iterator[Crossing]:
+def _taken_apart(outer: ir.Value, inner: ir.Value, axis: int) -> Iterator[Transfer]:
     if outer.shape is not None and inner.shape is not None and len(outer.shape) == len(inner.shape) + 1:
         rank = len(outer.shape)
         yield outer, inner, tuple(a for a in range(rank) if a != axis % rank)
 
 
-def _put_together(inner: ir.Value, outer: ir.Value, axis: int) -> Iterator[Crossing]:
+def _put_together(inner: ir.Value, outer: ir.Value, axis: int) -> Iterator[Transfer]:
     if outer.shape is not None and inner.shape is not None and len(outer.shape) == len(inner.shape) + 1:
         rank = len(outer.shape)
         own = axis % rank

@@ -22,7 +22,7 @@ from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
 from relayout.verification.blocked import check_blocked
-from relayout.verification.devices import check_crossings, check_placement
+from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
 from relayout.verification.requirements import check_requirements
@@ -72,7 +72,7 @@ def verify(
         findings += check_against(subject, original)
     if report is not None:
         findings += check_report(report, subject, original, dims)
-        findings += check_crossings(subject, report.crossings, dims)
+        findings += check_transfers(subject, report.transfers, dims)
     numeric: Numeric | None = None
     if original is not None and run:
         found, numeric = _numeric(subject, original, findings, samples, seed, dims)

@@ -16,9 +16,9 @@ from relayout.formulate.formulation import Formulation, Made, Touch
 from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_of
 from relayout.layout.memory_format import Extent, Order, boxes_of, source_order
 from relayout.ops import extents_of
-from relayout.report.schema import BoundaryValue, Conversion, ConversionKind, Crossing, RequiredBy
+from relayout.report.schema import BoundaryValue, Conversion, ConversionKind, RequiredBy, Transfer
 
-__all__ = ["boundary_of", "conversions_of", "crossings_of", "required_layout", "who"]
+__all__ = ["boundary_of", "conversions_of", "required_layout", "transfers_of", "who"]
 
 
 def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Conversion, ...]:
@@ -34,8 +34,8 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
                 to=shown(formulation.requirements.names, operand, made.target),
                 kind=_kind(formulation, made),
                 bytes=made.bytes,
-                passes=formulation.prices.passes(made.tensor, made.place, made.source, made.target),
-                padding=formulation.prices.padding(made.tensor, made.place, made.source, made.target),
+                passes=formulation.prices.passes(made.tensor, made.device, made.source, made.target),
+                padding=formulation.prices.padding(made.tensor, made.device, made.source, made.target),
                 producer=who(giver, made.producer.port),
                 required_by=tuple(_required_by(formulation, assignment, touch) for touch in made.wanted_by),
             )
@@ -44,7 +44,7 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
 
 
 def _kind(formulation: Formulation, made: Made) -> ConversionKind:
-    if formulation.prices.is_written_by_backend(made.tensor, made.place, made.source, made.target):
+    if formulation.prices.is_written_by_backend(made.tensor, made.device, made.source, made.target):
         return "reorder"
     if all(atom.is_whole for atom in (*made.source, *made.target)):
         return "transpose"
@@ -54,14 +54,14 @@ def _kind(formulation: Formulation, made: Made) -> ConversionKind:
     return "pad" if stages & {"pad", "crop"} else "reshape"
 
 
-def crossings_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Crossing, ...]:
-    """What this assignment brings from one place to another, in the report's words, in the order of the graph."""
+def transfers_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[Transfer, ...]:
+    """What this assignment brings from one device to another, in the report's words, in the order of the graph."""
     found = []
-    for crossed in formulation.crossings(assignment):
+    for crossed in formulation.transfers(assignment):
         giver = formulation.requirements.choices[crossed.producer.choice]
         operand = giver.ports[crossed.producer.port].operand
         found.append(
-            Crossing(
+            Transfer(
                 value=crossed.tensor.root.name or "",
                 from_=crossed.source,
                 to=crossed.target,

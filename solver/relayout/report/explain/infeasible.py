@@ -43,7 +43,7 @@ class _Words:
     def __init__(self, formulation: Formulation) -> None:
         self._formulation = formulation
         self._choices = formulation.requirements.choices
-        # Which tensor each value of the problem is of: one that may cross between places has several.
+        # Which tensor each value of the problem is of: one that may cross between devices has several.
         self._held: list[int] = []
         for index, held in enumerate(formulation.held):
             count = int(len(held.formats) > 1) if held.arrivals is None else sum(1 for _ in held.arrivals.values(0))
@@ -60,7 +60,7 @@ class _Words:
         return tuple(dict.fromkeys(texts))
 
     def _touch(self, requirement: Requirement) -> Touch | None:
-        """Where the requirement is stated; None of what only stands for a tensor's way between two places, or for where
+        """Where the requirement is stated; None of what only stands for a tensor's way between two devices, or for where
         a node runs."""
         if requirement.value >= len(self._held):
             return None
@@ -74,9 +74,9 @@ class _Words:
     def _required(self, touch: Touch, conflict: Sequence[Touch]) -> str:
         choice, port = self._choices[touch.choice], self._port(touch)
         layouts = [self._layout(touch, a) for a in range(len(choice.alternatives))]
-        place = choice.label if choice.node is None else choice.place(port)
+        name = choice.label if choice.node is None else choice.port_name(port)
         tied = [self._port(other) for other in conflict if other.choice == touch.choice and other != touch]
-        return required(place, layouts, [_name(other) for other in tied])
+        return required(name, layouts, [_name(other) for other in tied])
 
     def _lifted(self, touch: Touch, change: Lifted) -> str:
         choice, port = self._choices[touch.choice], self._port(touch)
@@ -92,7 +92,7 @@ class _Words:
         """The format that the operand has then, in the words of whoever asks for it, else in letters of the axes."""
         held = self._formulation.held[self._held[change.requirement.value]]
         if held.arrivals is not None:
-            return "another layout or at another place"
+            return "another layout or at another device"
         format_ = held.formats[change.format]
         for touch in held.touches:
             for a, alternative in enumerate(self._choices[touch.choice].alternatives):

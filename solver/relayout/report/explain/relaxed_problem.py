@@ -23,7 +23,7 @@ __all__ = ["Lifting", "Spent", "spent"]
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What an assignment spends: the conversions that it makes, each a tensor and a format of it, their bytes, and what
-    they, crossings and nodes are priced at. `proved`: it is the least."""
+    they, transfers and nodes are priced at. `proved`: it is the least."""
 
     made: frozenset[tuple[Tensor, str, Order]]
     bytes: int
@@ -34,38 +34,38 @@ class Spent:
 class Lifting:
     """One formulation, from which requirements are lifted again and again.
 
-    What asks for a tensor that may cross from one place to another is not lifted: where a node runs is no layout.
+    What asks for a tensor that may cross from one device to another is not lifted: where a node runs is no layout.
     """
 
     def __init__(self, formulation: Formulation) -> None:
         self.formulation = formulation
         values = {(v.name, v.producer.choice): n for n, v in enumerate(formulation.problem.values)}
         # Where a touch is: among the tensors, and among the values. A tensor with one format only is no value.
-        self._place: dict[Touch, tuple[int, int]] = {}
-        for place, held in enumerate(formulation.held):
+        self._device: dict[Touch, tuple[int, int]] = {}
+        for device, held in enumerate(formulation.held):
             number = values.get((held.tensor.root.name or "", held.producer.choice))
             if number is not None and held.arrivals is None and len(held.formats) > 1:
-                self._place.update(dict.fromkeys(held.touches, (place, number)))
+                self._device.update(dict.fromkeys(held.touches, (device, number)))
 
     def value_of(self, touch: Touch) -> Value | None:
         """The value that is touched here; None where it has one format only."""
-        place = self._place.get(touch)
-        return None if place is None else self.formulation.problem.values[place[1]]
+        device = self._device.get(touch)
+        return None if device is None else self.formulation.problem.values[device[1]]
 
     def use_of(self, touch: Touch) -> Use | None:
         """How it is touched here."""
         value = self.value_of(touch)
         if value is None:
             return None
-        held = self.formulation.held[self._place[touch][0]]
+        held = self.formulation.held[self._device[touch][0]]
         return value.producer if touch == held.producer else value.consumers[held.readers.index(touch)]
 
     def touched_with(self, touch: Touch) -> tuple[Touch, ...]:
         """All that give or read the tensor that is touched here, its giver first."""
-        place = self._place.get(touch)
-        if place is None:
+        device = self._device.get(touch)
+        if device is None:
             return (touch,)
-        return self.formulation.held[place[0]].touches
+        return self.formulation.held[device[0]].touches
 
     def spent_without(self, touches: Collection[Touch], time_limit: float | None = None) -> Spent | None:
         """The least that is spent where these requirements are lifted; None where no time was left to find out."""
@@ -84,21 +84,21 @@ class Lifting:
         choices, values, held = list(problem.choices), list(problem.values), list(formulation.held)
         nodes = list(requirements.choices)
         for touch in touches:
-            if touch not in self._place:
+            if touch not in self._device:
                 continue
-            place, number = self._place[touch]
-            if touch != held[place].producer:
-                kept = [k for k, reader in enumerate(held[place].readers) if reader != touch]
-                held[place] = replace(held[place], readers=tuple(held[place].readers[k] for k in kept))
+            device, number = self._device[touch]
+            if touch != held[device].producer:
+                kept = [k for k, reader in enumerate(held[device].readers) if reader != touch]
+                held[device] = replace(held[device], readers=tuple(held[device].readers[k] for k in kept))
                 values[number] = replace(values[number], consumers=tuple(values[number].consumers[k] for k in kept))
                 continue
             # Instead of the node, one that can do anything gives the tensor.
-            giver = self._anything(held[place].formats, touch)
+            giver = self._anything(held[device].formats, touch)
             choices.append(Choice(giver.label, (0,) * len(giver.alternatives)))
             use = Use(len(choices) - 1, tuple(range(len(giver.alternatives))))
             values[number] = replace(values[number], producer=use)
             nodes.append(giver)
-            held[place] = replace(held[place], producer=Touch(len(nodes) - 1, 0))
+            held[device] = replace(held[device], producer=Touch(len(nodes) - 1, 0))
         return replace(
             formulation,
             problem=Problem(tuple(choices), tuple(values)),
@@ -109,22 +109,22 @@ class Lifting:
     def _anything(self, formats: Sequence[Order], touch: Touch) -> NodeChoice:
         """A giver of what is given here, in each of its formats."""
         giver = self.formulation.requirements.choices[touch.choice]
-        port, place = giver.ports[touch.port], giver.alternatives[0].place
+        port, device = giver.ports[touch.port], giver.alternatives[0].device
         form = source_order(len(port.operand.view.axes))
-        alternatives = [Alternative((format_,), form, place=place) for format_ in formats]
+        alternatives = [Alternative((format_,), form, device=device) for format_ in formats]
         return NodeChoice(f"{giver.label}, lifted", None, (port,), alternatives)
 
 
 def spent(formulation: Formulation, assignment: Sequence[int], *, proved: bool) -> Spent:
     """What this assignment of the requirements' choices spends."""
     made = list(formulation.conversions(assignment))
-    crossed = sum(crossing.cost for crossing in formulation.crossings(assignment))
+    crossed = sum(transfer.cost for transfer in formulation.transfers(assignment))
     own = sum(
         choice.alternatives[picked].cost
         for choice, picked in zip(formulation.requirements.choices, assignment, strict=True)
     )
     return Spent(
-        frozenset((each.tensor, each.place, each.target) for each in made),
+        frozenset((each.tensor, each.device, each.target) for each in made),
         sum(each.bytes for each in made),
         sum(each.cost for each in made) + crossed + own,
         proved,

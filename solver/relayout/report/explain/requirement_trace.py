@@ -38,9 +38,9 @@ def behind(lifting: Lifting, assignment: Sequence[int], made: Made) -> list[Requ
     starts = list(dict.fromkeys([made.producer, *others])), made.wanted_by
     sides = [_along(lifting, assignment, each) for each in starts]
     found: dict[Requirement, None] = {}
-    for place in range(NEAREST):
+    for device in range(NEAREST):
         for side in sides:
-            for touch in side[place : place + 1]:
+            for touch in side[device : device + 1]:
                 found[_one(lifting, touch)] = None
                 found[_whole(lifting, touch)] = None
     return list(found)

@@ -114,7 +114,7 @@ def _reasons(
         if answer is None:
             continue
         saved, without = answer
-        if saved.cost > 0 and (made.tensor, made.place, made.target) in without.made:
+        if saved.cost > 0 and (made.tensor, made.device, made.target) in without.made:
             continue
         known = best.get(requirement.choice)
         if len(requirement.touches) > 1 and known is not None and saved.cost <= known:
