@@ -162,7 +162,7 @@ class Run:
     def _note_devices(self, formulation: Formulation, assignment: Sequence[int]) -> None:
         for choice, picked in zip(formulation.requirements.choices, assignment, strict=True):
             chosen, node = choice.alternatives[picked], choice.node
-            if node is not None and choice.passage is None and chosen.device in self.devices and not chosen.is_left_out:
+            if node is not None and choice.region_edge is None and chosen.device in self.devices and not chosen.is_left_out:
                 self.devices[chosen.device].append(node.name or node.outputs[0].name or "")
 
     def _moved(self, tensors: Tensors) -> tuple[int, int]:
@@ -171,12 +171,12 @@ class Run:
         Each is priced by its root, as a conversion is: a Reshape between the two may have lost a dim's name.
         """
         roots = [
-            operand.tensor.root
+            operand.tensor.base
             for node, rule in tensors.rules.items()
             if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes
             if (operand := tensors.operands[node.outputs[0]]) is not None
         ]
-        spent = [2 * tensor_bytes(self.elements(root.shape), root.dtype) for root in roots]
+        spent = [2 * tensor_bytes(self.elements(base.shape), base.dtype) for base in roots]
         return len(spent), sum(spent)
 
     def _stage(self, name: str, since: float) -> float:

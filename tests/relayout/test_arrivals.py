@@ -58,8 +58,8 @@ class Network:
         devices = PLACES[: random.randint(2, 3)]
         self.changes = {device: random.randint(0, 9) for device in devices}
         self.carries = {(p, q): random.randint(0, 12) for p in devices for q in devices}
-        spots = [[p] for p in devices] + [list(devices)] * left_out
-        everything = [State(tuple(at), f, bool(left_out)) for at in spots for f in range(self.formats)]
+        region_ports = [[p] for p in devices] + [list(devices)] * left_out
+        everything = [State(tuple(at), f, bool(left_out)) for at in region_ports for f in range(self.formats)]
         self.states = [
             tuple(random.sample(everything, random.randint(1, min(3, len(everything)))))
             for _ in range(random.randint(2, 4))

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relayout.layout.conversion import cuts_nest, one_each, passes, path
-from relayout.layout.memory_format import Atom, Order, View, atom_extent, normal_form, order_of, source_order
+from relayout.layout.memory_format import Atom, MemoryFormat, View, atom_extent, normal_form, order_of, source_order
 from relayout.ops.node_reader import Reading
 from relayout.ops.view_ops import blocks, factor
 
 
-def lay_out(array: np.ndarray, order: Order) -> np.ndarray:
+def lay_out(array: np.ndarray, order: MemoryFormat) -> np.ndarray:
     """The array's elements as they lie in memory in this format: an oracle that knows only numpy."""
     cuts = {axis: {1, extent} for axis, extent in enumerate(array.shape)}
     for atom in order:
@@ -78,7 +78,7 @@ def reshapes(draw: st.DrawFn, size: int) -> tuple[int, ...]:
 @given(walks())
 def test_the_source_order_of_a_view_is_its_own_memory(walk: tuple[np.ndarray, np.ndarray, View]) -> None:
     root, array, view = walk
-    order = view.to_root(source_order(array.ndim))
+    order = view.to_base(source_order(array.ndim))
     assert order is not None
     assert np.array_equal(lay_out(root, order), array.ravel())
 
@@ -89,11 +89,11 @@ def test_a_format_carried_to_a_view_is_the_same_memory(walk: tuple[np.ndarray, n
     axes = list(range(root.ndim))
     random.shuffle(axes)
     order = normal_form(order_of(tuple(axes)), root.shape)
-    carried = view.from_root(order)
+    carried = view.from_base(order)
     assert carried is not None or not view.is_plain
     if carried is not None:
         assert np.array_equal(lay_out(array, carried), lay_out(root, order))
-        assert view.to_root(carried) == order
+        assert view.to_base(carried) == order
 
 
 @given(walks(), st.randoms())
@@ -103,7 +103,7 @@ def test_an_order_of_a_view_carried_to_the_root_is_the_same_memory(  # type: ign
     root, array, view = walk
     axes = list(range(array.ndim))
     random.shuffle(axes)
-    carried = view.to_root(order_of(tuple(axes)))
+    carried = view.to_base(order_of(tuple(axes)))
     if carried is not None:
         assert np.array_equal(lay_out(root, carried), lay_out(array, order_of(tuple(axes))))
 
@@ -142,7 +142,7 @@ def test_a_symbolic_axis_split_by_a_number_has_an_unknown_outer_extent() -> None
     ],
 )
 def test_a_reshape_is_a_view_where_the_factors_nest(
-    source: tuple[int | str | None, ...], target: tuple[int | str | None, ...], expected: tuple[Order, ...] | None
+    source: tuple[int | str | None, ...], target: tuple[int | str | None, ...], expected: tuple[MemoryFormat, ...] | None
 ) -> None:
     assert factor(source, target) == expected
 
@@ -167,7 +167,7 @@ def test_blocks_of_space_are_a_view(letters: str, channels: int, block: int, mod
     assert relabel is not None
     view = View.of(relabel.axes, expected.shape, laid.shape)
     assert view is not None
-    format_ = view.to_root(source_order(4))
+    format_ = view.to_base(source_order(4))
     assert format_ is not None
     np.testing.assert_array_equal(lay_out(laid, format_), expected.ravel())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relayout.layout.conversion import Dims, dims_shape, one_each, passes, path, steps_of
-from relayout.layout.memory_format import Atom, Order, normal_form
+from relayout.layout.memory_format import Atom, MemoryFormat, normal_form
 from relayout.layout.relaid_constant import apply_step
 
 UNIT, ROWS, HEADS, PLACES, BOTH = (), (Atom(1),), (Atom(2, 64),), (Atom(2, 1, 64),), (Atom(2),)
@@ -64,7 +64,7 @@ def test_any_two_tilings_lead_to_each_other_with_every_number_in_its_place() -> 
         assert turns <= 2
 
 
-def tiled(draw: random.Random, extents: tuple[int, ...], numbers: np.ndarray) -> tuple[Order, np.ndarray]:
+def tiled(draw: random.Random, extents: tuple[int, ...], numbers: np.ndarray) -> tuple[MemoryFormat, np.ndarray]:
     """A format with tiles of the middle axis, and the numbers in it: its pieces of extent 1 are left out."""
     batch, channels, rows = extents
     tile = draw.randint(1, 9)

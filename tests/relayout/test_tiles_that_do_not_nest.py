@@ -15,7 +15,7 @@ import relayout
 from relayout import Backend, Implementation, Layout, Report
 from relayout.candidates.iteration_space import Geometry
 from relayout.candidates.tensors import collect_tensors
-from relayout.layout.memory_format import Atom, Order
+from relayout.layout.memory_format import Atom, MemoryFormat
 from relayout.model.io import read_model
 from relayout.ops import Free
 from relayout.report.render import render_text
@@ -287,7 +287,7 @@ def test_operands_whose_pieces_cut_through_each_other_lead_to_no_order_of_both()
     ]
     geometry = Geometry(rule, tuple(operands))  # type: ignore[arg-type]
 
-    def cut(axis: int, *tiles: int) -> Order:
+    def cut(axis: int, *tiles: int) -> MemoryFormat:
         return tuple(Atom(axis, low, high) for low, high in zip((1, *tiles), (*tiles, 0), strict=True))
 
     # One row of the first is a column of the second: halves of it beside thirds.

@@ -14,16 +14,16 @@ import onnx_ir as ir
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Extent, Order, boxes_of, normal_form, order_of, source_order
+from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
 from relayout.model.metadata import noted_boxes
-from relayout.ops import Axes, Passage, Rule, Spot, Written, given_at, graphs_of, read_at
+from relayout.ops import Axes, RegionEdge, RegionPort, Rule, Written, given_at, graphs_of, read_at
 
 __all__ = [
     "Alternative",
+    "FixedLowering",
     "Form",
-    "FreeForm",
-    "LaidForm",
-    "NodeChoice",
+    "FreeLowering",
+    "NodeAlternatives",
     "Port",
     "boundary_choice",
     "in_source",
@@ -34,7 +34,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class FreeForm:
+class FreeLowering:
     """The dimensions of a Free rule's space: groups of atoms of its axes, outermost first. `asked`: the backend named
     the layout. `rewritten`: how the rule writes it in other operators."""
 
@@ -60,7 +60,7 @@ class FreeForm:
 
 
 @dataclass(frozen=True, slots=True)
-class LaidForm:
+class FixedLowering:
     """The dimensions in which each input and result lies, as groups of atoms of its own axes; None: as in the source.
 
     `pick` is the alternative of a Listed rule, `rewrite` the backend's own way to write the node. `left_out`: there is
@@ -74,7 +74,7 @@ class LaidForm:
     left_out: bool = False
 
 
-Form = FreeForm | LaidForm | Order
+Lowering = FreeLowering | FixedLowering | MemoryFormat
 """How an alternative is written. A graph input or output has just the order of its own axes."""
 
 
@@ -86,29 +86,29 @@ class Port:
     is_result: bool
     index: int
 
-    def format_of(self, order: Axes | None) -> Order:
+    def format_of(self, order: Axes | None) -> MemoryFormat:
         """The format of the operand's tensor when the operand's axes lie in `order`; None: as in the source."""
         view = self.operand.view
-        format_ = view.to_root(source_order(len(view.axes)) if order is None else order_of(order))
+        format_ = view.to_base(source_order(len(view.axes)) if order is None else order_of(order))
         assert format_ is not None  # whole axes of a view always nest
         return format_
 
-    def lies_in(self, format_: Order) -> bool:
+    def lies_in(self, format_: MemoryFormat) -> bool:
         """Whether the source has the tensor in this format; in black boxes, where the source says so."""
         if not boxes_of(format_):
             return format_ == self.format_of(None)
-        return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.root) == boxes_of(format_)
+        return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.base) == boxes_of(format_)
 
-    def format_in(self, dims: Dims | None) -> Order | None:
+    def format_in(self, dims: Dims | None) -> MemoryFormat | None:
         """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes,
         each by itself: factors next to each other lie as their axis does, and are dimensions all the same."""
         if dims is None:
             return self.format_of(None)
         view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
         parts = [normal_form((atom,), view.extents) for atom in atoms if not atom.is_whole]
-        if any(view.to_root(part) is None for part in parts):
+        if any(view.to_base(part) is None for part in parts):
             return None
-        return view.to_root(normal_form(atoms, view.extents))
+        return view.to_base(normal_form(atoms, view.extents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class Alternative:
     be left out; no conversion, they only break ties. `way`: of a node with graphs inside it and of what crosses their
     borders, which of the ways that the backend states. `beside`: the other devices of a node that is left out."""
 
-    formats: tuple[Order, ...]
-    form: Form
+    formats: tuple[MemoryFormat, ...]
+    form: Lowering
     cost: int = 0
     is_source: bool = False
     device: str = ""
@@ -134,11 +134,11 @@ class Alternative:
 
     @property
     def is_left_out(self) -> bool:
-        return isinstance(self.form, LaidForm) and self.form.left_out
+        return isinstance(self.form, FixedLowering) and self.form.left_out
 
 
 @dataclass(slots=True)
-class NodeChoice:
+class NodeAlternatives:
     """A node, or a graph input or output (`node` is None), with its ports and alternatives.
 
     `layouts` says, for each alternative and port, the layout that was asked for, or nothing. `passage`: the choice is
@@ -150,28 +150,28 @@ class NodeChoice:
     ports: tuple[Port, ...]
     alternatives: list[Alternative] = field(default_factory=list)
     layouts: list[tuple[str, ...]] = field(default_factory=list)
-    passage: Passage | None = None
+    region_edge: RegionEdge | None = None
 
     def rule(self, tensors: Tensors) -> Rule | None:
         """What a format does to the choice."""
-        if self.passage is not None:
-            return self.passage.rule
+        if self.region_edge is not None:
+            return self.region_edge.rule
         return tensors.rules.get(self.node) if self.node is not None else None
 
-    def spot(self, port: Port) -> Spot:
+    def region_port(self, port: Port) -> RegionPort:
         """Where the node, or a graph inside it, has this port of it."""
-        if self.passage is not None:
-            return (self.passage.gives if port.is_result else self.passage.reads)[port.index]
+        if self.region_edge is not None:
+            return (self.region_edge.gives if port.is_result else self.region_edge.reads)[port.index]
         assert self.node is not None
         own = len(self.node.outputs if port.is_result else self.node.inputs)
         if port.index < own:
-            return Spot(None, port.index)
-        return inner_spots(self.node, is_result=port.is_result)[port.index - own]
+            return RegionPort(None, port.index)
+        return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
 
     def add(
         self,
-        formats: Sequence[Order],
-        form: Form,
+        formats: Sequence[MemoryFormat],
+        form: Lowering,
         cost: int,
         layouts: Sequence[str],
         device: str = "",
@@ -196,36 +196,36 @@ class NodeChoice:
         return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
 
 
-def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int) -> NodeChoice:
+def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int) -> NodeAlternatives:
     """A graph input (it gives its tensor) or output (it reads one), without alternatives yet."""
-    return NodeChoice(label, None, (Port(operand, is_input, index),))
+    return NodeAlternatives(label, None, (Port(operand, is_input, index),))
 
 
-def inner_spots(node: ir.Node, *, is_result: bool) -> list[Spot]:
+def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
     """The outputs of the graphs inside the node, or where it gives them something: their inputs."""
     graphs = graphs_of(node)
-    return [Spot(graph, i) for graph in graphs for i in range(len(graph.inputs if is_result else graph.outputs))]
+    return [RegionPort(graph, i) for graph in graphs for i in range(len(graph.inputs if is_result else graph.outputs))]
 
 
-def ports_of(node: ir.Node, tensors: Tensors, passages: Sequence[Passage] = ()) -> tuple[Port, ...]:
+def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge] = ()) -> tuple[Port, ...]:
     """The operands that are no constants, and what goes into and comes out of the graphs inside the node: with an index
     past the node's own inputs or results. Without what crosses the border by `passages`."""
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
         values: Sequence[ir.Value | None] = own
         taken: set[int] = set()
-        if node in tensors.passages:
-            spots = [Spot(None, i) for i in range(len(own))] + inner_spots(node, is_result=is_result)
-            passing = {spot for passage in passages for spot in (passage.gives if is_result else passage.reads)}
-            values = given_at(node, spots) if is_result else read_at(node, spots)
-            taken = {index for index, spot in enumerate(spots) if spot in passing}
+        if node in tensors.region_edges:
+            region_ports = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
+            passing = {region_port for region_edge in region_edges for region_port in (region_edge.gives if is_result else region_edge.reads)}
+            values = given_at(node, region_ports) if is_result else read_at(node, region_ports)
+            taken = {index for index, region_port in enumerate(region_ports) if region_port in passing}
         ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
     return tuple(ports)
 
 
-def passing_ports(node: ir.Node, passage: Passage, tensors: Tensors) -> tuple[Port, ...]:
+def passing_ports(node: ir.Node, region_edge: RegionEdge, tensors: Tensors) -> tuple[Port, ...]:
     """What the passage reads and gives, constants excepted."""
-    read, given = read_at(node, passage.reads), given_at(node, passage.gives)
+    read, given = read_at(node, region_edge.reads), given_at(node, region_edge.gives)
     return (*_ports(read, tensors, is_result=False), *_ports(given, tensors, is_result=True))
 
 
@@ -247,10 +247,10 @@ def in_source(rank: int) -> Dims:
     return one_each(source_order(rank))
 
 
-def _changes_nothing(form: Form) -> bool:
-    if isinstance(form, FreeForm):
+def _changes_nothing(form: Lowering) -> bool:
+    if isinstance(form, FreeLowering):
         return not form.rewritten and form.dims == in_source(len(form.dims))
-    if isinstance(form, LaidForm):
+    if isinstance(form, FixedLowering):
         laid = (*form.inputs, *form.outputs)
         as_is = not form.pick and form.rewrite is None and not form.left_out
         return as_is and all(d is None or d == in_source(len(d)) for d in laid)

@@ -18,8 +18,8 @@ from relayout.candidates.axis_classes import Place, Ties, alike, hand_over, kept
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Order
-from relayout.ops import Fixed, Free, Passage, Relabel, given_at, read_at
+from relayout.layout.memory_format import MemoryFormat
+from relayout.ops import Fixed, Free, RegionEdge, Relabel, given_at, read_at
 from relayout.ops.operand_roles import tells_apart
 
 __all__ = ["Names", "conventional"]
@@ -59,9 +59,9 @@ class Names:
                 self._enter_fixed(node, rule)
             elif rule is None and node.op_type in alike():
                 self._enter_pinned(node)
-        for node, passages in tensors.passages.items():
-            for passage in passages:
-                self._enter_passage(node, passage)
+        for node, region_edges in tensors.region_edges.items():
+            for region_edge in region_edges:
+                self._enter_region_edge(node, region_edge)
         self._spread(self._said)
         self._surely = len(self._given)
         self._spread(self._presumed)
@@ -106,7 +106,7 @@ class Names:
                 known[axis] = letter
         return known
 
-    def in_order(self, operand: Operand, order: Order) -> str | None:
+    def in_order(self, operand: Operand, order: MemoryFormat) -> str | None:
         """The letters of the operand's axes as they lie in memory, outermost first; None where not all are known, or
         where two operators call one axis by different names."""
         letters = self.of(operand)
@@ -116,7 +116,7 @@ class Names:
             return None
         return "".join(letters[a.axis] for a in order)
 
-    def layout(self, operand: Operand, order: Order, *, padded: bool = False) -> Layout | None:
+    def layout(self, operand: Operand, order: MemoryFormat, *, padded: bool = False) -> Layout | None:
         """The same as a layout, which has words for inner factors and black boxes too, and for padding where that is
         asked for."""
         letters = self.of(operand)
@@ -160,11 +160,11 @@ class Names:
             if kept is not None:
                 tie(self._shared, [(source, range(len(kept))), (result, kept)], len(kept))
 
-    def _enter_passage(self, node: ir.Node, passage: Passage) -> None:
-        rule = passage.rule
+    def _enter_region_edge(self, node: ir.Node, region_edge: RegionEdge) -> None:
+        rule = region_edge.rule
         sides = (
-            *zip(read_at(node, passage.reads), rule.inputs, strict=True),
-            *zip(given_at(node, passage.gives), rule.outputs, strict=True),
+            *zip(read_at(node, region_edge.reads), rule.inputs, strict=True),
+            *zip(given_at(node, region_edge.gives), rule.outputs, strict=True),
         )
         members = [(v, axes) for v, axes in sides if v is not None and axes is not None and self._follows(v)]
         tie(self._shared, members, len(rule.extents))

@@ -6,11 +6,11 @@ its contracted axis. So a channel shuffle before it, or a Flatten of channels-la
 
 from __future__ import annotations
 
-from relayout.candidates.alternatives import LaidForm, NodeChoice, Port
+from relayout.candidates.alternatives import FixedLowering, NodeAlternatives, Port
 from relayout.candidates.backend_requirements import Wish
 from relayout.candidates.propagation import Spaces
 from relayout.layout.conversion import Dims
-from relayout.layout.memory_format import Atom, Order, is_padded
+from relayout.layout.memory_format import Atom, MemoryFormat, is_padded
 from relayout.ops import Shared, extents_of
 
 __all__ = ["Mixing"]
@@ -23,16 +23,16 @@ _Where = tuple[bool, int, int]
 class Mixing:
     """One node's alternatives with scrambled axes, found as formats of its operands come under consideration."""
 
-    def __init__(self, choice: NodeChoice, shared: tuple[Shared, ...], spaces: Spaces) -> None:
+    def __init__(self, choice: NodeAlternatives, shared: tuple[Shared, ...], spaces: Spaces) -> None:
         self._choice = choice
         self._spaces = spaces
         self._shared = {member: members for members in shared if self._alike(members) for member in members}
-        self._forms: list[tuple[Wish, LaidForm]] = []
+        self._forms: list[tuple[Wish, FixedLowering]] = []
         if self._shared:
             for place, port in enumerate(choice.ports):
                 spaces.listen(port.operand.tensor, lambda format_, place=place: self._hear(place, format_))  # type: ignore[misc]
 
-    def add_base(self, wish: Wish, form: LaidForm) -> None:
+    def add_base(self, wish: Wish, form: FixedLowering) -> None:
         """Enter an alternative whose axes may be scrambled."""
         self._forms.append((wish, form))
 
@@ -47,9 +47,9 @@ class Mixing:
             found.add(extents[axis] if extents is not None and axis < len(extents) else None)
         return len(found) == 1 and isinstance(next(iter(found)), int)
 
-    def _hear(self, place: int, format_: Order) -> None:
+    def _hear(self, place: int, format_: MemoryFormat) -> None:
         port = self._choice.ports[place]
-        own = port.operand.view.from_root(format_)
+        own = port.operand.view.from_base(format_)
         if own is None or all(a.is_whole for a in own) or is_padded(own, port.operand.view.extents):
             return
         for wish, form in list(self._forms):
@@ -57,7 +57,7 @@ class Mixing:
             if scrambled is not None and len(self._forms) < _MOST_FORMS:
                 self._enter(wish, scrambled)
 
-    def _scrambled(self, port: Port, own: Order, form: LaidForm) -> LaidForm | None:
+    def _scrambled(self, port: Port, own: MemoryFormat, form: FixedLowering) -> FixedLowering | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
         side = form.outputs if port.is_result else form.inputs
         laid = side[port.index] if port.index < len(side) else None
@@ -66,7 +66,7 @@ class Mixing:
         if any(len({a.axis for a in group}) != 1 for group in laid):
             return None
         rest = list(own)
-        changes: dict[int, Order] = {}
+        changes: dict[int, MemoryFormat] = {}
         for group in laid:
             axis = group[0].axis
             if port.operand.view.extents[axis] == 1:
@@ -91,10 +91,10 @@ class Mixing:
                 if sum(group[0].axis == member[2] for group in dims) != 1:
                     return None  # in pieces that the layout asks for, side by side or not
                 laid_side[member[1]] = _replaced(dims, member[2], factors)
-        return LaidForm(tuple(inputs), tuple(outputs), form.pick)
+        return FixedLowering(tuple(inputs), tuple(outputs), form.pick)
 
-    def _enter(self, wish: Wish, form: LaidForm) -> None:
-        formats: list[Order] = []
+    def _enter(self, wish: Wish, form: FixedLowering) -> None:
+        formats: list[MemoryFormat] = []
         for port in self._choice.ports:
             format_ = port.format_in((form.outputs if port.is_result else form.inputs)[port.index])
             if format_ is None:
@@ -109,7 +109,7 @@ class Mixing:
         self._choice.add(formats, form, implementation.cost, wish.shown, implementation.device)
 
 
-def _natural(choice: NodeChoice, member: _Where) -> Dims:
+def _natural(choice: NodeAlternatives, member: _Where) -> Dims:
     assert choice.node is not None
     value = (choice.node.outputs if member[0] else choice.node.inputs)[member[1]]
     extents = extents_of(value) if value is not None else None
@@ -117,7 +117,7 @@ def _natural(choice: NodeChoice, member: _Where) -> Dims:
     return tuple((Atom(axis),) for axis in range(len(extents)))
 
 
-def _replaced(dims: Dims, axis: int, factors: Order) -> Dims:
+def _replaced(dims: Dims, axis: int, factors: MemoryFormat) -> Dims:
     """The dimensions with the factors of `axis` as given, in this operand's numbering."""
     own = tuple(Atom(axis, factor.inner, factor.outer) for factor in factors)
     return tuple(own if group[0].axis == axis else group for group in dims)

@@ -10,7 +10,7 @@ from relayout.candidates.axis_names import Names
 from relayout.candidates.tensors import Operand
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Boxed, Extent, Order, atom_extent, with_units
+from relayout.layout.memory_format import Boxed, Extent, MemoryFormat, atom_extent, with_units
 
 __all__ = ["Question", "question_of", "written_by"]
 
@@ -28,21 +28,21 @@ class Question(NamedTuple):
         return self.source.is_any or self.target.is_any
 
 
-def question_of(names: Names, root: Operand | None, source: Order, target: Order) -> Question | None:
+def question_of(names: Names, base: Operand | None, source: MemoryFormat, target: MemoryFormat) -> Question | None:
     """The question for a tensor, given as its root's operand; None of a scalar, where no rank is known, and where
     a layout has too few dimensions for it."""
-    if root is None or not root.view.extents:
+    if base is None or not base.view.extents:
         return None
-    extents = root.view.extents
+    extents = base.view.extents
     whole = with_units(source, extents), with_units(target, extents)
     if max(map(len, whole)) > MAX_RANK or not all(_stands_in_full(order, extents) for order in whole):
         return None
-    lies = TensorType(element_size(root.value), tuple(atom_extent(atom, extents) for atom in whole[0]))
-    given, wanted = [names.layout(root, order, padded=True) or Layout.any(len(order)) for order in whole]
+    lies = TensorType(element_size(base.value), tuple(atom_extent(atom, extents) for atom in whole[0]))
+    given, wanted = [names.layout(base, order, padded=True) or Layout.any(len(order)) for order in whole]
     return Question(lies, given, wanted)
 
 
-def _stands_in_full(order: Order, extents: tuple[Extent, ...]) -> bool:
+def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:
     """Whether what is in a box has its unit dimensions where orders in full have them, for it is not reshaped."""
     return not isinstance(order, Boxed) or order.units == tuple(extents[atom.axis] == 1 for atom in order)
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, ask_order_cost, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
-from relayout.candidates.alternatives import FreeForm, NodeChoice, Port, in_source
+from relayout.candidates.alternatives import FreeLowering, NodeAlternatives, Port, in_source
 from relayout.candidates.axis_names import Names
 from relayout.candidates.backend_conversions import question_of, written_by
 from relayout.candidates.dry_run import Rehearsal
@@ -19,7 +19,7 @@ from relayout.candidates.tensors import Operand
 from relayout.layout.binding import layout_of, names_for
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, Order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.ops import Axes, Free, extents_of
 
 __all__ = ["Contract", "Wish", "says_something"]
@@ -87,7 +87,7 @@ class Contract:
         return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def rehearse(
-        self, choice: NodeChoice, rule: Free, axes_of: Sequence[Axes | None], form: FreeForm, device: str
+        self, choice: NodeAlternatives, rule: Free, axes_of: Sequence[Axes | None], form: FreeLowering, device: str
     ) -> bool:
         """Whether what the rule writes for this form is as the backend asks for each of its operators."""
         assert choice.node is not None
@@ -100,7 +100,7 @@ class Contract:
         written = Rehearsal(choice.node, rule, form, "".join(letters), opset)
         return written.suits(self._backend, device)
 
-    def asks_nothing(self, choice: NodeChoice, laid: Sequence[Dims | None], device: str) -> bool:
+    def asks_nothing(self, choice: NodeAlternatives, laid: Sequence[Dims | None], device: str) -> bool:
         """Whether the backend runs the node at `device` and asks for no layout of it when its operands have these
         dimensions, as they lie."""
         assert choice.node is not None
@@ -123,7 +123,7 @@ class Contract:
         return is_run and any(way.device == device for way in ask(self._backend, node))
 
     def is_met(
-        self, choice: NodeChoice, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
+        self, choice: NodeAlternatives, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
     ) -> bool:
         """Whether every port, with these dimensions, meets the wish. `letters`: the operator's own names."""
         device = wish.implementation.device
@@ -132,7 +132,7 @@ class Contract:
             for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True)
         )
 
-    def constants_meet(self, choice: NodeChoice, wish: Wish, dims: Sequence[Dims | None]) -> bool:
+    def constants_meet(self, choice: NodeAlternatives, wish: Wish, dims: Sequence[Dims | None]) -> bool:
         """Whether the constant inputs have the alignments and black boxes of the wish when they have these dimensions.
 
         A constant takes any order at no cost, so its names are met; what no order gives is still asked of it.
@@ -153,9 +153,9 @@ class Contract:
                 return False
         return True
 
-    def converts(self, root: Operand, source: Order, target: Order) -> bool:
+    def converts(self, base: Operand, source: MemoryFormat, target: MemoryFormat) -> bool:
         """Whether the backend, anywhere, has an operator of its own that makes one format of a tensor from another."""
-        question = question_of(self._names, root, source, target)
+        question = question_of(self._names, base, source, target)
         devices = [self._backend.at(device) for device in self.devices]
         return any(written_by(each, question) is not None for each in devices)
 
@@ -182,7 +182,7 @@ class Contract:
             current = _without_units(current, laid, extents)
         # Whether somebody gives the tensor so is told by its formats.
         current = _carrying(current, required)
-        tensor = TensorType(element_size(port.operand.tensor.root), tuple(dims_shape(laid, extents)))
+        tensor = TensorType(element_size(port.operand.tensor.base), tuple(dims_shape(laid, extents)))
         question = (required, current, tensor, device)
         met = self._met.get(question)
         if met is None:

@@ -12,7 +12,7 @@ from typing import cast
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import NodeChoice, Port, boundary_choice
+from relayout.candidates.alternatives import NodeAlternatives, Port, boundary_choice
 from relayout.candidates.axis_names import Names, conventional
 from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, is_cut, is_wildcard, misfit, order_named, tied_names
@@ -22,7 +22,7 @@ from relayout.candidates.view_materialization import StandingApartError, nearest
 from relayout.errors import UsageError
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Boxed, Order, normal_form, source_order, with_units
+from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
 
 __all__ = ["Boundary", "format_in", "orders_of", "set_boundary", "shown"]
 
@@ -35,8 +35,8 @@ class Boundary:
     `wishes` holds what was asked for, by side and name; `ties` the names that lie alike, by each of them.
     """
 
-    inputs: list[NodeChoice] = field(default_factory=list)
-    outputs: list[NodeChoice] = field(default_factory=list)
+    inputs: list[NodeAlternatives] = field(default_factory=list)
+    outputs: list[NodeAlternatives] = field(default_factory=list)
     wishes: dict[tuple[str, str], str] = field(default_factory=dict)
     ties: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Boundary:
         """Carry every format through the graph and across the ties until nothing new appears."""
         spaces.spread()
         ties = [choice.ports for choice in (*self.inputs, *self.outputs) if len(choice.ports) > 1]
-        carried: set[tuple[int, Order]] = set()
+        carried: set[tuple[int, MemoryFormat]] = set()
         while True:
             reached = {(tie, order): None for tie, ports in enumerate(ties) for order in orders_of(ports, spaces)}
             fresh = [each for each in reached if each not in carried]
@@ -72,7 +72,7 @@ class Boundary:
             for order in orders:
                 formats = [format_in(port, order) for port in choice.ports]
                 if None not in formats:
-                    choice.add(cast(list[Order], formats), order, 0, shown(choice, order, names))
+                    choice.add(cast(list[MemoryFormat], formats), order, 0, shown(choice, order, names))
 
 
 def set_boundary(
@@ -128,7 +128,7 @@ class _Ends:
             if end.side == side and end not in self._set and not self._fault(end):
                 yield end
 
-    def pinned(self, end: _End) -> NodeChoice:
+    def pinned(self, end: _End) -> NodeAlternatives:
         """The end as in the source."""
         operand = self._operand(end)
         choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
@@ -168,10 +168,10 @@ class _Ends:
             # A tie that gives anything stands before all that reads it.
             (boundary.inputs if any(p.is_result for p in choice.ports) else boundary.outputs).append(choice)
 
-    def _free(self, ends: Sequence[_End]) -> NodeChoice:
-        return NodeChoice(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
+    def _free(self, ends: Sequence[_End]) -> NodeAlternatives:
+        return NodeAlternatives(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
 
-    def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeChoice]:
+    def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeAlternatives]:
         """Each end in the layout; the letters are its own, or those of the first that it is tied to and has some."""
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
@@ -248,7 +248,7 @@ def _label(ends: Sequence[_End]) -> str:
 
 
 
-def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
+def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[MemoryFormat]:
     """The orders, of all axes, in which one of the ports has a format that is considered, the source's first."""
     yield source_order(len(ports[0].operand.view.axes))
     shapes = {port.operand.view.extents for port in ports}
@@ -256,7 +256,7 @@ def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
     for port in ports:
         view = port.operand.view
         for format_ in spaces.formats[port.operand.tensor]:
-            own = view.from_root(format_)
+            own = view.from_base(format_)
             # What is tied is cut alike, which takes axes of the same lengths.
             if own is not None and len(shapes) == 1 and is_cut(own, view.extents, pads=pads):
                 yield with_units(own, view.extents)
@@ -265,7 +265,7 @@ def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[Order]:
                 yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(ports) > 1 else 1)
 
 
-def _completions(placed: Order, rank: int) -> Iterator[Order]:
+def _completions(placed: MemoryFormat, rank: int) -> Iterator[MemoryFormat]:
     """The orders of all axes that have the whole axes `placed` in their sequence, the likeliest first."""
     yield _completed(placed, rank)
     if len(placed) < rank:
@@ -274,7 +274,7 @@ def _completions(placed: Order, rank: int) -> Iterator[Order]:
                 yield axes
 
 
-def _completed(placed: Order, rank: int) -> Order:
+def _completed(placed: MemoryFormat, rank: int) -> MemoryFormat:
     """The order with the axes that it lacks, which are unit axes, each after its neighbour in the source."""
     order = list(placed)
     for axis in sorted(set(range(rank)) - {atom.axis for atom in placed}):
@@ -283,13 +283,13 @@ def _completed(placed: Order, rank: int) -> Order:
     return tuple(order)
 
 
-def format_in(port: Port, order: Order) -> Order | None:
+def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:
     """The format of the port's tensor when its own axes lie in this order."""
     view = port.operand.view
-    return view.to_root(normal_form(order, view.extents))
+    return view.to_base(normal_form(order, view.extents))
 
 
-def shown(choice: NodeChoice, order: Order, names: Names) -> list[str]:
+def shown(choice: NodeAlternatives, order: MemoryFormat, names: Names) -> list[str]:
     """The order in words, for each port of the choice: the names of the axes in it, else their numbers."""
     natural = order == source_order(len(order))
     if any(not atom.is_whole for atom in order):

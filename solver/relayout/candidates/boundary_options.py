@@ -10,7 +10,7 @@ from relayout.candidates.tensors import Operand
 from relayout.errors import UsageError
 from relayout.layout.binding import bind, fill, is_tiled, names_for
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Extent, Order, is_padded, order_of
+from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, order_of
 
 __all__ = ["ANY", "is_cut", "is_wildcard", "misfit", "order_named", "tied_names"]
 
@@ -31,7 +31,7 @@ def tied_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
     return (key,) if key in set(known) else tuple(key.split(","))
 
 
-def order_named(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> Order:
+def order_named(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
     """The operand's axes in the order that the layout says, by these letters; stars stand for those that are left."""
     layout, rank = Layout.parse(wanted), len(operand.view.axes)
     names = names_for(layout, letters, rank)
@@ -45,7 +45,7 @@ def order_named(operand: Operand, letters: str | None, wanted: str, where: str, 
     if names is None or filled is None:
         raise misfit(letters, wanted, where)
     axes = tuple(names.index(name) for name in filled)
-    tensor = TensorType(element_size(operand.tensor.root), tuple(operand.view.extents[axis] for axis in axes))
+    tensor = TensorType(element_size(operand.tensor.base), tuple(operand.view.extents[axis] for axis in axes))
     factors = tensor.stride_factors()
     if any(factors[i] % layout.alignment(i) for i in range(rank)):
         raise contradiction(
@@ -67,7 +67,7 @@ def misfit(letters: str | None, wanted: str, where: str) -> UsageError:
     )
 
 
-def is_cut(order: Order, extents: tuple[Extent, ...], *, pads: bool) -> bool:
+def is_cut(order: MemoryFormat, extents: tuple[Extent, ...], *, pads: bool) -> bool:
     """Whether axes are cut, in a way that the graph's caller can do and undo: by known extents, and padding only what
     is fed."""
     if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, is_met_by, supported_by
 from relayout.backend.interface import Backend, TensorType, element_size
-from relayout.candidates.alternatives import FreeForm
+from relayout.candidates.alternatives import FreeLowering
 from relayout.layout.conversion import dims_shape
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -33,7 +33,7 @@ class Rehearsal:
     `letters` are the names of the space's axes, `*` where an axis has none.
     """
 
-    def __init__(self, node: ir.Node, rule: Free, form: FreeForm, letters: str, opset: int) -> None:
+    def __init__(self, node: ir.Node, rule: Free, form: FreeLowering, letters: str, opset: int) -> None:
         self.opset = opset
         self._source, self._rule, self._form, self._letters = node, rule, form, letters
         self._nodes: list[ir.Node] = []

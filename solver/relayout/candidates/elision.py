@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
-from relayout.candidates.alternatives import LaidForm, Port
+from relayout.candidates.alternatives import FixedLowering, Port
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Atom, Extent, Order, View, atom_extent, normal_form, with_units
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View, atom_extent, normal_form, with_units
 from relayout.ops import Axes, Free, Relabel
 
 __all__ = ["Pieces", "pieces_of"]
@@ -27,21 +27,21 @@ class Pieces:
 
     rule: Free
     operands: tuple[tuple[Operand, Axes], ...]
-    sides: tuple[tuple[Order, tuple[Extent, ...]], ...]
+    sides: tuple[tuple[MemoryFormat, tuple[Extent, ...]], ...]
 
-    def form(self, order: Order) -> LaidForm:
+    def form(self, order: MemoryFormat) -> FixedLowering:
         """How the node is left out when the pieces lie in this order."""
         read, given = (one_each(_own(order, atoms, extents)) for atoms, extents in self.sides)
-        return LaidForm((read,), (given,), left_out=True)
+        return FixedLowering((read,), (given,), left_out=True)
 
     def carried(self, dims: Dims, *, back: bool = False) -> Dims | None:
         """Dimensions of the tensor that is read, in atoms of the one that is given, or `back`; None where these pieces
         are no pieces of them."""
         (source, _), (result, _) = reversed(self.operands) if back else self.operands
-        found: list[Order] = []
+        found: list[MemoryFormat] = []
         for group in dims:
-            own = source.view.from_root(group)
-            carried = result.view.to_root(own) if own is not None else None
+            own = source.view.from_base(group)
+            carried = result.view.to_base(own) if own is not None else None
             if carried is None:
                 return None
             found.append(carried)
@@ -81,10 +81,10 @@ def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
 def _is_all(view: View) -> bool:
     """Whether the view's axes together are all axes of the tensor but those of extent 1."""
     seen = {atom.axis for atom in chain.from_iterable(view.axes)}
-    return all(extent == 1 or axis in seen for axis, extent in enumerate(view.root_extents))
+    return all(extent == 1 or axis in seen for axis, extent in enumerate(view.base_extents))
 
 
-def _own(order: Order, atoms: tuple[Atom, ...], extents: tuple[Extent, ...]) -> Order:
+def _own(order: MemoryFormat, atoms: tuple[Atom, ...], extents: tuple[Extent, ...]) -> MemoryFormat:
     """The order of the pieces as one of the axes that they are pieces of, all of them."""
     found = []
     for place, inner, outer in order:

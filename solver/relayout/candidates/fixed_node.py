@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from relayout.backend.interface import Implementation, element_size
-from relayout.candidates.alternatives import LaidForm, NodeChoice, Port
+from relayout.candidates.alternatives import FixedLowering, NodeAlternatives, Port
 from relayout.candidates.axis_names import conventional
 from relayout.candidates.backend_requirements import Contract, Wish, says_something
 from relayout.layout.binding import bind, layout_of, names_for
@@ -41,18 +41,18 @@ def port_letters(rule: Rule | None, ports: Sequence[Port]) -> tuple[str | None, 
     return (None,) * len(ports)
 
 
-def laid_forms(choice: NodeChoice, rule: Rule | None, implementation: Implementation) -> list[LaidForm]:
+def laid_forms(choice: NodeAlternatives, rule: Rule | None, implementation: Implementation) -> list[FixedLowering]:
     """The forms that a node outside every space has under this implementation; none where a layout cannot be bound."""
     if isinstance(rule, Fixed):
         return fixed_forms(choice, rule, implementation)
     if isinstance(rule, Listed):
         sides = [(inputs, outputs) for inputs, outputs, _ in rule.alternatives]
-        return [LaidForm(_dims_of(inputs), _dims_of(outputs), pick) for pick, (inputs, outputs) in enumerate(sides)]
+        return [FixedLowering(_dims_of(inputs), _dims_of(outputs), pick) for pick, (inputs, outputs) in enumerate(sides)]
     assert choice.node is not None
-    return [LaidForm((None,) * len(choice.node.inputs), (None,) * len(choice.node.outputs))]
+    return [FixedLowering((None,) * len(choice.node.inputs), (None,) * len(choice.node.outputs))]
 
 
-def fixed_forms(choice: NodeChoice, rule: Fixed, implementation: Implementation) -> list[LaidForm]:
+def fixed_forms(choice: NodeAlternatives, rule: Fixed, implementation: Implementation) -> list[FixedLowering]:
     """The dimensions that the layouts ask for, by the operator's letters; none where one cannot be bound.
 
     One word says how all data that an operator reads lies, and one how all that it gives does: what is asked of one is
@@ -85,10 +85,10 @@ def fixed_forms(choice: NodeChoice, rule: Fixed, implementation: Implementation)
             found[side].append(one_each(order))
         if len(words) > 1:
             return []
-    return [LaidForm(tuple(found[0]), tuple(found[1]))]
+    return [FixedLowering(tuple(found[0]), tuple(found[1]))]
 
 
-def written_form(choice: NodeChoice, rule: Rule | None, wish: Wish, contract: Contract) -> LaidForm | None:
+def written_form(choice: NodeAlternatives, rule: Rule | None, wish: Wish, contract: Contract) -> FixedLowering | None:
     """The form of what the backend writes itself; None where its layouts do not bind to the operands."""
     assert choice.node is not None
     implementation = wish.implementation
@@ -99,12 +99,12 @@ def written_form(choice: NodeChoice, rule: Rule | None, wish: Wish, contract: Co
         extents = port.operand.view.extents
         known = own or contract.letters(port, layout) or conventional(len(extents))
         letters = names_for(layout, known, len(extents))
-        size = element_size(port.operand.tensor.root)
+        size = element_size(port.operand.tensor.base)
         order = bind(layout, letters, extents, size, pads=implementation.pads) if letters else None
         if order is None:
             return None
         dims[port.is_result, port.index] = one_each(order)
-    return LaidForm(
+    return FixedLowering(
         tuple(dims.get((False, n)) for n in range(len(choice.node.inputs))),
         tuple(dims.get((True, n)) for n in range(len(choice.node.outputs))),
         rewrite=implementation.rewrite,

@@ -8,14 +8,14 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.interface import element_size
-from relayout.candidates.alternatives import FreeForm, NodeChoice
+from relayout.candidates.alternatives import FreeLowering, NodeAlternatives
 from relayout.candidates.backend_requirements import Contract, Wish
 from relayout.candidates.fixed_node import of_ports, port_letters
 from relayout.candidates.iteration_space import Geometry
 from relayout.candidates.unit_axes import placements
 from relayout.layout.binding import bind, names_for
 from relayout.layout.conversion import Dims, dims_shape, one_each
-from relayout.layout.memory_format import Atom, Order, normal_form, order_of
+from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
 from relayout.ops import Axes, Free, Traffic
 from relayout.ops.named_axes import native_letters
 
@@ -23,7 +23,7 @@ __all__ = ["FreeNode", "Pricing", "operand_dims"]
 
 Pricing = Callable[[ir.Shape], int]
 """How many elements a shape has, symbolic dims priced."""
-Way = tuple[Wish, FreeForm, int]
+Way = tuple[Wish, FreeLowering, int]
 """Whom the node obliges, in which form, and what that costs beyond the wish's own cost."""
 
 _NOTHING: Traffic = ()
@@ -36,7 +36,7 @@ class FreeNode:
 
     def __init__(
         self,
-        choice: NodeChoice,
+        choice: NodeAlternatives,
         rule: Free,
         wishes: Sequence[Wish],
         *,
@@ -57,7 +57,7 @@ class FreeNode:
         for wish in wishes:
             self._devices.setdefault((wish.implementation.device, wish.boxes), []).append(wish)
 
-    def ways(self, order: Order) -> tuple[Way, ...] | None:
+    def ways(self, order: MemoryFormat) -> tuple[Way, ...] | None:
         """How the node runs in this order on each device that takes it; None where there is none."""
         dims = self._geometry.grouped(order)
         if dims is None:
@@ -65,18 +65,18 @@ class FreeNode:
         answers = [self._accepted(wishes, dims) for wishes in self._devices.values()]
         return tuple([answer for answer in answers if answer is not None]) or None
 
-    def native(self) -> Order:
+    def native(self) -> MemoryFormat:
         """The order of ONNX's own layout, for a rule that names its axes."""
         letters = self._rule.letters
         return self._normal(order_of(tuple(letters.index(letter) for letter in native_letters(len(letters)))))
 
-    def proposed(self, order: Order) -> Iterator[Order]:
+    def proposed(self, order: MemoryFormat) -> Iterator[MemoryFormat]:
         """The orders that the rule proposes beside one that the node runs in."""
         dims = self._geometry.grouped(order) or ()
         for places in self._rule.proposed(tuple([group[0].axis for group in dims])):
             yield self._normal(tuple(chain.from_iterable(dims[place] for place in places)))
 
-    def witnesses(self, wish: Wish) -> Iterator[Order]:
+    def witnesses(self, wish: Wish) -> Iterator[MemoryFormat]:
         """The orders that the wish names in full."""
         laid = [
             (port, axes, layout, letters)
@@ -88,7 +88,7 @@ class FreeNode:
         for place, (port, axes, layout, letters) in enumerate(laid):
             if layout is None or "*" in layout.names:
                 continue
-            extents, size = port.operand.view.extents, element_size(port.operand.tensor.root)
+            extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
             names = names_for(layout, letters or self._contract.letters(port, layout), len(extents))
             own = bind(layout, names, extents, size, pads=wish.implementation.pads) if names is not None else None
             if own is None:
@@ -101,7 +101,7 @@ class FreeNode:
             if format_ is not None:
                 yield from self._geometry.extend(place, format_)
 
-    def _normal(self, order: Order) -> Order:
+    def _normal(self, order: MemoryFormat) -> MemoryFormat:
         return normal_form(order, self._geometry.extents)
 
     def _accepted(self, wishes: Sequence[Wish], dims: Dims) -> Way | None:
@@ -136,14 +136,14 @@ class FreeNode:
         """The node as ONNX's own operator, for a wish that asks for no layout."""
         if self._is_scrambled(dims):
             return None
-        forms = (FreeForm(place) for place in placements(dims, len(self._rule.extents)))
+        forms = (FreeLowering(place) for place in placements(dims, len(self._rule.extents)))
         form = next((form for form in forms if self._rule.allows(form.axes)), None)
         if form is None or not self._is_unasked(wish, form):
             return None
         cost = self._cost(wish, form)
         return (wish, form, cost) if cost is not None else None
 
-    def _is_unasked(self, wish: Wish, form: FreeForm) -> bool:
+    def _is_unasked(self, wish: Wish, form: FreeLowering) -> bool:
         """Whether nothing is asked of the node as it then stands: what is turned has other axes by the same names, and
         what is in pieces has another rank."""
         letters = self._rule.letters
@@ -164,12 +164,12 @@ class FreeNode:
 
     def _taken(self, dims: Dims) -> bool:
         """Whether ONNX's operator takes an order, wherever its unit axes stand."""
-        return any(self._rule.allows(FreeForm(place).axes) for place in placements(dims, len(self._rule.extents)))
+        return any(self._rule.allows(FreeLowering(place).axes) for place in placements(dims, len(self._rule.extents)))
 
     def _written(self, wish: Wish, dims: Dims) -> Way | None:
         """The node as the operators that its rule writes, for a wish that asks for no layout."""
         for written in self._rule.written:
-            forms = (FreeForm(place, rewritten=written) for place in placements(dims, len(self._rule.extents)))
+            forms = (FreeLowering(place, rewritten=written) for place in placements(dims, len(self._rule.extents)))
             form = next((form for form in forms if written.takes(form.axes)), None)
             if form is None or not self._suits(wish, form):
                 continue
@@ -182,12 +182,12 @@ class FreeNode:
         """The node with its unit axes where they meet what the wish asks for."""
         rule, scrambled = self._rule, self._is_scrambled(dims)
         for place in placements(dims, len(rule.extents)):
-            form = FreeForm(place, asked=True)
+            form = FreeLowering(place, asked=True)
             is_itself = not scrambled and (rule.allows(form.axes) or bool(rule.letters))
             for written in (None,) if is_itself else rule.written:
                 if written is not None and not written.takes(form.axes):
                     continue
-                form = FreeForm(place, asked=True, rewritten=written)
+                form = FreeLowering(place, asked=True, rewritten=written)
                 cost = self._cost(wish, form, written.extra(form.axes) if written is not None else _NOTHING)
                 suits = cost is not None and (written is None or self._suits(wish, form))
                 if cost is not None and suits and self._meets(wish, place):
@@ -201,11 +201,11 @@ class FreeNode:
         is_met = self._contract.is_met(self._choice, wish, own, self._letters)
         return is_met and self._contract.constants_meet(self._choice, wish, inputs)
 
-    def _suits(self, wish: Wish, form: FreeForm) -> bool:
+    def _suits(self, wish: Wish, form: FreeLowering) -> bool:
         """Whether the operators that the rule writes for this form are in layouts that the backend asks for."""
         return self._contract.rehearse(self._choice, self._rule, self._axes, form, wish.implementation.device)
 
-    def _cost(self, wish: Wish, form: FreeForm, extra: Traffic = _NOTHING) -> int | None:
+    def _cost(self, wish: Wish, form: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
         """What the node costs in this form beyond its best order; None where the wish's device does not run it so."""
         traffic, own = self._traffic(form, extra), self._rule.outputs[0]
         if own is None:
@@ -215,7 +215,7 @@ class FreeNode:
         device, is_rewritten = wish.implementation.device, form.rewritten is not None
         return self._contract.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
 
-    def _traffic(self, form: FreeForm, traffic: Traffic) -> int:
+    def _traffic(self, form: FreeLowering, traffic: Traffic) -> int:
         """Bytes that are read and written."""
         assert self._choice.node is not None
         size = element_size(self._choice.node.outputs[0])

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, cuts_nest, one_each
-from relayout.layout.memory_format import Atom, Extent, Order, normal_form
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.ops import Axes, Free
 
 __all__ = ["Geometry"]
@@ -69,28 +69,28 @@ class Geometry:
         self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven - different
         self._beside = rule.beside
         self._insert = rule.insert
-        self._formats: dict[Order, tuple[Order, ...] | None] = {}
-        self._extended: dict[tuple[int, Order], tuple[Order, ...]] = {}
-        self._merged: dict[tuple[int, Order, int, Order], tuple[Order, ...]] = {}
+        self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
+        self._extended: dict[tuple[int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
+        self._merged: dict[tuple[int, MemoryFormat, int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
         # Where no operand has all the axes, an order of the space is made of what several of them have.
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
         self.is_partial = len(operands) > 1 and not any(wide <= set(places) for _, _, places in self._operands)
         self._lacking = [frozenset(wide - set(places)) for _, _, places in self._operands]
 
-    def formats(self, order: Order) -> tuple[Order, ...] | None:
+    def formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
         """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
         if order not in self._formats:
             self._formats[order] = self._all_formats(order)
         return self._formats[order]
 
-    def extend(self, place: int, format_: Order) -> tuple[Order, ...]:
+    def extend(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Orders of the space in which operand `place` has `format_`: missing axes follow their source neighbours."""
         key = (place, format_)
         if key not in self._extended:
             self._extended[key] = self._extension(place, format_)
         return self._extended[key]
 
-    def gathered(self, place: int, format_: Order) -> tuple[Order, ...]:
+    def gathered(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Orders of whole axes near a format of operand `place` in which they are in pieces: each axis where the first
         of its pieces stands, and each where the last does."""
         order = self._placed(place, format_)
@@ -101,7 +101,7 @@ class Geometry:
         found = [self._completed([Atom(axis) for axis in axes]) for axes in (firsts, lasts)]
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
-    def grouped(self, order: Order) -> Dims | None:
+    def grouped(self, order: MemoryFormat) -> Dims | None:
         """The order as dimensions of the node: a factor each where factors may stand apart, one for an axis whose
         factors only change places; None where the node does not take such factors."""
         if all(atom.is_whole for atom in order):
@@ -113,7 +113,7 @@ class Geometry:
             places.setdefault(atom.axis, []).append(place)
         # One dimension for those whose factors only change places; all factors of the others stand apart.
         joined = {a for a, own in places.items() if a in self._mixed and own[-1] - own[0] == len(own) - 1}
-        groups: list[Order] = []
+        groups: list[MemoryFormat] = []
         for place, atom in enumerate(order):
             axis = atom.axis
             if axis in joined and place > places[axis][0]:
@@ -126,7 +126,7 @@ class Geometry:
         loose = {axis for axis in self._steps if axis not in joined}
         return tuple(groups) if self._are_cut_alike(order, loose) else None
 
-    def _are_cut_alike(self, order: Order, loose: set[int]) -> bool:
+    def _are_cut_alike(self, order: MemoryFormat, loose: set[int]) -> bool:
         """Whether each of these axes and the one beside it, if that is one of them, are in the same pieces."""
         for axis, partner in self._beside.items():
             if axis in loose and partner in loose:
@@ -147,11 +147,11 @@ class Geometry:
             return False
         return atom.axis in self._apart or atom.axis in self._mixed or self._in_steps(atom)
 
-    def _all_formats(self, order: Order) -> tuple[Order, ...] | None:
-        found: list[Order] = []
+    def _all_formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
+        found: list[MemoryFormat] = []
         for view, _, places in self._operands:
             own = [Atom(places[axis], inner, outer) for axis, inner, outer in order if axis in places]
-            format_ = view.to_root(tuple(own))
+            format_ = view.to_base(tuple(own))
             if format_ is None:
                 return None
             found.append(format_)
@@ -161,7 +161,7 @@ class Geometry:
         """Whether one of two operands has axes that the other lacks."""
         return self._lacking[place] != self._lacking[other]
 
-    def reached(self, place: int, format_: Order, other: int, other_format: Order) -> tuple[Order, ...]:
+    def reached(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Orders of the space that two operands lead to by these formats: that in which both have them, and those in
         which one has its own and what it lacks lies as in the other's, piece by piece."""
         key = (place, format_, other, other_format)
@@ -174,7 +174,7 @@ class Geometry:
             self._merged[key] = tuple(dict.fromkeys(order for order in found if order is not None))
         return self._merged[key]
 
-    def _following(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
+    def _following(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> MemoryFormat | None:
         """The order in which operand `place` has its format, and each piece of the axes that it lacks follows what it
         follows in the other's; None where these are in one piece, so that they go by their neighbours in the source, or
         where the two cut an axis into pieces that do not nest."""
@@ -198,7 +198,7 @@ class Geometry:
                 return None
         return self._completed(list(normal_form(tuple(order), self.extents)))
 
-    def _union(self, place: int, format_: Order, other: int, other_format: Order) -> Order | None:
+    def _union(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> MemoryFormat | None:
         order, further = self._placed(place, format_), self._placed(other, other_format)
         if order is None or further is None:
             return None
@@ -218,7 +218,7 @@ class Geometry:
             least += 1
         return self._completed(order)
 
-    def _extension(self, place: int, format_: Order) -> tuple[Order, ...]:
+    def _extension(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         order = self._placed(place, format_)
         if order is None:
             return ()
@@ -227,13 +227,13 @@ class Geometry:
             found.append(self._completed(order, piece_by_piece=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
-    def _placed(self, place: int, format_: Order) -> list[Atom] | None:
+    def _placed(self, place: int, format_: MemoryFormat) -> list[Atom] | None:
         """The operand's atoms in the space's axes."""
         view, axes, _ = self._operands[place]
-        own = view.from_root(format_)
+        own = view.from_base(format_)
         return [Atom(axes[a.axis], a.inner, a.outer) for a in own] if own is not None else None
 
-    def _completed(self, order: list[Atom], *, piece_by_piece: bool = False) -> Order | None:
+    def _completed(self, order: list[Atom], *, piece_by_piece: bool = False) -> MemoryFormat | None:
         """The order with the axes that it lacks; None where the node does not take its factors. `piece_by_piece`: what
         stands beside an axis whose pieces have changed places does as they did, though it might stay whole."""
         if self.grouped(tuple(order)) is None:

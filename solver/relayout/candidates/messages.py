@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from relayout.candidates.axis_names import Names
 from relayout.candidates.tensors import Operand
 from relayout.errors import InfeasibleError
-from relayout.layout.memory_format import Atom, Boxed, Order, with_units
+from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, with_units
 
 __all__ = ["contradiction", "lifted", "operand_name", "required", "shown"]
 
@@ -41,13 +41,13 @@ def contradiction(problem: str, conflict: Sequence[str], relaxation: Sequence[st
     return InfeasibleError(problem, conflict=conflict, relaxation=relaxation, hint=hint)
 
 
-def shown(names: Names, operand: Operand, format_: Order) -> str:
+def shown(names: Names, operand: Operand, format_: MemoryFormat) -> str:
     """A format in letters where the axes have names, else in the numbers of the source's axes.
 
     Unit axes have no place in a format; they are shown where the source has them.
     """
     letters = names.of(operand)
-    own = operand.view.from_root(format_)
+    own = operand.view.from_base(format_)
     boxes = operand.boxes(format_)
     if own is None or not all(a.is_whole for a in own):
         full = Boxed(with_units(own, operand.view.extents), boxes) if own is not None else None

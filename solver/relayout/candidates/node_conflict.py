@@ -9,7 +9,7 @@ from itertools import combinations, islice
 import onnx_ir as ir
 
 from relayout.backend.interface import Implementation
-from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.axis_names import Names
 from relayout.candidates.backend_requirements import says_something
 from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
@@ -19,7 +19,7 @@ from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 __all__ = ["Trial", "unmet"]
 
-Trial = Callable[[Sequence[Implementation]], NodeChoice]
+Trial = Callable[[Sequence[Implementation]], NodeAlternatives]
 """The node with what it may choose from if the backend stated these implementations instead."""
 
 _Operand = tuple[bool, int]
@@ -29,11 +29,11 @@ _Operand = tuple[bool, int]
 MOST_TRIED = 200
 
 
-def unmet(choice: NodeChoice, stated: Sequence[Implementation], trial: Trial, names: Names) -> InfeasibleError:
+def unmet(choice: NodeAlternatives, stated: Sequence[Implementation], trial: Trial, names: Names) -> InfeasibleError:
     """The error for a node that cannot run in any way that the backend states."""
     every = _asked(stated)
 
-    def runs(kept: Iterable[_Operand]) -> NodeChoice | None:
+    def runs(kept: Iterable[_Operand]) -> NodeAlternatives | None:
         keep = frozenset(kept)
         tried = trial([_asking(implementation, keep) for implementation in stated])
         return tried if tried.alternatives else None
@@ -84,14 +84,14 @@ def _smallest(
 
 
 def _required(
-    choice: NodeChoice, operand: _Operand, conflict: Sequence[_Operand], stated: Sequence[Implementation]
+    choice: NodeAlternatives, operand: _Operand, conflict: Sequence[_Operand], stated: Sequence[Implementation]
 ) -> str:
     layouts = [str(_layout(implementation, operand)) for implementation in stated]
     others = [_name(other) for other in conflict if other != operand]
     return required(f"{choice.label} {_name(operand)}", layouts, others)
 
 
-def _lifted(running: NodeChoice, operand: _Operand, stated: Sequence[Implementation], names: Names) -> str:
+def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: Names) -> str:
     """The operand as it is in the cheapest way to run the node then. What is asked of a constant beyond its names is
     what it lacks, for any order costs it nothing."""
     cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from relayout.backend.interface import Implementation, element_size
-from relayout.candidates.alternatives import FreeForm, LaidForm, NodeChoice, label_of, passing_ports, ports_of
+from relayout.candidates.alternatives import (
+    FixedLowering,
+    FreeLowering,
+    NodeAlternatives,
+    label_of,
+    passing_ports,
+    ports_of,
+)
 from relayout.candidates.axis_names import Names
 from relayout.candidates.axis_shuffle import Mixing
 from relayout.candidates.backend_requirements import Contract, Wish
@@ -25,14 +32,14 @@ from relayout.errors import InfeasibleError
 from relayout.layout.binding import is_tiled
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Order
-from relayout.ops import Axes, Fixed, Free, Listed, Passage
+from relayout.layout.memory_format import MemoryFormat
+from relayout.ops import Axes, Fixed, Free, Listed, RegionEdge
 from relayout.ops.named_axes import operand_by_operand
 
 __all__ = ["NodeChoices"]
 
 _ANY = Layout.any(0)
-_Ways = tuple[tuple[Wish, FreeForm | LaidForm, int], ...]
+_Ways = tuple[tuple[Wish, FreeLowering | FixedLowering, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class _Open:
     """A free node whose alternatives are listed when all candidates are known; `axes` are its ports' in the space, and
     `moves` the bytes that it need not move (see `Alternative`)."""
 
-    choice: NodeChoice
+    choice: NodeAlternatives
     axes: tuple[Axes | None, ...]
     space: Space[_Ways]
     moves: int = 0
@@ -52,7 +59,7 @@ class NodeChoices:
     def __init__(
         self, contract: Contract, names: Names, tensors: Tensors, spaces: Spaces, elements: Pricing
     ) -> None:
-        self.choices: list[NodeChoice] = []
+        self.choices: list[NodeAlternatives] = []
         self._contract = contract
         self._names = names
         self._tensors = tensors
@@ -60,9 +67,9 @@ class NodeChoices:
         self._elements = elements
         self._open: list[_Open] = []
         # What crosses the border of the graphs inside a node and has a choice of its own.
-        self._passing: dict[ir.Node, tuple[Passage, ...]] = {}
+        self._passing: dict[ir.Node, tuple[RegionEdge, ...]] = {}
         # The choices of nodes of which somebody speaks in black boxes, and what gives these, once that is known.
-        self._boxed: list[NodeChoice] = []
+        self._boxed: list[NodeAlternatives] = []
         self._givers: Givers | None = None
         self.in_the_way: set[ir.Value] = set()
         """Views whose factors are not those of a layout that their readers could take."""
@@ -70,9 +77,9 @@ class NodeChoices:
     def enter(self, node: ir.Node) -> None:
         """Ask the backend for this node, and list what is known of it now."""
         stated = self._contract.implementations(node)
-        if node in self._tensors.passages:
-            passages = self._tensors.passages[node]
-            self._passing[node] = passages if may_pass(stated) else ()
+        if node in self._tensors.region_edges:
+            region_edges = self._tensors.region_edges[node]
+            self._passing[node] = region_edges if may_pass(stated) else ()
         self._state(node, stated)
         self._pass(node, goes_in=True)
 
@@ -80,7 +87,7 @@ class NodeChoices:
         """Enter what the graphs inside the node only give; they themselves have been entered."""
         self._pass(node, goes_in=False)
 
-    def list_free(self, inputs: Iterable[NodeChoice] = ()) -> None:
+    def list_free(self, inputs: Iterable[NodeAlternatives] = ()) -> None:
         """Give every free node the alternatives that its space holds now, and take away those that need a black box
         which neither a node, nor one of the graph's `inputs`, nor a conversion gives. Raises InfeasibleError for a node
         that has none left."""
@@ -94,13 +101,13 @@ class NodeChoices:
             if not choice.alternatives:
                 raise self._refused(choice)
 
-    def _refused(self, choice: NodeChoice) -> InfeasibleError:
+    def _refused(self, choice: NodeAlternatives) -> InfeasibleError:
         """The error for a node without alternatives. The formats that its operands may have are those known now."""
         node = choice.node
         assert node is not None
         stated = self._contract.implementations(node)
 
-        def trial(stated: Sequence[Implementation]) -> NodeChoice:
+        def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
             spaces = Spaces(dict.fromkeys(port.operand.tensor for port in choice.ports))
             nodes = NodeChoices(self._contract, self._names, self._tensors, spaces, self._elements)
             tried = nodes._state(node, stated)
@@ -115,15 +122,15 @@ class NodeChoices:
 
         return unmet(choice, stated, trial, self._names)
 
-    def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeChoice:
+    def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeAlternatives:
         """Enter the node with what is known of it now, where the backend states these implementations."""
         rule = self._tensors.rules.get(node)
-        passages = self._passing.get(node, ())
-        choice = NodeChoice(label_of(node), node, ports_of(node, self._tensors, passages))
+        region_edges = self._passing.get(node, ())
+        choice = NodeAlternatives(label_of(node), node, ports_of(node, self._tensors, region_edges))
         self.choices.append(choice)
         wishes: list[Wish] = []
         for way, implementation in enumerate(stated):
-            wish = Wish(implementation, choice.ports, way if passages else 0)
+            wish = Wish(implementation, choice.ports, way if region_edges else 0)
             if any(wish.boxes) and choice not in self._boxed[-1:]:
                 self._boxed.append(choice)
             if implementation.rewrite is None:
@@ -145,18 +152,18 @@ class NodeChoices:
 
     def _pass(self, node: ir.Node, *, goes_in: bool) -> None:
         """Enter what goes into the graphs inside the node, or what they only give."""
-        for passage in self._passing.get(node, ()):
-            if passage.goes_in != goes_in:
+        for region_edge in self._passing.get(node, ()):
+            if region_edge.goes_in != goes_in:
                 continue
-            ports = passing_ports(node, passage, self._tensors)
-            choice = NodeChoice(f"{label_of(node)} {passage.name}", node, ports, passage=passage)
+            ports = passing_ports(node, region_edge, self._tensors)
+            choice = NodeAlternatives(f"{label_of(node)} {region_edge.name}", node, ports, region_edge=region_edge)
             self.choices.append(choice)
-            axes_of = of_ports(ports, passage.rule.inputs, passage.rule.outputs)
+            axes_of = of_ports(ports, region_edge.rule.inputs, region_edge.rule.outputs)
             laid = tuple([(p.operand, axes) for p, axes in zip(ports, axes_of, strict=True) if axes is not None])
-            geometry = self._spaces.geometry(passage.rule, laid)
+            geometry = self._spaces.geometry(region_edge.rule, laid)
             stated = self._contract.implementations(node)
             value = PassingValue(
-                choice, passage, stated, geometry=geometry, contract=self._contract, elements=self._elements
+                choice, region_edge, stated, geometry=geometry, contract=self._contract, elements=self._elements
             )
             space: Space[_Ways] = Space(geometry, laid, value.ways)
             self._open.append(_Open(choice, axes_of, space))
@@ -179,15 +186,15 @@ class NodeChoices:
                         cost, device = wish.implementation.cost + extra, wish.implementation.device
                         choice.add(boxed, form, cost, wish.shown, device, each.moves, wish.way)
 
-    def _enter(self, choice: NodeChoice, wish: Wish, form: LaidForm, letters: Sequence[str | None]) -> bool:
+    def _enter(self, choice: NodeAlternatives, wish: Wish, form: FixedLowering, letters: Sequence[str | None]) -> bool:
         """Enter one alternative, if it meets what is asked for."""
         laid = of_ports(choice.ports, form.inputs, form.outputs)
         is_met = self._contract.is_met(choice, wish, laid, letters)
         return is_met and self._contract.constants_meet(choice, wish, form.inputs) and self._list(choice, wish, form)
 
-    def _list(self, choice: NodeChoice, wish: Wish, form: LaidForm) -> bool:
+    def _list(self, choice: NodeAlternatives, wish: Wish, form: FixedLowering) -> bool:
         laid = of_ports(choice.ports, form.inputs, form.outputs)
-        formats: list[Order] = []
+        formats: list[MemoryFormat] = []
         for port, dims in zip(choice.ports, laid, strict=True):
             format_ = port.format_in(dims)
             if format_ is None:
@@ -205,7 +212,7 @@ class NodeChoices:
         choice.add(boxed, form, wish.implementation.cost, wish.shown, wish.implementation.device, way=wish.way)
         return True
 
-    def _free(self, choice: NodeChoice, rule: Free, wishes: list[Wish]) -> None:
+    def _free(self, choice: NodeAlternatives, rule: Free, wishes: list[Wish]) -> None:
         """Enter the node's space, with the orders that somebody asks for."""
         wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
         axes_of = of_ports(choice.ports, rule.inputs, rule.outputs)
@@ -229,7 +236,7 @@ class NodeChoices:
             # The node stands in a layout that nobody asks for; ONNX's own is a way to run it.
             self._spaces.add_order(space, node.native())
 
-    def _packed(self, choice: NodeChoice, rule: Fixed, wishes: list[Wish]) -> None:
+    def _packed(self, choice: NodeAlternatives, rule: Fixed, wishes: list[Wish]) -> None:
         """Enter what packed layouts ask for where no order of the space says it: both parts of an axis side by side,
         one that is all of its axis, or one of an axis that has another extent in the result."""
         letters = port_letters(rule, choice.ports)
@@ -238,20 +245,20 @@ class NodeChoices:
                 for form in fixed_forms(choice, rule, wish.implementation):
                     self._enter(choice, wish, form, letters)
 
-    def _leave_out(self, choice: NodeChoice, pieces: Pieces) -> None:
+    def _leave_out(self, choice: NodeAlternatives, pieces: Pieces) -> None:
         """Let the node be no node. Who runs nothing takes none of a device's operators, so that it may be anywhere."""
         assert choice.node is not None
         nothing = (_ANY,) * len(choice.node.inputs), (_ANY,) * len(choice.node.outputs)
         free = [Wish(Implementation(*nothing, device=device), choice.ports) for device in self._contract.devices]
 
-        def ways(order: Order) -> _Ways:
+        def ways(order: MemoryFormat) -> _Ways:
             return tuple((wish, pieces.form(order), 0) for wish in free)
 
         space: Space[_Ways] = Space(self._spaces.geometry(pieces.rule, pieces.operands), pieces.operands, ways)
         self._open.append(_Open(choice, tuple(axes for _, axes in pieces.operands), space))
         self._spaces.add_space(space)
 
-    def _moves(self, choice: NodeChoice) -> int:
+    def _moves(self, choice: NodeAlternatives) -> int:
         """The bytes that the node reads and writes; a view that stands apart moves nothing."""
         assert choice.node is not None
         result = choice.node.outputs[0]
@@ -260,8 +267,8 @@ class NodeChoices:
         return 2 * self._elements(result.shape) * element_size(result) if result.shape is not None else 0
 
 
-def _own_dims(open_: _Open, form: FreeForm | LaidForm) -> Sequence[Dims | None]:
+def _own_dims(open_: _Open, form: FreeLowering | FixedLowering) -> Sequence[Dims | None]:
     """The dimensions of each port's operand."""
-    if isinstance(form, LaidForm):
+    if isinstance(form, FixedLowering):
         return of_ports(open_.choice.ports, form.inputs, form.outputs)
     return [operand_dims(axes, form.dims) for axes in open_.axes]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from relayout.candidates.iteration_space import Geometry
 from relayout.candidates.tensors import Operand, Tensor
-from relayout.layout.memory_format import Order, normal_form, source_order
+from relayout.layout.memory_format import MemoryFormat, normal_form, source_order
 from relayout.ops import Axes, Free
 
 __all__ = ["FORMATS_PER_TENSOR", "Space", "Spaces"]
@@ -36,33 +36,33 @@ class Space(Generic[Answer]):
         self,
         geometry: Geometry,
         operands: tuple[tuple[Operand, Axes], ...],
-        accepts: Callable[[Order], Answer | None],
-        proposes: Callable[[Order], Iterable[Order]] | None = None,
+        accepts: Callable[[MemoryFormat], Answer | None],
+        proposes: Callable[[MemoryFormat], Iterable[MemoryFormat]] | None = None,
     ) -> None:
         self.geometry = geometry
         self.operands = operands
         self.accepts = accepts
         self.proposes = proposes
-        self.orders: dict[Order, tuple[Answer, tuple[Order, ...]]] = {}
+        self.orders: dict[MemoryFormat, tuple[Answer, tuple[MemoryFormat, ...]]] = {}
 
 
 class Spaces:
     """All spaces, and every tensor's formats under consideration, in the order in which they were found."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self.formats: dict[Tensor, dict[Order, None]] = {t: {} for t in tensors if not t.constant}
+        self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
         self.capped: set[Tensor] = set()
         # For each tensor the spaces that it is in, with its place among their operands.
         self._spaces: dict[Tensor, list[tuple[Space[Any], int]]] = {}
         self._geometries: dict[object, Geometry] = {}
-        self._listeners: dict[Tensor, list[Callable[[Order], None]]] = {}
-        self._queue: deque[tuple[Tensor, Order]] = deque()
+        self._listeners: dict[Tensor, list[Callable[[MemoryFormat], None]]] = {}
+        self._queue: deque[tuple[Tensor, MemoryFormat]] = deque()
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
 
     def geometry(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Geometry:
         """The geometry of a space of `rule`, shared by all spaces of the same."""
-        views = tuple([(o.view.axes, o.view.extents, o.view.root_extents, axes) for o, axes in operands])
+        views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
         steps, beside = tuple(rule.steps.items()), tuple(rule.beside.items())
         cuts = (rule.splits, rule.mixes, rule.scrambles, steps, rule.zeros, bool(rule.letters))
         key = (rule.extents, *cuts, beside, rule.insert, views)
@@ -78,11 +78,11 @@ class Spaces:
         extents = space.geometry.extents
         self.add_order(space, normal_form(source_order(len(extents)), extents))
 
-    def listen(self, tensor: Tensor, hear: Callable[[Order], None]) -> None:
+    def listen(self, tensor: Tensor, hear: Callable[[MemoryFormat], None]) -> None:
         """Call `hear` with every format of the tensor that comes under consideration, from `spread` on."""
         self._listeners.setdefault(tensor, []).append(hear)
 
-    def add_format(self, tensor: Tensor, format_: Order) -> bool:
+    def add_format(self, tensor: Tensor, format_: MemoryFormat) -> bool:
         """Consider this format of the tensor; False where the tensor has too many already."""
         known = self.formats[tensor]
         if format_ in known:
@@ -94,7 +94,7 @@ class Spaces:
         self._queue.append((tensor, format_))
         return True
 
-    def add_order(self, space: Space[Answer], order: Order) -> bool:
+    def add_order(self, space: Space[Answer], order: MemoryFormat) -> bool:
         """Consider this order of the space, with the formats that it gives its operands; whether it is considered."""
         if order in space.orders:
             return True
@@ -121,7 +121,7 @@ class Spaces:
             for hear in self._listeners.get(tensor, ()):
                 hear(format_)
 
-    def _reached(self, space: Space[Any], place: int, format_: Order) -> Iterator[Order]:
+    def _reached(self, space: Space[Any], place: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:
         """The orders of the space in which its operand `place` has this format."""
         geometry = space.geometry
         yield from geometry.extend(place, format_)

@@ -13,7 +13,7 @@ from math import prod
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.axis_names import Names
 from relayout.candidates.backend_requirements import Contract
 from relayout.candidates.boundary import Boundary, set_boundary
@@ -33,15 +33,15 @@ class Requirements:
 
     tensors: Tensors
     names: Names
-    choices: list[NodeChoice]
+    choices: list[NodeAlternatives]
     warnings: list[str]
     boundary: Boundary
 
-    def holders(self) -> dict[ir.Node, list[int]]:
+    def region_ops(self) -> dict[ir.Node, list[int]]:
         """The nodes with graphs inside them, with their choices: their own, and those of what crosses the borders."""
         found: dict[ir.Node, list[int]] = {}
         for c, choice in enumerate(self.choices):
-            if choice.node is not None and choice.node in self.tensors.passages:
+            if choice.node is not None and choice.node in self.tensors.region_edges:
                 found.setdefault(choice.node, []).append(c)
         return found
 
@@ -108,7 +108,7 @@ def _enter(graph: ir.Graph, nodes: NodeChoices, tensors: Tensors) -> None:
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
         nodes.enter(node)
-        if node in tensors.passages:
+        if node in tensors.region_edges:
             for inner in graphs_of(node):
                 _enter(inner, nodes, tensors)
             nodes.leave(node)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relayout.backend.interface import Implementation
-from relayout.candidates.alternatives import FreeForm, NodeChoice
+from relayout.candidates.alternatives import FreeLowering, NodeAlternatives
 from relayout.candidates.backend_requirements import Contract, Wish
 from relayout.candidates.fixed_node import of_ports
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
 from relayout.candidates.iteration_space import Geometry
 from relayout.candidates.unit_axes import placements
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Order
-from relayout.ops import Passage
+from relayout.layout.memory_format import MemoryFormat
+from relayout.ops import RegionEdge
 
 __all__ = ["PassingValue", "may_pass"]
 
 _ANY = Layout.any(0)
 
-Way = tuple[Wish, FreeForm, int]
+Way = tuple[Wish, FreeLowering, int]
 
 
 def may_pass(stated: Sequence[Implementation]) -> bool:
@@ -33,42 +33,42 @@ class PassingValue:
 
     def __init__(
         self,
-        choice: NodeChoice,
-        passage: Passage,
+        choice: NodeAlternatives,
+        region_edge: RegionEdge,
         stated: Sequence[Implementation],
         *,
         geometry: Geometry,
         contract: Contract,
         elements: Pricing,
     ) -> None:
-        self._choice, self._rule, self._geometry, self._contract = choice, passage.rule, geometry, contract
-        self._axes = of_ports(choice.ports, passage.rule.inputs, passage.rule.outputs)
+        self._choice, self._rule, self._geometry, self._contract = choice, region_edge.rule, geometry, contract
+        self._axes = of_ports(choice.ports, region_edge.rule.inputs, region_edge.rule.outputs)
         self._wishes: list[Wish] = []
         for way, each in enumerate(stated):
-            reads = tuple([each.inputs[s.index] if s.graph is None else _ANY for s in passage.reads])
-            gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in passage.gives])
+            reads = tuple([each.inputs[s.index] if s.graph is None else _ANY for s in region_edge.reads])
+            gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in region_edge.gives])
             # What the node costs is charged for the node.
             self._wishes.append(Wish(Implementation(reads, gives, device=each.device), choice.ports, way))
         self._asked = FreeNode(
-            choice, passage.rule, (), geometry=geometry, contract=contract, elements=elements
+            choice, region_edge.rule, (), geometry=geometry, contract=contract, elements=elements
         )
 
-    def ways(self, order: Order) -> tuple[Way, ...] | None:
+    def ways(self, order: MemoryFormat) -> tuple[Way, ...] | None:
         """How the value lies in this order, wherever the node may run then; None where it may not."""
         dims = self._geometry.grouped(order)
         if dims is None:
             return None
-        forms = [FreeForm(place) for place in placements(dims, len(self._rule.extents))]
+        forms = [FreeLowering(place) for place in placements(dims, len(self._rule.extents))]
         allowed = [form for form in forms if self._rule.allows(form.axes)]
         found = [(wish, form, 0) for wish in self._wishes if (form := self._met(wish, allowed)) is not None]
         return tuple(found) or None
 
-    def witnesses(self) -> Iterator[Order]:
+    def witnesses(self) -> Iterator[MemoryFormat]:
         """The orders that the backend names in full."""
         for wish in self._wishes:
             yield from self._asked.witnesses(wish)
 
-    def _met(self, wish: Wish, forms: Sequence[FreeForm]) -> FreeForm | None:
+    def _met(self, wish: Wish, forms: Sequence[FreeLowering]) -> FreeLowering | None:
         letters = (None,) * len(self._choice.ports)
         for form in forms:
             laid = [operand_dims(axes, form.dims) for axes in self._axes]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from relayout.layout.memory_format import Box, Extent, Order, View, boxes_of, normal_form, source_order
+from relayout.layout.memory_format import Box, Extent, MemoryFormat, View, boxes_of, normal_form, source_order
 from relayout.model.constants import known_shape
-from relayout.ops import Fixed, Free, Listed, Passage, Relabel, Rule, extents_of, graphs_of, passages_of, rule_of
+from relayout.ops import Fixed, Free, Listed, RegionEdge, Relabel, Rule, extents_of, graphs_of, region_edges_of, rule_of
 from relayout.ops.operand_roles import OTHER, input_role, result_role
 
 __all__ = ["Operand", "Tensor", "Tensors", "collect_tensors"]
@@ -28,7 +28,7 @@ class Tensor:
     """One piece of memory: its root value and the root's extents. `constant`: known before the model runs."""
 
     index: int
-    root: ir.Value
+    base: ir.Value
     extents: tuple[Extent, ...]
     constant: bool
 
@@ -41,7 +41,7 @@ class Operand:
     view: View
     value: ir.Value
 
-    def boxes(self, format_: Order) -> tuple[Box, ...]:
+    def boxes(self, format_: MemoryFormat) -> tuple[Box, ...]:
         """The black boxes of a format of the tensor, on the operand's own axes."""
         boxes = boxes_of(format_)
         if not boxes:
@@ -68,7 +68,7 @@ class Tensors:
     constant_nodes: set[ir.Node] = field(default_factory=set)
     shapes: dict[ir.Node, np.ndarray] = field(default_factory=dict)
     dead: set[ir.Node] = field(default_factory=set)
-    passages: dict[ir.Node, tuple[Passage, ...]] = field(default_factory=dict)
+    region_edges: dict[ir.Node, tuple[RegionEdge, ...]] = field(default_factory=dict)
     opsets: dict[str, int] = field(default_factory=dict)
     apart: frozenset[ir.Value] = frozenset()
     """Results of relabel nodes that are tensors of their own all the same; the node may be left out."""
@@ -123,7 +123,7 @@ def _find_dead(graph: ir.Graph, found: Tensors, live: set[ir.Value]) -> None:
             continue
         operand = found.operands.get(node.outputs[0]) if node in found.undone else None
         if operand is not None:
-            live.add(operand.tensor.root)
+            live.add(operand.tensor.base)
             continue
         is_view = isinstance(found.rules.get(node), Relabel) and node not in found.constant_nodes
         read = () if node in found.shapes else node.inputs[:1] if is_view else node.inputs
@@ -152,9 +152,9 @@ def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None
         return
     for graph in graphs_of(node):
         _collect_graph(graph, found, opsets)
-        found.passages[node] = ()
-    if node in found.passages:
-        found.passages[node] = passages_of(node, opsets.get("", 1), found.is_constant)
+        found.region_edges[node] = ()
+    if node in found.region_edges:
+        found.region_edges[node] = region_edges_of(node, opsets.get("", 1), found.is_constant)
     if isinstance(rule, Free | Fixed):
         _complete_ranks(node, rule)
     for value in node.outputs:
@@ -196,12 +196,12 @@ def _undoes(node: ir.Node, relabel: Relabel, found: Tensors) -> bool:
             found.behind[result] = view
         return False
     extents = view.tensor.extents
-    if view.view.to_root(source_order(len(relabel.axes))) != normal_form(source_order(len(extents)), extents):
+    if view.view.to_base(source_order(len(relabel.axes))) != normal_form(source_order(len(extents)), extents):
         found.behind[result] = view
         return False
     found.undone.add(node)
-    if view.tensor.root in found.behind and view.view.axes == View.identity(extents).axes:
-        found.behind[result] = found.behind[view.tensor.root]
+    if view.tensor.base in found.behind and view.view.axes == View.identity(extents).axes:
+        found.behind[result] = found.behind[view.tensor.base]
     return _enter_view(node, relabel, found, view)
 
 

@@ -12,12 +12,12 @@ import onnx_ir as ir
 from relayout.backend.interface import Backend
 from relayout.candidates.requirements import Requirements
 from relayout.formulate.conversion_costs import Prices
-from relayout.formulate.def_use import Held, Touch, hold_tensors, settle_places
+from relayout.formulate.def_use import DefUse, TensorUse, def_use_chains, settle_places
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Scale
 from relayout.formulate.tie_breaks import changes
 from relayout.formulate.transfers import Arrivals, State, Stated
-from relayout.layout.memory_format import Order
+from relayout.layout.memory_format import MemoryFormat
 from relayout.solve.problem import Choice, Problem, Use, Value
 
 __all__ = ["formulate"]
@@ -40,8 +40,8 @@ def formulate(
     if devices:
         settle_places(requirements, devices, (host,) if host is not None else devices)
     prices = Prices(requirements, backend, elements)
-    held = hold_tensors(requirements, prices, apart=bool(devices))
-    scale = _scale(requirements, prices, held, objective)
+    def_use = def_use_chains(requirements, prices, apart=bool(devices))
+    scale = _scale(requirements, prices, def_use, objective)
     choices = [
         Choice(
             choice.label,
@@ -54,20 +54,20 @@ def formulate(
     ]
     values: list[Value] = []
     uniform: dict[tuple[int, int], tuple[tuple[int | None, ...], ...]] = {}
-    settled: list[Held] = []
-    for h in held:
+    settled: list[DefUse] = []
+    for h in def_use:
         number = {f: i for i, f in enumerate(h.formats)}
         arrivals = None
         if len(h.devices) > 1:
-            giver, *takers = [_stated(requirements, touch, number) for touch in h.touches]
+            producer, *takers = [_stated(requirements, use, number) for use in h.uses]
             change, carry = partial(_change, prices, scale, h), partial(_carry, prices, scale, h)
-            arrivals = Arrivals(h.tensor.root.name or "", len(number), giver, tuple(takers), change, carry)
+            arrivals = Arrivals(h.tensor.base.name or "", len(number), producer, tuple(takers), change, carry)
             values += arrivals.values(len(choices))
             choices += arrivals.choices()
         elif len(h.formats) > 1:
             conversion = _conversions(prices, scale, h, uniform)
-            producer, *readers = [_use(requirements, touch, number) for touch in h.touches]
-            values.append(Value(h.tensor.root.name or "", producer, tuple(readers), conversion))
+            given, *readers = [_use(requirements, use, number) for use in h.uses]
+            values.append(Value(h.tensor.base.name or "", given, tuple(readers), conversion))
         settled.append(replace(h, arrivals=arrivals) if arrivals is not None else h)
     values += _together(requirements)
     return Formulation(Problem(tuple(choices), tuple(values)), requirements, scale, prices, tuple(settled))
@@ -75,7 +75,7 @@ def formulate(
 
 def _together(requirements: Requirements) -> Iterator[Value]:
     """What crosses the border of the graphs inside a node is where the node runs, and in the way that it runs."""
-    for node, choices in requirements.holders().items():
+    for node, choices in requirements.region_ops().items():
         known = list(dict.fromkeys((a.device, a.way) for c in choices for a in requirements.choices[c].alternatives))
         table = tuple(tuple(0 if p == q else None for q in known) for p in known)
         if len(known) > 1:
@@ -87,52 +87,52 @@ def _together(requirements: Requirements) -> Iterator[Value]:
             yield Value(f"{node.name or ''} way", uses[0], tuple(uses[1:]), table)
 
 
-def _stated(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Stated:
-    choice = requirements.choices[touch.choice]
-    is_given = choice.ports[touch.port].is_result
-    return touch.choice, tuple(
-        [State(a.devices, number[a.formats[touch.port]], is_given and a.is_left_out) for a in choice.alternatives]
+def _stated(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFormat, int]) -> Stated:
+    choice = requirements.choices[use.choice]
+    is_given = choice.ports[use.port].is_result
+    return use.choice, tuple(
+        [State(a.devices, number[a.formats[use.port]], is_given and a.is_left_out) for a in choice.alternatives]
     )
 
 
-def _use(requirements: Requirements, touch: Touch, number: Mapping[Order, int]) -> Use:
-    alternatives = requirements.choices[touch.choice].alternatives
-    return Use(touch.choice, tuple([number[a.formats[touch.port]] for a in alternatives]))
+def _use(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFormat, int]) -> Use:
+    alternatives = requirements.choices[use.choice].alternatives
+    return Use(use.choice, tuple([number[a.formats[use.port]] for a in alternatives]))
 
 
-def _change(prices: Prices, scale: Scale, held: Held, device: str, source: int, target: int) -> int | None:
-    cost = prices.conversion(held.tensor, device, held.formats[source], held.formats[target])
-    count = prices.passes(held.tensor, device, held.formats[source], held.formats[target]) if cost is not None else 0
+def _change(prices: Prices, scale: Scale, def_use: DefUse, device: str, source: int, target: int) -> int | None:
+    cost = prices.conversion(def_use.tensor, device, def_use.formats[source], def_use.formats[target])
+    count = prices.passes(def_use.tensor, device, def_use.formats[source], def_use.formats[target]) if cost is not None else 0
     return None if cost is None else scale.price(cost, count)
 
 
-def _carry(prices: Prices, scale: Scale, held: Held, source: str, target: str, format_: int) -> int:
-    return scale.price(prices.transfer(held.tensor, held.formats[format_], source, target))
+def _carry(prices: Prices, scale: Scale, def_use: DefUse, source: str, target: str, format_: int) -> int:
+    return scale.price(prices.transfer(def_use.tensor, def_use.formats[format_], source, target))
 
 
 _Table = tuple[tuple[int | None, ...], ...]
 
 
-def _conversions(prices: Prices, scale: Scale, held: Held, uniform: dict[tuple[int, int], _Table]) -> _Table:
+def _conversions(prices: Prices, scale: Scale, def_use: DefUse, uniform: dict[tuple[int, int], _Table]) -> _Table:
     """The prices for a tensor that stays at one device. Equal tables are one object: networks repeat their blocks."""
-    known = held.formats
-    (device,) = held.devices
+    known = def_use.formats
+    (device,) = def_use.devices
     numbers = range(len(known))
-    if held.uniform is None:
-        return tuple(tuple(_change(prices, scale, held, device, f, g) for g in numbers) for f in numbers)
-    key = (len(known), held.uniform)
+    if def_use.uniform is None:
+        return tuple(tuple(_change(prices, scale, def_use, device, f, g) for g in numbers) for f in numbers)
+    key = (len(known), def_use.uniform)
     if key not in uniform:
-        price = scale.price(held.uniform, 1)
+        price = scale.price(def_use.uniform, 1)
         uniform[key] = tuple(tuple(0 if f == g else price for g in numbers) for f in numbers)
     return uniform[key]
 
 
-def _scale(requirements: Requirements, prices: Prices, held: Sequence[Held], objective: str) -> Scale:
+def _scale(requirements: Requirements, prices: Prices, def_use: Sequence[DefUse], objective: str) -> Scale:
     """The scale for all that may be charged, and at most how much of it can add up."""
     charges = {a.cost for c in requirements.choices for a in c.alternatives}
     most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
     most_conversions, asides = 0, sum(any(a.moves for a in c.alternatives) for c in requirements.choices)
-    for h in held:
+    for h in def_use:
         known, devices = h.formats, h.devices
         count = 1
         if h.uniform is not None:

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from relayout.backend.interface import DEVICE_KEY
-from relayout.candidates.alternatives import Alternative, NodeChoice
+from relayout.candidates.alternatives import Alternative, NodeAlternatives
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.errors import InternalError
 from relayout.formulate.conversion_costs import Prices
 from relayout.formulate.transfers import Arrivals
-from relayout.layout.memory_format import Order
+from relayout.layout.memory_format import MemoryFormat
 
-__all__ = ["DEVICE_KEY", "Held", "Touch", "hold_tensors", "settle_places", "told_place"]
+__all__ = ["DEVICE_KEY", "DefUse", "TensorUse", "hold_tensors", "settle_places", "told_place"]
 
 _MOST_DEVICES = 4
 """Of more devices, a node that is left out is at one: sets of them would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class TensorUse:
     """Port `port` of choice `choice`: one device where a tensor is given or read."""
 
     choice: int
@@ -30,59 +30,59 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DefUse:
     """A tensor with its producer and its readers, its formats, the devices that may touch it, and how it gets from one
     to another where there are several. `uniform` is the price of all conversions, where there is one."""
 
     tensor: Tensor
-    producer: Touch
-    readers: tuple[Touch, ...]
-    formats: tuple[Order, ...]
+    producer: TensorUse
+    readers: tuple[TensorUse, ...]
+    formats: tuple[MemoryFormat, ...]
     devices: tuple[str, ...]
     uniform: int | None
     arrivals: Arrivals | None = None
 
     @property
-    def touches(self) -> tuple[Touch, ...]:
+    def uses(self) -> tuple[TensorUse, ...]:
         return (self.producer, *self.readers)
 
 
-def hold_tensors(requirements: Requirements, prices: Prices, *, apart: bool) -> tuple[Held, ...]:
+def def_use_chains(requirements: Requirements, prices: Prices, *, apart: bool) -> tuple[DefUse, ...]:
     """Every tensor that somebody reads. `apart`: nodes run at several devices."""
-    producers: dict[Tensor, Touch] = {}
-    readers: dict[Tensor, list[Touch]] = {}
+    producers: dict[Tensor, TensorUse] = {}
+    readers: dict[Tensor, list[TensorUse]] = {}
     for c, choice in enumerate(requirements.choices):
         for p, port in enumerate(choice.ports):
             tensor = port.operand.tensor
             if port.is_result:
-                producers[tensor] = Touch(c, p)
+                producers[tensor] = TensorUse(c, p)
             else:
-                readers.setdefault(tensor, []).append(Touch(c, p))
+                readers.setdefault(tensor, []).append(TensorUse(c, p))
     for tensor in readers:
         if tensor not in producers:
-            raise InternalError(f"tensor '{tensor.root.name}' is read and nothing gives it")
+            raise InternalError(f"tensor '{tensor.base.name}' is read and nothing gives it")
     found = []
     for tensor, producer in producers.items():
         if tensor in readers:
-            touches = (producer, *readers[tensor])
-            devices = _devices(requirements, touches) if apart else ("",)
-            formats = _formats(requirements, touches)
+            uses = (producer, *readers[tensor])
+            devices = _devices(requirements, uses) if apart else ("",)
+            formats = _formats(requirements, uses)
             found.append(
-                Held(tensor, producer, touches[1:], formats, devices, prices.uniform(tensor, formats, devices))
+                DefUse(tensor, producer, uses[1:], formats, devices, prices.uniform(tensor, formats, devices))
             )
     return tuple(found)
 
 
-def _devices(requirements: Requirements, touches: Sequence[Touch]) -> tuple[str, ...]:
-    choices = dict.fromkeys(touch.choice for touch in touches)
+def _devices(requirements: Requirements, uses: Sequence[TensorUse]) -> tuple[str, ...]:
+    choices = dict.fromkeys(use.choice for use in uses)
     return tuple(dict.fromkeys(p for c in choices for a in requirements.choices[c].alternatives for p in a.devices))
 
 
-def _formats(requirements: Requirements, touches: Sequence[Touch]) -> tuple[Order, ...]:
-    found: dict[Order, None] = {}
-    for touch in touches:
-        for alternative in requirements.choices[touch.choice].alternatives:
-            found[alternative.formats[touch.port]] = None
+def _formats(requirements: Requirements, uses: Sequence[TensorUse]) -> tuple[MemoryFormat, ...]:
+    found: dict[MemoryFormat, None] = {}
+    for use in uses:
+        for alternative in requirements.choices[use.choice].alternatives:
+            found[alternative.formats[use.port]] = None
     return tuple(found)
 
 
@@ -100,9 +100,9 @@ def settle_places(requirements: Requirements, devices: Sequence[str], hosts: Seq
         choice.alternatives = [replace(a, is_source=a.is_source and a.device == usual) for a in choice.alternatives]
 
 
-def _spread_left_out(choice: NodeChoice) -> None:
+def _spread_left_out(choice: NodeAlternatives) -> None:
     """Let a node that is left out be at any of the devices at once where it may be."""
-    devices: dict[tuple[Order, ...], list[str]] = {}
+    devices: dict[tuple[MemoryFormat, ...], list[str]] = {}
     for alternative in choice.alternatives:
         if alternative.is_left_out:
             devices.setdefault(alternative.formats, []).append(alternative.device)
@@ -117,7 +117,7 @@ def _spread_left_out(choice: NodeChoice) -> None:
     choice.alternatives, choice.layouts = [a for a, _ in spread], [said for _, said in spread]
 
 
-def told_place(choice: NodeChoice) -> str | None:
+def told_place(choice: NodeAlternatives) -> str | None:
     """Where an earlier run put the node, input or output."""
     holder = choice.node if choice.node is not None else choice.ports[0].operand.value
     return holder.metadata_props.get(DEVICE_KEY)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend, rank_of
-from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.errors import LayoutSyntaxError
@@ -41,7 +41,7 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
         yield tuple(not each for each in followed) if followed is not None and any(followed) else as_source
 
 
-def _named(choice: NodeChoice) -> frozenset[Layout]:
+def _named(choice: NodeAlternatives) -> frozenset[Layout]:
     """The layouts that the backend states for the results, in any way to run the node; where it leaves a node as it
     is, those that the node itself says."""
     results = [(device, port) for device, port in enumerate(choice.ports) if port.is_result]
@@ -69,7 +69,7 @@ def _plain(text: str) -> Layout | None:
     return layout
 
 
-def _in_layouts(requirements: Requirements, choice: NodeChoice, layouts: frozenset[Layout]) -> Sequence[bool] | None:
+def _in_layouts(requirements: Requirements, choice: NodeAlternatives, layouts: frozenset[Layout]) -> Sequence[bool] | None:
     """Whether each alternative gives its result in one of these layouts; None where the result's axes have no names."""
     for device, port in enumerate(choice.ports):
         letters = requirements.names.of(port.operand) if port.is_result else None

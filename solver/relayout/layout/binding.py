@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, Order, atom_extent, boxes_of, padded_extent
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, boxes_of, padded_extent
 
 __all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for"]
 
@@ -45,7 +45,7 @@ def bind(
     *,
     native: str = "",
     pads: bool = False,
-) -> Order | None:
+) -> MemoryFormat | None:
     """The order of the operand's axes that the layout names; None where it names others or cannot be had.
 
     `letters` names the axes as they stand in the source; `native`, the same letters, is the order in which `*` is
@@ -86,7 +86,7 @@ def bind(
     return tuple(atoms) if extents is None else _aligned(atoms, layout, extents, element_size)
 
 
-def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], element_size: int) -> Order | None:
+def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], element_size: int) -> MemoryFormat | None:
     """The atoms with each axis padded up until the stride of the dimension before it is a multiple of its alignment."""
     stride: int | None = element_size
     for i in reversed(range(len(atoms))):
@@ -124,7 +124,7 @@ def _extent(atom: Atom, extents: Sequence[Extent]) -> int | None:
     return extent if isinstance(extent, int) else None
 
 
-def layout_of(order: Order, letters: str, extents: Sequence[Extent] | None = None) -> Layout | None:
+def layout_of(order: MemoryFormat, letters: str, extents: Sequence[Extent] | None = None) -> Layout | None:
     """The layout string of an order of all axes: lower-case letters for inner factors; None where it has no word.
 
     With `extents` an axis that is padded carries how many zeros it ends with, as `[pad:8]`.
@@ -150,7 +150,7 @@ def layout_of(order: Order, letters: str, extents: Sequence[Extent] | None = Non
     return Layout.parse("".join(names))
 
 
-def carrying(layout: Layout, order: Order) -> Layout:
+def carrying(layout: Layout, order: MemoryFormat) -> Layout:
     """The layout of an order with the black boxes that the order's dimensions carry."""
     for axis, inner, namespace, data in boxes_of(order):
         place = next((i for i, atom in enumerate(order) if (atom.axis, atom.inner) == (axis, inner)), None)
@@ -159,18 +159,18 @@ def carrying(layout: Layout, order: Order) -> Layout:
     return layout
 
 
-def _pad_box(order: Order, axis: int, extents: Sequence[Extent] | None) -> str:
+def _pad_box(order: MemoryFormat, axis: int, extents: Sequence[Extent] | None) -> str:
     if extents is None:
         return ""
     extent, padded = extents[axis], padded_extent(order, axis, extents)
     return f"[pad:{padded - extent}]" if isinstance(extent, int) and isinstance(padded, int) and padded > extent else ""
 
 
-def _has_outer(order: Order, atom: Atom) -> bool:
+def _has_outer(order: MemoryFormat, atom: Atom) -> bool:
     return _outer_stride(order, atom) >= max(atom.outer, 2)
 
 
-def _outer_stride(order: Order, atom: Atom) -> int:
+def _outer_stride(order: MemoryFormat, atom: Atom) -> int:
     """Where the next atom of the same axis begins; 0 where there is none. A tile that is all of its axis does not say
     its own size."""
     return max((other.inner for other in order if other.axis == atom.axis), default=0) if atom.inner == 1 else 0

@@ -15,11 +15,11 @@ from itertools import chain, pairwise
 from typing import Any
 
 from relayout.errors import InternalError
-from relayout.layout.memory_format import Atom, Extent, Order, atom_extent, normal_form, source_order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
 
 __all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moves", "one_each", "passes", "path", "steps_of"]
 
-Dims = tuple[Order, ...]
+Dims = tuple[MemoryFormat, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Stage:
     amount: int = 0
 
 
-def one_each(order: Order) -> Dims:
+def one_each(order: MemoryFormat) -> Dims:
     """One dimension for each atom."""
     return tuple((atom,) for atom in order)
 
@@ -56,7 +56,7 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
     return shape
 
 
-def cuts_nest(source: Order, target: Order) -> bool:
+def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether the two cut each axis into pieces of one and the same splitting: 12 = 3 * 4 and 12 = 2 * 6 do not."""
     cuts: dict[int, set[int]] = {}
     for atom in (*source, *target):
@@ -102,9 +102,9 @@ def _way(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
 
 
 @lru_cache(maxsize=4096)
-def moves(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[tuple[str, Order, Order], ...]:
+def moves(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]) -> tuple[tuple[str, MemoryFormat, MemoryFormat], ...]:
     """What is read and written on the way: each stage but a regrouping, its kind, and the formats before and after."""
-    found: list[tuple[str, Order, Order]] = []
+    found: list[tuple[str, MemoryFormat, MemoryFormat]] = []
     dims = one_each(source)
     for stage in path(dims, one_each(target), extents):
         if stage.kind != "regroup":
@@ -114,14 +114,14 @@ def moves(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[tu
 
 
 @lru_cache(maxsize=4096)
-def passes(source: Order, target: Order, extents: tuple[Extent, ...]) -> tuple[Order, ...]:
+def passes(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]) -> tuple[MemoryFormat, ...]:
     """The formats in which a tensor lies from `source` to `target`, both included: what lies between is after one
     transpose, cropped, and before the next, not yet padded.
 
     >>> passes((Atom(0, 2), Atom(1), Atom(0, 1, 2)), (Atom(0, 3), Atom(1), Atom(0, 1, 3)), (12, 5))[1:-1]
     ((Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=1, outer=0)),)
     """
-    between: list[Order] = []
+    between: list[MemoryFormat] = []
     reached: Dims | None = None
     is_padded = False
     for stage in path(one_each(source), one_each(target), extents):
@@ -178,7 +178,7 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
         ]
     units = [place for place, group in enumerate(source) if not group]
     perm: list[int] = []
-    reached: list[Order] = []
+    reached: list[MemoryFormat] = []
     for group in target:
         if group:
             perm.append(source.index(group))
@@ -218,7 +218,7 @@ def _with_units(dims: Dims, units: Dims, extents: tuple[Extent, ...]) -> Dims:
     return (*units, *dims) if known else (*dims, *units)
 
 
-def _flat(groups: Sequence[Order], extents: tuple[Extent, ...]) -> Order:
+def _flat(groups: Sequence[MemoryFormat], extents: tuple[Extent, ...]) -> MemoryFormat:
     return normal_form(tuple(chain.from_iterable(groups)), extents)
 
 

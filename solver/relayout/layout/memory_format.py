@@ -60,7 +60,7 @@ class Atom(NamedTuple):
         return self.inner == 1 and self.outer == 0
 
 
-Order = tuple[Atom, ...]
+MemoryFormat = tuple[Atom, ...]
 
 Box = tuple[int, int, str, str]
 """A black box: the axis and the inner stride of the atom that carries it, its namespace, its data."""
@@ -76,7 +76,7 @@ class Boxed(tuple[Atom, ...]):
     boxes: tuple[Box, ...]
     units: tuple[bool, ...]
 
-    def __new__(cls, order: Order, boxes: Iterable[Box], units: tuple[bool, ...] = ()) -> Boxed:
+    def __new__(cls, order: MemoryFormat, boxes: Iterable[Box], units: tuple[bool, ...] = ()) -> Boxed:
         made = super().__new__(cls, order)
         made.boxes, made.units = tuple(sorted(boxes)), units
         return made
@@ -92,7 +92,7 @@ class Boxed(tuple[Atom, ...]):
         return hash((tuple(self), self.boxes, self.units))
 
 
-def boxes_of(order: Order) -> tuple[Box, ...]:
+def boxes_of(order: MemoryFormat) -> tuple[Box, ...]:
     """The black boxes that an order carries."""
     return order.boxes if isinstance(order, Boxed) else ()
 
@@ -103,13 +103,13 @@ def _whole(axis: int) -> Atom:
 
 
 @cache
-def order_of(axes: tuple[int, ...]) -> Order:
+def order_of(axes: tuple[int, ...]) -> MemoryFormat:
     """The order of whole axes, outermost first."""
     return tuple(_whole(axis) for axis in axes)
 
 
 @cache
-def source_order(rank: int) -> Order:
+def source_order(rank: int) -> MemoryFormat:
     """The axes as in the source graph."""
     return order_of(tuple(range(rank)))
 
@@ -141,7 +141,7 @@ def is_padded(order: Iterable[Atom], extents: Sequence[Extent]) -> bool:
 
 
 @cache
-def with_units(order: Order, extents: tuple[Extent, ...]) -> Order:
+def with_units(order: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFormat:
     """The order with the axes that have no place in it, each after its neighbour in the source, and with its boxes."""
     placed = {atom.axis for atom in order}
     found = list(order)
@@ -153,7 +153,7 @@ def with_units(order: Order, extents: tuple[Extent, ...]) -> Order:
 
 
 @cache
-def normal_form(order: Order, extents: tuple[Extent, ...]) -> Order:
+def normal_form(order: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFormat:
     """Drop the atoms of extent 1, then merge neighbours that are consecutive factors of one axis."""
     merged: list[Atom] = []
     for atom in order:
@@ -189,21 +189,21 @@ class View:
     kept, none for a unit axis that the root does not have, several where axes merged, a factor where one was split.
     """
 
-    axes: tuple[Order, ...]
+    axes: tuple[MemoryFormat, ...]
     extents: tuple[Extent, ...]
-    root_extents: tuple[Extent, ...]
+    base_extents: tuple[Extent, ...]
     _down: _Pieces
     _up: _Pieces
     is_plain: bool
 
     @classmethod
     def of(
-        cls, axes: Iterable[Order], extents: tuple[Extent, ...], root_extents: tuple[Extent, ...]
+        cls, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...], base_extents: tuple[Extent, ...]
     ) -> View | None:
         """The view with these atoms, or None where an inner atom's extent is unknown so that strides have no number."""
         axes = tuple(axes)
         down: list[tuple[_Piece, ...]] = []
-        up: list[list[_Piece]] = [[] for _ in root_extents]
+        up: list[list[_Piece]] = [[] for _ in base_extents]
         for j, atoms in enumerate(axes):
             pieces: list[_Piece] = []
             stride = 1
@@ -211,7 +211,7 @@ class View:
                 if place == len(atoms) - 1:
                     high = 0
                 else:
-                    extent = atom_extent(atom, root_extents)
+                    extent = atom_extent(atom, base_extents)
                     if not isinstance(extent, int):
                         return None
                     high = stride * extent
@@ -220,7 +220,7 @@ class View:
                 stride = high
             down.append(tuple(pieces))
         plain = all(len(atoms) <= 1 and all(a.is_whole for a in atoms) for atoms in axes)
-        return cls(axes, extents, root_extents, tuple(down), tuple(tuple(sorted(p)) for p in up), plain)
+        return cls(axes, extents, base_extents, tuple(down), tuple(tuple(sorted(p)) for p in up), plain)
 
     @classmethod
     def identity(cls, extents: tuple[Extent, ...]) -> View:
@@ -228,19 +228,19 @@ class View:
         assert view is not None
         return view
 
-    def to_root(self, order: Order) -> Order | None:
+    def to_base(self, order: MemoryFormat) -> MemoryFormat | None:
         """An order of the view's axes in normal form, as an order of the root's; None where the factors do not nest."""
         if self.is_plain and all(a.is_whole for a in order):
-            return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in order)), self.root_extents)
-        return _carry(order, self._down, self.extents, self.root_extents)
+            return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in order)), self.base_extents)
+        return _carry(order, self._down, self.extents, self.base_extents)
 
-    def from_root(self, order: Order) -> Order | None:
+    def from_base(self, order: MemoryFormat) -> MemoryFormat | None:
         """The same the other way round. Unit axes that the root does not have do not appear."""
-        return _carry(order, self._up, self.root_extents, self.extents)
+        return _carry(order, self._up, self.base_extents, self.extents)
 
-    def then(self, axes: Iterable[Order], extents: tuple[Extent, ...]) -> View | None:
+    def then(self, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...]) -> View | None:
         """The view of this view: `axes` are given in this view's atoms; None where they do not nest."""
-        through: list[Order] = []
+        through: list[MemoryFormat] = []
         for atoms in axes:
             mapped: list[Atom] = []
             for atom in atoms:
@@ -250,8 +250,8 @@ class View:
                 if part is None:
                     return None
                 mapped += part
-            through.append(normal_form(tuple(mapped), self.root_extents))
-        return View.of(through, extents, self.root_extents)
+            through.append(normal_form(tuple(mapped), self.base_extents))
+        return View.of(through, extents, self.base_extents)
 
 
 @cache
@@ -260,8 +260,8 @@ def _identity(extents: tuple[Extent, ...]) -> View | None:
 
 
 def _carry(
-    order: Order, pieces: _Pieces, extents: tuple[Extent, ...], target_extents: tuple[Extent, ...]
-) -> Order | None:
+    order: MemoryFormat, pieces: _Pieces, extents: tuple[Extent, ...], target_extents: tuple[Extent, ...]
+) -> MemoryFormat | None:
     carried: list[Atom] = []
     for atom in order:
         if atom_extent(atom, extents) == 1:

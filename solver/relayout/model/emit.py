@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.conversion import Dims, Stage, dims_shape, path
-from relayout.layout.memory_format import Extent, Order, atom_extent, normal_form
+from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, normal_form
 
 # Before this opset Constant gives floats alone.
 _CONSTANTS_OF_ANY_TYPE = 9
@@ -164,7 +164,7 @@ class Emitter:
         given_value = self.node("Concat", parts, {"axis": 0}, whole, [len(parts)], f"{stem}_shape")
         return self.node("Reshape", [source.value, given_value], {}, source.value, shape, stem)
 
-    def _extent_of(self, group: Order, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str) -> ir.Value:
+    def _extent_of(self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str) -> ir.Value:
         """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits."""
 
         def gather(places: Sequence[int]) -> ir.Value:

@@ -17,7 +17,7 @@ from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.binding import bind
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Extent, Order, is_padded, source_order
+from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, source_order
 from relayout.model.emit import Emitter, Physical
 from relayout.model.operator_schema import attribute_number
 from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
@@ -138,7 +138,7 @@ def _signature(node: ir.Node) -> Signature:
     )
 
 
-def _bound(text: str, native: str) -> Order | None:
+def _bound(text: str, native: str) -> MemoryFormat | None:
     """The layout as an order of the operator's own axes; None where it names others."""
     try:
         layout = Layout.parse(text)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from relayout.layout.memory_format import Extent, Order
+from relayout.layout.memory_format import Extent, MemoryFormat
 
 __all__ = ["BATCH", "DYNAMIC", "padded_elements", "price_dims", "tensor_bytes"]
 
@@ -94,7 +94,7 @@ def tensor_bytes(elements: int, dtype: ir.DataType | None) -> int:
     return (elements * dtype.bitwidth + 7) // 8
 
 
-def padded_elements(elements: int, format_: Order, extents: Sequence[Extent]) -> int:
+def padded_elements(elements: int, format_: MemoryFormat, extents: Sequence[Extent]) -> int:
     """How many elements a tensor of `elements` has in a format that pads some of its axes with zeros.
 
     >>> from relayout.layout.memory_format import Atom

@@ -28,7 +28,7 @@ from relayout.ops.rule import (
     Traffic,
     Written,
 )
-from relayout.ops.subgraph_values import Passage, Spot, given_at, graphs_of, passages_of, read_at
+from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
 
 __all__ = [
     "NO_EDIT",
@@ -37,13 +37,13 @@ __all__ = [
     "Fixed",
     "Free",
     "Listed",
-    "Passage",
+    "RegionEdge",
+    "RegionPort",
     "Relabel",
     "Row",
     "Rule",
     "Shared",
     "SpaceWriting",
-    "Spot",
     "Traffic",
     "Written",
     "axis_ops",
@@ -54,10 +54,10 @@ __all__ = [
     "extents_of",
     "given_at",
     "graphs_of",
-    "passages_of",
     "pooling",
     "read_at",
     "reductions",
+    "region_edges_of",
     "resize",
     "rows",
     "rule_of",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from relayout.layout.memory_format import Extent, Order
+from relayout.layout.memory_format import Extent, MemoryFormat
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -210,7 +210,7 @@ class Listed:
 class Relabel:
     """The first result is a view of the first input: each of its axes as atoms of the input's (see `View`)."""
 
-    axes: tuple[Order, ...]
+    axes: tuple[MemoryFormat, ...]
 
 
 Rule = Free | Fixed | Listed | Relabel

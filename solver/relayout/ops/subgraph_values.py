@@ -15,14 +15,14 @@ from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.rule import Axes, Free
 
-__all__ = ["Passage", "Spot", "given_at", "graphs_of", "passages_of", "read_at"]
+__all__ = ["RegionEdge", "RegionPort", "given_at", "graphs_of", "read_at", "region_edges_of"]
 
 # Before this opset Scan has a batch axis, and no axes of its own.
 _SCAN_WITHOUT_BATCH = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class RegionPort:
     """One input or result of a node (`graph` is None), or one input or output of a graph inside it."""
 
     graph: ir.Graph | None
@@ -30,7 +30,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Passage:
+class RegionEdge:
     """One value's way across the border. `rule` takes what is read as its inputs and what is given as its outputs.
 
     `reads` are inputs of the node and outputs of the graphs inside; `gives` inputs of those and results of the node.
@@ -40,15 +40,15 @@ class Passage:
 
     name: str
     rule: Free
-    reads: tuple[Spot, ...]
-    gives: tuple[Spot, ...]
+    reads: tuple[RegionPort, ...]
+    gives: tuple[RegionPort, ...]
     scanned: tuple[str, int, int] | None = None
     outer_axis: int | None = None
 
     @property
     def goes_in(self) -> bool:
         """Whether it gives anything to the graphs inside."""
-        return any(spot.graph is not None for spot in self.gives)
+        return any(region_port.graph is not None for region_port in self.gives)
 
 
 def graphs_of(node: ir.Node) -> list[ir.Graph]:
@@ -62,17 +62,17 @@ def graphs_of(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
-def passages_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[Passage, ...]:
+def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[RegionEdge, ...]:
     """Every passage of an If, Loop or Scan whose values have known ranks; what has none lies as in the source."""
     ways = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
     way = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if way is None:
         return ()
     try:
-        found = [_passage(node, sketch, is_constant) for sketch in way(Reading(node, opset))]
+        found = [_region_edge(node, sketch, is_constant) for sketch in way(Reading(node, opset))]
     except NoRuleError:
         return ()
-    return tuple(passage for passage in found if passage is not None)
+    return tuple(region_edge for region_edge in found if region_edge is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class _Sketch:
     the outermost dimension whatever the others are."""
 
     name: str
-    reads: Sequence[Spot]
-    gives: Sequence[Spot]
+    reads: Sequence[RegionPort]
+    gives: Sequence[RegionPort]
     outer_axis: int | None = None
     leads: bool = False
     scanned: tuple[str, int, int] | None = None
@@ -91,7 +91,7 @@ class _Sketch:
 def _of_if(reading: Reading) -> Iterator[_Sketch]:
     branches = graphs_of(reading.node)
     for index in range(min(len(reading.node.outputs), *(len(branch.outputs) for branch in branches))):
-        yield _Sketch(f"result {index}", [Spot(branch, index) for branch in branches], [Spot(None, index)])
+        yield _Sketch(f"result {index}", [RegionPort(branch, index) for branch in branches], [RegionPort(None, index)])
 
 
 def _of_loop(reading: Reading) -> Iterator[_Sketch]:
@@ -102,7 +102,7 @@ def _of_loop(reading: Reading) -> Iterator[_Sketch]:
     for index in range(states):
         yield _state(body, index, first_input=2, first_output=1)
     for index in range(states, len(body.outputs) - 1):
-        yield _Sketch(f"scan result {index - states}", [Spot(body, index + 1)], [Spot(None, index)], 0, leads=True)
+        yield _Sketch(f"scan result {index - states}", [RegionPort(body, index + 1)], [RegionPort(None, index)], 0, leads=True)
 
 
 def _of_scan(reading: Reading) -> Iterator[_Sketch]:
@@ -117,21 +117,21 @@ def _of_scan(reading: Reading) -> Iterator[_Sketch]:
     for word, count in (("input", len(node.inputs) - states), ("output", len(node.outputs) - states)):
         attribute = f"scan_{word}_axes"
         for place, axis in enumerate(reading.ints(attribute) or (0,) * count):
-            outside, inside = [Spot(None, states + place)], [Spot(body, states + place)]
+            outside, inside = [RegionPort(None, states + place)], [RegionPort(body, states + place)]
             reads, gives = (outside, inside) if word == "input" else (inside, outside)
             yield _Sketch(f"scan {word} {place}", reads, gives, axis, scanned=(attribute, place, count))
 
 
 def _state(body: ir.Graph, index: int, *, first_input: int, first_output: int) -> _Sketch:
     """What goes round: from the node's input into the graph, from there into the next round, and out."""
-    reads = [Spot(None, first_input + index), Spot(body, first_output + index)]
-    return _Sketch(f"state {index}", reads, [Spot(body, first_input + index), Spot(None, index)])
+    reads = [RegionPort(None, first_input + index), RegionPort(body, first_output + index)]
+    return _Sketch(f"state {index}", reads, [RegionPort(body, first_input + index), RegionPort(None, index)])
 
 
-def _passage(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], bool]) -> Passage | None:
+def _region_edge(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], bool]) -> RegionEdge | None:
     """The passage, if all its values have ranks that fit."""
     # A result that nobody reads may have no name, and then nothing is known of it.
-    gives = [spot for spot in sketch.gives if spot.graph is not None or node.outputs[spot.index].name]
+    gives = [region_port for region_port in sketch.gives if region_port.graph is not None or node.outputs[region_port.index].name]
     read, given = read_at(node, sketch.reads), given_at(node, gives)
     members = [*zip(sketch.reads, read, strict=True), *zip(gives, given, strict=True)]
     rank = _rank(members, sketch.outer_axis)
@@ -141,7 +141,7 @@ def _passage(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], b
     every = tuple(range(rank))
     inner = tuple(axis for axis in every if axis != outer)
     inputs, outputs = (
-        tuple(every if spot.graph is None else inner for spot in spots) for spots in (sketch.reads, gives)
+        tuple(every if region_port.graph is None else inner for region_port in region_ports) for region_ports in (sketch.reads, gives)
     )
     extents, whole = _extents(rank, zip((*inputs, *outputs), (*read, *given), strict=True))
     cut = tuple(axis for axis in inner if axis in whole)
@@ -153,26 +153,26 @@ def _passage(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], b
         splits=cut,
         zeros=() if any(value is not None and is_constant(value) for value in read) else cut,
     )
-    return Passage(sketch.name, rule, tuple(sketch.reads), tuple(gives), sketch.scanned, outer)
+    return RegionEdge(sketch.name, rule, tuple(sketch.reads), tuple(gives), sketch.scanned, outer)
 
 
-def read_at(node: ir.Node, spots: Sequence[Spot]) -> list[ir.Value | None]:
+def read_at(node: ir.Node, region_ports: Sequence[RegionPort]) -> list[ir.Value | None]:
     """Inputs of the node, and outputs of the graphs inside it."""
-    return [(node.inputs if spot.graph is None else spot.graph.outputs)[spot.index] for spot in spots]
+    return [(node.inputs if region_port.graph is None else region_port.graph.outputs)[region_port.index] for region_port in region_ports]
 
 
-def given_at(node: ir.Node, spots: Sequence[Spot]) -> list[ir.Value]:
+def given_at(node: ir.Node, region_ports: Sequence[RegionPort]) -> list[ir.Value]:
     """Results of the node, and inputs of the graphs inside it."""
-    return [(node.outputs if spot.graph is None else spot.graph.inputs)[spot.index] for spot in spots]
+    return [(node.outputs if region_port.graph is None else region_port.graph.inputs)[region_port.index] for region_port in region_ports]
 
 
-def _rank(members: Sequence[tuple[Spot, ir.Value | None]], outer_axis: int | None) -> int | None:
+def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int | None) -> int | None:
     """The rank outside, on which all agree; None where they do not."""
     found: set[int] = set()
-    for spot, value in members:
+    for region_port, value in members:
         if value is None or value.shape is None or not isinstance(value.type, ir.TensorType | None):
             return None
-        found.add(len(value.shape) + (outer_axis is not None and spot.graph is not None))
+        found.add(len(value.shape) + (outer_axis is not None and region_port.graph is not None))
     return found.pop() if len(found) == 1 else None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relayout.layout.memory_format import Atom, Extent, Order, normal_form
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.ops.axis_ops import without
 from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
 from relayout.ops.registry import row
@@ -98,7 +98,7 @@ def blocks(node: Reading, letters: str) -> Relabel | None:
     channels, rows, columns = (extents[axis] for axis in (channel, row, column))
     if not (isinstance(channels, int) and isinstance(rows, int) and isinstance(columns, int)):
         return None
-    found: dict[int, Order] = {batch: (Atom(batch),)}
+    found: dict[int, MemoryFormat] = {batch: (Atom(batch),)}
     if node.node.op_type == "SpaceToDepth":
         if rows % size or columns % size:
             return None
@@ -127,7 +127,7 @@ class _Part:
     inner: int = 1
 
 
-def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> tuple[Order, ...] | None:
+def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> tuple[MemoryFormat, ...] | None:
     """The target's axes as factors of the source's, or None where that is not certain.
 
     Both are read from the innermost axis outwards; an axis is cut where the other side ends. Symbolic extents match

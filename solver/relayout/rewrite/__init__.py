@@ -13,7 +13,7 @@ import onnx_ir as ir
 from relayout.backend.interface import Backend
 from relayout.formulate.formulation import Formulation
 from relayout.rewrite.boundary import enter_inputs, leave_outputs
-from relayout.rewrite.context import Workshop
+from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.dead_code import clean_up, sweep
 from relayout.rewrite.devices import assign_devices, is_placed
 from relayout.rewrite.nodes import write
@@ -23,11 +23,11 @@ __all__ = ["is_placed", "rewrite", "sweep"]
 
 def rewrite(model: ir.Model, backend: Backend, formulation: Formulation, assignment: Sequence[int]) -> None:
     """Make the model what the assignment says. The formulation was built from this very object, which is changed."""
-    shop = Workshop(model, backend, formulation, assignment)
-    enter_inputs(shop)
+    context = RewriteContext(model, backend, formulation, assignment)
+    enter_inputs(context)
     for node in list(model.graph):
-        write(shop, node)
-    leave_outputs(shop)
-    clean_up(shop)
+        write(context, node)
+    leave_outputs(context)
+    clean_up(context)
     if backend.devices():
-        assign_devices(shop)
+        assign_devices(context)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from relayout.candidates.alternatives import in_source
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, Order, View
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View
 from relayout.model.metadata import LAYOUT_KEY
 
 __all__ = ["annotate", "noted_view"]
@@ -33,7 +33,7 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
     groups = [group for group in laid if group is not None]
     if len(groups) < len(laid):
         return
-    if laid == in_source(rank if earlier is None else len(earlier.root_extents)):
+    if laid == in_source(rank if earlier is None else len(earlier.base_extents)):
         if layout is None or not any(layout.boxes(i) for i in range(layout.rank)):
             return
     elif all(len(group) == 1 and group[0].is_whole for group in groups):
@@ -75,7 +75,7 @@ def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
 
 def _noted(text: str) -> Dims | None:
     """Dimensions as they are written down."""
-    found: list[Order] = []
+    found: list[MemoryFormat] = []
     for part in text.split(","):
         matches = [_ATOM.fullmatch(atom) for atom in part.split("+")] if part else []
         atoms = [Atom(*(int(number) for number in match.groups() if number is not None)) for match in matches if match]
@@ -85,12 +85,12 @@ def _noted(text: str) -> Dims | None:
     return tuple(found) if text else None
 
 
-def _of_earlier(group: Order, earlier: View) -> Order | None:
+def _of_earlier(group: MemoryFormat, earlier: View) -> MemoryFormat | None:
     """A group of atoms of a value as one of the source that the value had; None where its atoms do not nest."""
     if len(group) == 1 and group[0].is_whole:
         return earlier.axes[group[0].axis]
     units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1]
-    rest = earlier.to_root(tuple(atom for atom in group if earlier.extents[atom.axis] != 1))
+    rest = earlier.to_base(tuple(atom for atom in group if earlier.extents[atom.axis] != 1))
     return (*rest, *chain.from_iterable(units)) if rest is not None else None
 
 

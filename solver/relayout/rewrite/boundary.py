@@ -7,63 +7,63 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import Port
-from relayout.layout.memory_format import Order
+from relayout.layout.memory_format import MemoryFormat
 from relayout.model.graph_json.codec import SOURCE_KEY
 from relayout.ops import extents_of
 from relayout.rewrite.constant_steps import Laid
-from relayout.rewrite.context import Workshop
+from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.conversions import make_copies
-from relayout.rewrite.operand_dims import own_dims, present, root_dims
+from relayout.rewrite.operand_dims import base_dims, own_dims, present
 
 __all__ = ["enter_inputs", "give_output", "leave_outputs"]
 
 
-def enter_inputs(shop: Workshop) -> None:
+def enter_inputs(context: RewriteContext) -> None:
     """Each input of the model's graph in its format, with the copies that somebody wants."""
-    for port, format_, own in _boundary(shop):
+    for port, format_, own in _boundary(context):
         if port.is_result:
-            shop.register(port.operand.tensor.root, port.operand, format_, present(own))
-            make_copies(shop, port.operand.tensor, stem=port.operand.tensor.root.name or "")
-            shop.place(None, front=True)
+            context.register(port.operand.tensor.base, port.operand, format_, present(own))
+            make_copies(context, port.operand.tensor, stem=port.operand.tensor.base.name or "")
+            context.place(None, front=True)
 
 
-def leave_outputs(shop: Workshop) -> None:
+def leave_outputs(context: RewriteContext) -> None:
     """Each output of the model's graph under its own name, in its format."""
     given: set[ir.Value] = set()
-    for port, format_, own in _boundary(shop):
+    for port, format_, own in _boundary(context):
         if not port.is_result:
-            dims = root_dims(port.operand, own)
-            found = shop.copies.read(port.operand.tensor, format_, dims, stem=shop.stem(port.operand))
-            give_output(shop, port.index, found.value, given)
-            shop.place(None)
-            shop.annotate(shop.graph.outputs[port.index], port.operand, present(own), format_)
+            dims = base_dims(port.operand, own)
+            found = context.copies.read(port.operand.tensor, format_, dims, stem=context.stem(port.operand))
+            give_output(context, port.index, found.value, given)
+            context.place(None)
+            context.annotate(context.graph.outputs[port.index], port.operand, present(own), format_)
 
 
-def _boundary(shop: Workshop) -> Iterator[tuple[Port, Order, Laid]]:
+def _boundary(context: RewriteContext) -> Iterator[tuple[Port, MemoryFormat, Laid]]:
     """Each graph input and output that has a choice, with its format and its own dimensions then."""
-    for choice in shop.requirements.choices:
+    for choice in context.requirements.choices:
         if choice.node is None:
-            alternative = shop.chosen[id(choice)]
+            alternative = context.chosen[id(choice)]
             for port, format_ in zip(choice.ports, alternative.formats, strict=True):
                 yield port, format_, own_dims(choice, port, alternative.form, None)
 
 
-def give_output(shop: Workshop, place: int, value: ir.Value, given: set[ir.Value]) -> None:
+def give_output(context: RewriteContext, place: int, value: ir.Value, given: set[ir.Value]) -> None:
     """Let `value` be this output of the graph at hand. `given` are those that are outputs already."""
-    old, producer = shop.graph.outputs[place], value.producer()
+    old, producer = context.graph.outputs[place], value.producer()
     if value is old and value not in given:
         given.add(value)
         return
-    is_outside = producer is None or producer.graph not in (shop.graph, None)
+    is_outside = producer is None or producer.graph not in (context.graph, None)
     if is_outside or value in given or value.is_graph_output():
-        value = shop.emitter.node("Identity", [value], {}, value, extents_of(value) or (), f"{old.name}_given")
-    name, giver = old.name, old.producer()
-    if old is not value and giver is not None and giver.graph is shop.graph:
-        old.name = shop.emitter.fresh(f"{name}_source")
+        value = context.emitter.node("Identity", [value], {}, value, extents_of(value) or (), f"{old.name}_given")
+    name, old_producer = old.name, old.producer()
+    if old is not value and old_producer is not None and old_producer.graph is context.graph:
+        old.name = context.emitter.fresh(f"{name}_source")
         # Its annotation speaks of the axes of the source's value, which it has the name of no more.
         old.metadata_props[SOURCE_KEY] = old.metadata_props.get(SOURCE_KEY) or name or ""
         value.metadata_props.pop(SOURCE_KEY, None)
         value.name = name
         value.doc_string = value.doc_string or old.doc_string
-    shop.graph.outputs[place] = value
+    context.graph.outputs[place] = value
     given.add(value)

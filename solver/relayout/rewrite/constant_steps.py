@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from relayout.layout.conversion import Dims, steps_of
-from relayout.layout.memory_format import Atom, Extent, Order, normal_form
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.layout.relaid_constant import Step
 from relayout.ops import Axes, Free, extents_of
 
 __all__ = ["Laid", "input_dims", "is_turned", "space_order", "steps_to", "view_steps"]
 
-Laid = tuple[Order | None, ...]
+Laid = tuple[MemoryFormat | None, ...]
 """Dimensions of a constant as groups of atoms of its own axes; None: a unit dimension that it lacks."""
 
 
@@ -59,7 +59,7 @@ def input_dims(rule: Free, axes: Axes, dims: Dims) -> Laid:
     None where a unit dimension stands in for an axis that it lacks. Those at the front are left out: broadcasting adds
     them.
     """
-    found: list[Order | None] = []
+    found: list[MemoryFormat | None] = []
     for group in dims:
         axis = group[0].axis
         if axis in axes:

@@ -8,24 +8,24 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.candidates.alternatives import NodeChoice, in_source
+from relayout.candidates.alternatives import NodeAlternatives, in_source
 from relayout.candidates.tensors import Operand, Tensor
-from relayout.formulate.formulation import Formulation, Made
+from relayout.formulate.formulation import Formulation, PlannedConversion
 from relayout.layout.binding import carrying
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Boxed, Order, boxes_of
+from relayout.layout.memory_format import Boxed, MemoryFormat, boxes_of
 from relayout.model.emit import Emitter, Physical
 from relayout.rewrite.annotations import annotate, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.conversion_sites import Homes
 from relayout.rewrite.copies import Copies
-from relayout.rewrite.operand_dims import flat, root_dims
+from relayout.rewrite.operand_dims import base_dims, flat
 
-__all__ = ["Workshop"]
+__all__ = ["RewriteContext"]
 
 
-class Workshop:
+class RewriteContext:
     """A model that is being rewritten in place; `graph` is the one at hand, the model's own or one inside it."""
 
     def __init__(
@@ -46,17 +46,17 @@ class Workshop:
             id(choice): choice.alternatives[picked]
             for choice, picked in zip(self.requirements.choices, assignment, strict=True)
         }
-        self.by_node: dict[ir.Node, NodeChoice] = {}
-        self.passing: dict[ir.Node, list[NodeChoice]] = {}
+        self.by_node: dict[ir.Node, NodeAlternatives] = {}
+        self.passing: dict[ir.Node, list[NodeAlternatives]] = {}
         for choice in self.requirements.choices:
-            if choice.node is not None and choice.passage is None:
+            if choice.node is not None and choice.region_edge is None:
                 self.by_node[choice.node] = choice
             elif choice.node is not None:
                 self.passing.setdefault(choice.node, []).append(choice)
         self.copies = Copies(self.emitter)
-        self.made: dict[Tensor, list[Made]] = {}
+        self.made: dict[Tensor, list[PlannedConversion]] = {}
         homes = Homes(self.requirements, model.graph)
-        self.home: dict[Made, ir.Graph] = {}
+        self.home: dict[PlannedConversion, ir.Graph] = {}
         for made in formulation.conversions(assignment):
             self.made.setdefault(made.tensor, []).append(made)
             self.home[made] = homes.of(made)
@@ -76,9 +76,9 @@ class Workshop:
             yield
         self.graph, self._first = around
 
-    def register(self, value: ir.Value, operand: Operand, format_: Order, own: Dims) -> None:
+    def register(self, value: ir.Value, operand: Operand, format_: MemoryFormat, own: Dims) -> None:
         """`value` now holds the operand's tensor with these dimensions of its own axes."""
-        dims = root_dims(operand, own)
+        dims = base_dims(operand, own)
         self.copies.enter(operand.tensor, format_, Physical(value, dims))
         is_turned = own != in_source(len(operand.view.axes))
         if is_turned:
@@ -86,7 +86,7 @@ class Workshop:
         if is_turned or boxes_of(format_):
             self.annotate(value, operand, own, format_)
 
-    def annotate(self, value: ir.Value, operand: Operand, own: Dims, format_: Order) -> None:
+    def annotate(self, value: ir.Value, operand: Operand, own: Dims, format_: MemoryFormat) -> None:
         """Say how the value lies."""
         rank, earlier, boxes = len(operand.view.axes), self.earlier.get(operand.value), operand.boxes(format_)
         order = Boxed(flat(own), boxes) if boxes else flat(own)
@@ -96,7 +96,7 @@ class Workshop:
         annotate(value, own, rank, earlier, layout)
 
     def stem(self, operand: Operand) -> str:
-        return operand.tensor.root.name or "value"
+        return operand.tensor.base.name or "value"
 
     def replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
         if node.inputs[index] is not value:

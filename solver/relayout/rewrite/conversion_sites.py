@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from relayout.candidates.requirements import Requirements
-from relayout.formulate.formulation import Made, Touch
+from relayout.formulate.formulation import PlannedConversion, TensorUse
 from relayout.ops import graphs_of
 
 __all__ = ["Homes"]
@@ -20,13 +20,13 @@ class Homes:
     def __init__(self, requirements: Requirements, graph: ir.Graph) -> None:
         self._choices = requirements.choices
         self._main = graph
-        self._holders = {inner: node for node in requirements.tensors.passages for inner in graphs_of(node)}
+        self._holders = {inner: node for node in requirements.tensors.region_edges for inner in graphs_of(node)}
 
-    def of(self, made: Made) -> ir.Graph:
+    def of(self, made: PlannedConversion) -> ir.Graph:
         if not self._holders:
             return self._main
         given = self._at(made.producer)
-        ways = [list(self._up(self._at(touch), given)) for touch in made.serves]
+        ways = [list(self._up(self._at(use), given)) for use in made.serves]
         home = given
         for graphs in zip(*(reversed(way) for way in ways), strict=False):
             if any(graph is not graphs[0] for graph in graphs) or self._holders[graphs[0]].op_type != "If":
@@ -42,11 +42,11 @@ class Homes:
             assert outer is not None  # only the model's own graph is inside none
             graph = outer
 
-    def _at(self, touch: Touch) -> ir.Graph:
-        choice = self._choices[touch.choice]
+    def _at(self, use: TensorUse) -> ir.Graph:
+        choice = self._choices[use.choice]
         if choice.node is None:
             return self._main
-        spot = choice.spot(choice.ports[touch.port])
-        graph = spot.graph or choice.node.graph
+        region_port = choice.region_port(choice.ports[use.port])
+        graph = region_port.graph or choice.node.graph
         assert graph is not None
         return graph

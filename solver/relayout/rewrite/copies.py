@@ -10,7 +10,7 @@ import onnx_ir as ir
 from relayout.candidates.tensors import Tensor
 from relayout.errors import InternalError
 from relayout.layout.conversion import Dims, dims_shape
-from relayout.layout.memory_format import Extent, Order
+from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.model.emit import Emitter, Physical, same_but_leading_units
 
 __all__ = ["Copies"]
@@ -21,7 +21,7 @@ class Copies:
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
-        self._known: dict[tuple[Tensor, Order], list[Physical]] = {}
+        self._known: dict[tuple[Tensor, MemoryFormat], list[Physical]] = {}
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -30,17 +30,17 @@ class Copies:
         yield
         self._known.update(known)
 
-    def enter(self, tensor: Tensor, format_: Order, *physical: Physical) -> None:
+    def enter(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical) -> None:
         """These are the tensor in this format, from here on; it is read as the first if it does not matter which."""
         self._known[tensor, format_] = [*physical]
 
-    def has(self, tensor: Tensor, format_: Order) -> bool:
+    def has(self, tensor: Tensor, format_: MemoryFormat) -> bool:
         return (tensor, format_) in self._known
 
-    def first(self, tensor: Tensor, format_: Order) -> Physical:
+    def first(self, tensor: Tensor, format_: MemoryFormat) -> Physical:
         return self._of(tensor, format_)[0]
 
-    def read(self, tensor: Tensor, format_: Order, dims: Dims, *, stem: str, most: int = 0) -> Physical:
+    def read(self, tensor: Tensor, format_: MemoryFormat, dims: Dims, *, stem: str, most: int = 0) -> Physical:
         """The tensor in this format and with these dimensions, regrouped if nobody had them so yet. Unit dimensions in
         front are let pass up to `most` dimensions."""
         known = self._of(tensor, format_)
@@ -60,7 +60,7 @@ class Copies:
         return made
 
     def read_as(
-        self, tensor: Tensor, format_: Order, dims: Dims, shape: Sequence[Extent], *, stem: str
+        self, tensor: Tensor, format_: MemoryFormat, dims: Dims, shape: Sequence[Extent], *, stem: str
     ) -> Physical:
         """The tensor in this format as a value of that shape, whatever its dimensions are."""
         known = self._of(tensor, format_)
@@ -75,7 +75,7 @@ class Copies:
         known.append(made)
         return made
 
-    def hidden(self, tensor: Tensor, format_: Order) -> tuple[Extent, ...] | None:
+    def hidden(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Extent, ...] | None:
         """The shape that hides the format's dimensions, where there is a value of such a shape already."""
         return next((p.shape for p in self._known.get((tensor, format_), ()) if p.shape is not None), None)
 
@@ -85,10 +85,10 @@ class Copies:
         for key, known in self._known.items():
             self._known[key] = [Physical(swap.get(k.value, k.value), k.dims, k.shape) for k in known]
 
-    def _of(self, tensor: Tensor, format_: Order) -> list[Physical]:
+    def _of(self, tensor: Tensor, format_: MemoryFormat) -> list[Physical]:
         known = self._known.get((tensor, format_))
         if known is None:
-            raise InternalError(f"tensor '{tensor.root.name}' is read in a format that nothing gives")
+            raise InternalError(f"tensor '{tensor.base.name}' is read in a format that nothing gives")
         return known
 
 

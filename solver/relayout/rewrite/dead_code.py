@@ -6,18 +6,18 @@ import onnx_ir as ir
 
 from relayout.model.graph_json.codec import SOURCE_KEY
 from relayout.ops import graphs_of
-from relayout.rewrite.context import Workshop
+from relayout.rewrite.context import RewriteContext
 
 __all__ = ["clean_up", "sweep"]
 
 
-def clean_up(shop: Workshop) -> None:
+def clean_up(context: RewriteContext) -> None:
     """Enter the new constants, and drop what nothing reads any more."""
-    _write_shapes(shop)
-    for value in shop.emitter.constants:
-        shop.constants.home.get(value, shop.graph).register_initializer(value)
-    sweep(shop.graph)
-    for source, copies in shop.constants.replaced.items():
+    _write_shapes(context)
+    for value in context.emitter.constants:
+        context.constants.home.get(value, context.graph).register_initializer(value)
+    sweep(context.graph)
+    for source, copies in context.constants.replaced.items():
         # A weight that exists in one layout only keeps its name.
         graph = copies[0].graph
         gone = graph is not None and source.producer() is None and source.name not in graph.initializers
@@ -28,15 +28,15 @@ def clean_up(shop: Workshop) -> None:
                 copies[0].const_value.name = source.name
 
 
-def _write_shapes(shop: Workshop) -> None:
+def _write_shapes(context: RewriteContext) -> None:
     """What is known of a shape is a constant: the tensor that was asked may be gone, or lie otherwise."""
-    for node, array in shop.tensors.shapes.items():
+    for node, array in context.tensors.shapes.items():
         result = node.outputs[0]
         if not result.uses() and not result.is_graph_output():
             continue
-        constant = shop.emitter.constant(f"{result.name}_known", array)
+        constant = context.emitter.constant(f"{result.name}_known", array)
         if node.graph is not None:
-            shop.constants.home[constant] = node.graph
+            context.constants.home[constant] = node.graph
         if result.is_graph_output():
             # The output keeps its name.
             node.op_type = "Identity"

@@ -13,27 +13,27 @@ import onnx_ir as ir
 from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY
 from relayout.candidates.requirements import Requirements
 from relayout.formulate.def_use import told_place
-from relayout.formulate.formulation import Made
+from relayout.formulate.formulation import PlannedConversion
 from relayout.layout.memory_format import source_order
 from relayout.ops import Relabel, graphs_of
-from relayout.rewrite.context import Workshop
+from relayout.rewrite.context import RewriteContext
 
 __all__ = ["assign_devices", "is_placed"]
 
 Readers = dict[ir.Value, dict[str, list[ir.Node]]]
 
 
-def assign_devices(shop: Workshop) -> None:
+def assign_devices(context: RewriteContext) -> None:
     """Give every node that computes from data its device, and every input and output of the graph. Constants are at hand
     everywhere."""
-    own = {node: shop.chosen[id(choice)].device for node, choice in shop.by_node.items()}
-    fixed = _fixed_places(shop)
-    last = _output_places(shop)
+    own = {node: context.chosen[id(choice)].device for node, choice in context.by_node.items()}
+    fixed = _fixed_places(context)
+    last = _output_places(context)
     for value, device in last.items():
         value.metadata_props[DEVICE_KEY] = device
-    constant = shop.tensors.constant_nodes
+    constant = context.tensors.constant_nodes
     readers: Readers = {}
-    for node in _from_the_back(shop.graph):
+    for node in _from_the_back(context.graph):
         if node in own:
             _note(node, own[node], readers)
         elif node not in constant:
@@ -41,7 +41,7 @@ def assign_devices(shop: Workshop) -> None:
             given = [last[value] for value in node.outputs if value in last]
             devices = next((fixed[value] for value in node.outputs if value in fixed), (*given, *read))
             if given or read:
-                _spread(shop, node, tuple(dict.fromkeys(devices)), given, readers)
+                _spread(context, node, tuple(dict.fromkeys(devices)), given, readers)
 
 
 def _from_the_back(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -52,7 +52,7 @@ def _from_the_back(graph: ir.Graph) -> Iterator[ir.Node]:
             yield from _from_the_back(inner)
 
 
-def is_placed(requirements: Requirements, assignment: Sequence[int], made: Iterable[Made]) -> bool:
+def is_placed(requirements: Requirements, assignment: Sequence[int], made: Iterable[PlannedConversion]) -> bool:
     """Whether all nodes, inputs and outputs say already that they are where they shall be, and so does what turns a
     tensor into a format that is to be made of it."""
     for choice, picked in zip(requirements.choices, assignment, strict=True):
@@ -68,17 +68,17 @@ def is_placed(requirements: Requirements, assignment: Sequence[int], made: Itera
         if device is None:
             return False
         if view is not None:
-            turned.add((view.tensor, view.view.to_root(source_order(len(view.view.axes))), device))
+            turned.add((view.tensor, view.view.to_base(source_order(len(view.view.axes))), device))
     return all((each.tensor, each.target, each.device) in turned for each in made)
 
 
-def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
+def _fixed_places(context: RewriteContext) -> dict[ir.Value, tuple[str, ...]]:
     """The devices of the values that give a tensor in a format: where its producer runs, which is the first, or where
     the conversions were chosen to run."""
     made: dict[ir.Value, tuple[str, ...]] = {}
-    inputs = set(shop.graph.inputs)
-    for choice in shop.requirements.choices:
-        alternative = shop.chosen[id(choice)]
+    inputs = set(context.graph.inputs)
+    for choice in context.requirements.choices:
+        alternative = context.chosen[id(choice)]
         for port, format_ in zip(choice.ports, alternative.formats, strict=True):
             if not port.is_result:
                 continue
@@ -87,26 +87,26 @@ def _fixed_places(shop: Workshop) -> dict[ir.Value, tuple[str, ...]]:
             tensor = port.operand.tensor
             # What a left-out node gives is what it reads, which has its device.
             targets = {} if alternative.is_left_out else {format_: (alternative.device,)}
-            for conversion in shop.made.get(tensor, ()):
+            for conversion in context.made.get(tensor, ()):
                 at = (*targets.get(conversion.target, ()), conversion.device)
                 targets[conversion.target] = tuple(sorted(at, key=lambda device: device != alternative.device))
             for target, devices in targets.items():
-                if shop.copies.has(tensor, target):
-                    made[shop.copies.first(tensor, target).value] = devices
+                if context.copies.has(tensor, target):
+                    made[context.copies.first(tensor, target).value] = devices
     return made
 
 
-def _output_places(shop: Workshop) -> dict[ir.Value, str]:
+def _output_places(context: RewriteContext) -> dict[ir.Value, str]:
     """The devices of the graph's outputs, and of those of the graphs inside it."""
     found: dict[ir.Value, str] = {}
-    for choice in shop.requirements.choices:
+    for choice in context.requirements.choices:
         for port in choice.ports:
             if port.is_result:
                 continue
-            graph = shop.graph if choice.node is None else choice.spot(port).graph
+            graph = context.graph if choice.node is None else choice.region_port(port).graph
             if graph is not None:
-                index = port.index if choice.node is None else choice.spot(port).index
-                found[graph.outputs[index]] = shop.chosen[id(choice)].device
+                index = port.index if choice.node is None else choice.region_port(port).index
+                found[graph.outputs[index]] = context.chosen[id(choice)].device
     return found
 
 
@@ -117,11 +117,11 @@ def _note(node: ir.Node, device: str, readers: Readers) -> None:
             readers.setdefault(value, {}).setdefault(device, []).append(node)
 
 
-def _spread(shop: Workshop, node: ir.Node, devices: Sequence[str], given: Sequence[str], readers: Readers) -> None:
+def _spread(context: RewriteContext, node: ir.Node, devices: Sequence[str], given: Sequence[str], readers: Readers) -> None:
     """Let an added node run at these devices, each reader reading what is at its own, or else at the first. What the
     graph gives is the node itself."""
     home = next((device for device in given if device in devices), devices[0])
-    at = {device: node if device == home else _twin(shop, node) for device in dict.fromkeys((home, *devices))}
+    at = {device: node if device == home else _twin(context, node) for device in dict.fromkeys((home, *devices))}
     for device, twin in at.items():
         _note(twin, device, readers)
         twin.metadata_props[WRITTEN_KEY] = device
@@ -134,9 +134,9 @@ def _spread(shop: Workshop, node: ir.Node, devices: Sequence[str], given: Sequen
                 del readers[value][device]
 
 
-def _twin(shop: Workshop, node: ir.Node) -> ir.Node:
+def _twin(context: RewriteContext, node: ir.Node) -> ir.Node:
     """The same node once more, right after the first."""
-    fresh = shop.emitter.fresh
+    fresh = context.emitter.fresh
     results = []
     for value in node.outputs:
         result = ir.Value(name=fresh(f"{value.name}_too"), shape=value.shape, type=value.type)

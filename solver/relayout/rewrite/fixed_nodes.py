@@ -6,30 +6,30 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import LaidForm, in_source
+from relayout.candidates.alternatives import FixedLowering, in_source
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent
 from relayout.model.layout_functions import DOMAIN, Turn
 from relayout.ops import Edit, Fixed, Free
 from relayout.ops.named_axes import native_letters, operand_by_operand
-from relayout.rewrite.context import Workshop
+from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.function_calls import relayout, standard, turned, word
 
 __all__ = ["write_fixed", "write_packed"]
 
 
 def write_packed(
-    shop: Workshop, node: ir.Node, rule: Free, form: LaidForm, extents: dict[tuple[bool, int], tuple[Extent, ...]]
+    context: RewriteContext, node: ir.Node, rule: Free, form: FixedLowering, extents: dict[tuple[bool, int], tuple[Extent, ...]]
 ) -> Edit | None:
     """An operator with named axes in pieces that its operands have each for itself; how its text is still to change."""
-    write_fixed(shop, node, operand_by_operand(rule), form, extents)
+    write_fixed(context, node, operand_by_operand(rule), form, extents)
     native = native_letters(len(rule.letters))
     # The function's operator reads ONNX's own order, and so do its attributes and constants.
     return rule.edit(tuple(rule.letters.index(letter) for letter in native)) if rule.letters != native else None
 
 
 def write_fixed(
-    shop: Workshop, node: ir.Node, rule: Fixed, form: LaidForm, extents: dict[tuple[bool, int], tuple[Extent, ...]]
+    context: RewriteContext, node: ir.Node, rule: Fixed, form: FixedLowering, extents: dict[tuple[bool, int], tuple[Extent, ...]]
 ) -> None:
     """An operator with named axes: ONNX's own where it reads these layouts, else `relayout::`."""
 
@@ -69,7 +69,7 @@ def write_fixed(
                 found.append(turned(dims, places, extents.get((is_result, index))))
         return tuple(found)
 
-    relayout(shop,
+    relayout(context,
         node,
         tuple(layouts),
         turns(rule.inputs, rule.native_inputs, form.inputs, False),

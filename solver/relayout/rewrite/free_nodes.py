@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import FreeForm, NodeChoice, Port, in_source
+from relayout.candidates.alternatives import FreeLowering, NodeAlternatives, Port, in_source
 from relayout.layout.conversion import Dims
-from relayout.layout.memory_format import Atom, Extent, Order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import DOMAIN, Turn
 from relayout.ops import NO_EDIT, Axes, Edit, Free, extents_of
 from relayout.ops.named_axes import native_letters
 from relayout.rewrite.constant_steps import input_dims
-from relayout.rewrite.context import Workshop
+from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.function_calls import operand_extents, relayout, standard, turned, word
 from relayout.rewrite.operand_dims import is_parameter, own_dims, port_dims, present
 
@@ -22,35 +22,35 @@ __all__ = ["as_it_lies", "is_elementwise", "write_free"]
 
 
 
-def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> Edit | None:
+def write_free(context: RewriteContext, choice: NodeAlternatives, node: ir.Node, rule: Free, form: FreeLowering) -> Edit | None:
     """Wire the node itself to operands with the dimensions of the form; how its text is still to change."""
-    alternative = shop.chosen[id(choice)]
+    alternative = context.chosen[id(choice)]
     ports = {(p.is_result, p.index): (p, f) for p, f in zip(choice.ports, alternative.formats, strict=True)}
-    hidden = _hidden_shape(shop, node, rule, form, ports)
+    hidden = _hidden_shape(context, node, rule, form, ports)
     if hidden is None:
-        form = as_it_lies(shop, node, rule, form, ports)
+        form = as_it_lies(context, node, rule, form, ports)
     for index, value in enumerate(node.inputs):
         axes = rule.inputs[index] if index < len(rule.inputs) else None
         if value is None:
             continue
         if (False, index) not in ports:
-            if axes is not None and not is_parameter(rule, axes) and shop.tensors.is_constant(value):
-                shop.replace(node, index, shop.constants.laid(value, input_dims(rule, axes, form.dims)))
+            if axes is not None and not is_parameter(rule, axes) and context.tensors.is_constant(value):
+                context.replace(node, index, context.constants.laid(value, input_dims(rule, axes, form.dims)))
             continue
         port, format_ = ports[False, index]
-        tensor, stem = port.operand.tensor, shop.stem(port.operand)
+        tensor, stem = port.operand.tensor, context.stem(port.operand)
         dims = port_dims(choice, port, form, rule)
         if hidden is not None and axes is not None:
-            shop.replace(node, index, shop.copies.read_as(tensor, format_, dims, hidden, stem=stem).value)
+            context.replace(node, index, context.copies.read_as(tensor, format_, dims, hidden, stem=stem).value)
             continue
         # An operand of lower rank may as well have unit dimensions at the front: broadcasting adds them anyway.
         result_axes = rule.outputs[0] or ()
         most = len(form.dims) if axes is not None and rule.broadcasts and len(axes) < len(result_axes) else 0
-        shop.replace(node, index, shop.copies.read(tensor, format_, dims, most=most, stem=stem).value)
+        context.replace(node, index, context.copies.read(tensor, format_, dims, most=most, stem=stem).value)
     edit = None
     moved = hidden is None and form.dims != in_source(len(form.dims))
     native = native_letters(len(rule.letters)) if rule.letters else ""
-    if moved and _operator(shop, choice, node, rule, form):
+    if moved and _operator(context, choice, node, rule, form):
         edit = _in_steps(rule, form)
     elif moved and rule.letters != native:
         # The function's operator reads ONNX's own order, and so do its attributes and constants.
@@ -62,13 +62,13 @@ def write_free(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, fo
         if hidden is not None and rule.outputs[index] is not None:
             value.shape = ir.Shape(hidden)
             dims = port_dims(choice, port, form, rule)
-            shop.copies.enter(port.operand.tensor, format_, Physical(value, dims, hidden))
+            context.copies.enter(port.operand.tensor, format_, Physical(value, dims, hidden))
         else:
-            shop.register(value, port.operand, format_, present(own_dims(choice, port, form, rule)))
+            context.register(value, port.operand, format_, present(own_dims(choice, port, form, rule)))
     return edit
 
 
-def _in_steps(rule: Free, form: FreeForm) -> Edit:
+def _in_steps(rule: Free, form: FreeLowering) -> Edit:
     """How the node's text changes, where an axis that it works on may be cut."""
     is_cut = any(not atom.is_whole and atom.axis in rule.steps for group in form.dims for atom in group)
     if rule.edit_steps is None or not is_cut:
@@ -79,7 +79,7 @@ def _in_steps(rule: Free, form: FreeForm) -> Edit:
 
 
 def _hidden_shape(
-    shop: Workshop, node: ir.Node, rule: Free, form: FreeForm, ports: dict[tuple[bool, int], tuple[Port, Order]]
+    context: RewriteContext, node: ir.Node, rule: Free, form: FreeLowering, ports: dict[tuple[bool, int], tuple[Port, MemoryFormat]]
 ) -> tuple[Extent, ...] | None:
     """Where an element-wise node reads only tensors that a shape hides, all the same one, it works on them as they
     are: elements at equal places meet. None elsewhere."""
@@ -96,12 +96,12 @@ def _hidden_shape(
         port, format_ = ports[False, index]
         if own != axes or port.operand.view.extents != rule.extents:
             return None
-        found.add(shop.copies.hidden(port.operand.tensor, format_))
+        found.add(context.copies.hidden(port.operand.tensor, format_))
     shared = next(iter(found)) if len(found) == 1 else None
     return shared if all(own in (axes, None) for own in rule.outputs) else None
 
 
-def _operator(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> bool:
+def _operator(context: RewriteContext, choice: NodeAlternatives, node: ir.Node, rule: Free, form: FreeLowering) -> bool:
     """ONNX's own operator where it takes this order, else `relayout::` with the layout in letters; whether it is
     ONNX's own, whose attributes speak of the axes as they lie."""
     if not rule.letters:
@@ -123,7 +123,7 @@ def _operator(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, for
             return None
         return turned(form.dims, places, extents.get((is_result, index)))
 
-    relayout(shop,
+    relayout(context,
         node,
         (("data_layout", layout),),
         tuple(turn(axes, index, is_result=False) for index, axes in enumerate(rule.inputs)),
@@ -132,16 +132,16 @@ def _operator(shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, for
     return False
 
 
-Ports = dict[tuple[bool, int], tuple[Port, Order]]
+Ports = dict[tuple[bool, int], tuple[Port, MemoryFormat]]
 
 
-def is_elementwise(rule: Free, form: FreeForm) -> bool:
+def is_elementwise(rule: Free, form: FreeLowering) -> bool:
     """Whether the node's elements at equal places meet, and its text says nothing of axes."""
     axes = tuple(range(len(rule.extents)))
     return rule.splits == rule.broadcasts == axes and rule.edit(form.axes) is NO_EDIT
 
 
-def as_it_lies(shop: Workshop, node: ir.Node, rule: Free, form: FreeForm, ports: Ports) -> FreeForm:
+def as_it_lies(context: RewriteContext, node: ir.Node, rule: Free, form: FreeLowering, ports: Ports) -> FreeLowering:
     """The form with several pieces in a dimension, where an operand has them so: that saves the Reshapes around the
     node. The form itself where a dimension would be stretched in part."""
     whole = all(atom.is_whole for group in form.dims for atom in group)
@@ -152,19 +152,19 @@ def as_it_lies(shop: Workshop, node: ir.Node, rule: Free, form: FreeForm, ports:
         port, format_ = ports.get((False, index), (None, ()))
         if port is None or own != axes or port.operand.view.extents != rule.extents:
             continue
-        dims = _dims_of(shop, rule, port, format_)
+        dims = _dims_of(context, rule, port, format_)
         if dims is not None and all(_takes(_extents(node, ports, i), rule, i, dims) for i in range(len(node.inputs))):
             return replace(form, dims=dims)
     return form
 
 
-def _dims_of(shop: Workshop, rule: Free, port: Port, format_: Order) -> Dims | None:
+def _dims_of(context: RewriteContext, rule: Free, port: Port, format_: MemoryFormat) -> Dims | None:
     """The dimensions of an operand that has all axes of the space, as groups of pieces of those."""
-    physical = shop.copies.first(port.operand.tensor, format_)
+    physical = context.copies.first(port.operand.tensor, format_)
     units = [axis for axis, extent in enumerate(rule.extents) if extent == 1]
-    found: list[Order] = []
+    found: list[MemoryFormat] = []
     for group in physical.dims:
-        own = port.operand.view.from_root(group)
+        own = port.operand.view.from_base(group)
         if own is None or physical.shape is not None or not (own or units):
             return None
         found.append(own or (Atom(units.pop(0)),))

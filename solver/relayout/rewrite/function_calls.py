@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.alternatives import NodeAlternatives
 from relayout.layout.binding import layout_of
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent
 from relayout.model.layout_functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, Turn, ensure_function
 from relayout.ops import extents_of
-from relayout.rewrite.context import Workshop
+from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.operand_dims import flat
 
 __all__ = ["operand_extents", "relayout", "standard", "turned", "word"]
 
 
 def relayout(
-    shop: Workshop,
+    context: RewriteContext,
     node: ir.Node,
     layouts: tuple[tuple[str, str], ...],
     inputs: tuple[Turn | None, ...],
@@ -32,7 +32,7 @@ def relayout(
     standard(node)
     node.resize_outputs(len(signature.results))
     node.domain = DOMAIN
-    node.overload = ensure_function(shop.model, signature)
+    node.overload = ensure_function(context.model, signature)
     for name, layout in layouts:
         node.attributes[name] = ir.AttrString(name, layout)
 
@@ -51,7 +51,7 @@ def word(dims: Dims, letters: str, extents: tuple[Extent, ...] | None) -> str | 
     return str(layout) if layout is not None else None
 
 
-def operand_extents(choice: NodeChoice) -> dict[tuple[bool, int], tuple[Extent, ...]]:
+def operand_extents(choice: NodeAlternatives) -> dict[tuple[bool, int], tuple[Extent, ...]]:
     """Each operand's extents as in the source, constants' too."""
     assert choice.node is not None
     found: dict[tuple[bool, int], tuple[Extent, ...]] = {}

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from itertools import chain
 
-from relayout.candidates.alternatives import Form, FreeForm, LaidForm, NodeChoice, Port, in_source
+from relayout.candidates.alternatives import FixedLowering, FreeLowering, Lowering, NodeAlternatives, Port, in_source
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Order, normal_form
+from relayout.layout.memory_format import MemoryFormat, normal_form
 from relayout.ops import Axes, Free, Rule
 from relayout.rewrite.constant_steps import Laid, input_dims
 
 __all__ = ["flat", "is_parameter", "own_dims", "port_dims", "present", "root_dims"]
 
 
-def port_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> Dims:
+def port_dims(choice: NodeAlternatives, port: Port, form: Lowering, rule: Rule | None) -> Dims:
     """The port's dimensions in this form, in atoms of the tensor's root."""
-    return root_dims(port.operand, own_dims(choice, port, form, rule))
+    return base_dims(port.operand, own_dims(choice, port, form, rule))
 
 
-def own_dims(choice: NodeChoice, port: Port, form: Form, rule: Rule | None) -> Laid:
+def own_dims(choice: NodeAlternatives, port: Port, form: Lowering, rule: Rule | None) -> Laid:
     """The same in the operand's own axes; None where a unit dimension stands in for an axis that it lacks."""
     natural = in_source(len(port.operand.view.axes))
-    if isinstance(form, LaidForm):
+    if isinstance(form, FixedLowering):
         side = form.outputs if port.is_result else form.inputs
         own = side[port.index] if port.index < len(side) else None
         return natural if own is None else own
-    if isinstance(form, FreeForm):
+    if isinstance(form, FreeLowering):
         assert isinstance(rule, Free)
         sides = rule.outputs if port.is_result else rule.inputs
         axes = sides[port.index] if port.index < len(sides) else None
@@ -48,17 +48,17 @@ def present(own: Laid) -> Dims:
     return tuple(group for group in own if group is not None)
 
 
-def flat(dims: Dims) -> Order:
+def flat(dims: Dims) -> MemoryFormat:
     """All atoms in their order, whatever dimensions they make up."""
     return tuple(chain.from_iterable(dims))
 
 
-def root_dims(operand: Operand, own: Laid) -> Dims:
+def base_dims(operand: Operand, own: Laid) -> Dims:
     """Dimensions of the operand's own axes as groups of atoms of the root's."""
-    return tuple(_root_group(operand, group) if group is not None else () for group in own)
+    return tuple(_base_group(operand, group) if group is not None else () for group in own)
 
 
-def _root_group(operand: Operand, group: Order) -> Order:
+def _base_group(operand: Operand, group: MemoryFormat) -> MemoryFormat:
     view = operand.view
     if view.extents[group[0].axis] == 1:
         return ()
@@ -69,6 +69,6 @@ def _root_group(operand: Operand, group: Order) -> Order:
             return ()
     if len(group) == 1 and group[0].is_whole:
         return view.axes[group[0].axis]
-    parts = [view.to_root((atom,)) for atom in group]
+    parts = [view.to_base((atom,)) for atom in group]
     assert None not in parts  # the format of the whole nests
     return normal_form(tuple(chain.from_iterable(part for part in parts if part is not None)), operand.tensor.extents)

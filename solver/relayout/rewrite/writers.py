@@ -13,17 +13,17 @@ import onnx_ir as ir
 from relayout.backend.calls import blaming, wrong_answer
 from relayout.backend.interface import Backend
 from relayout.backend.rewriting import Extents, Rewrite
-from relayout.candidates.alternatives import FreeForm, LaidForm, NodeChoice, Port
+from relayout.candidates.alternatives import FixedLowering, FreeLowering, NodeAlternatives, Port
 from relayout.errors import BackendError
-from relayout.formulate.formulation import Made
+from relayout.formulate.formulation import PlannedConversion
 from relayout.layout.conversion import Dims, dims_shape
-from relayout.layout.memory_format import Atom, Extent, Order, normal_form
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import DOMAIN, ensure_body
 from relayout.ops import Axes, Free, extents_of
 from relayout.ops.operand_roles import has_letters
-from relayout.rewrite.context import Workshop
-from relayout.rewrite.operand_dims import port_dims, root_dims
+from relayout.rewrite.context import RewriteContext
+from relayout.rewrite.operand_dims import base_dims, port_dims
 
 __all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
 
@@ -31,14 +31,14 @@ __all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
 class _Way:
     """What all of them share: making nodes and constants, and what was given."""
 
-    def __init__(self, shop: Workshop, stem: str) -> None:
-        self._shop = shop
+    def __init__(self, context: RewriteContext, stem: str) -> None:
+        self._context = context
         self._stem = stem
         self.given: dict[int, Physical] = {}
 
     @property
     def opset(self) -> int:
-        return self._shop.emitter.opset
+        return self._context.emitter.opset
 
     def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
         """Let the backend write it. Raises BackendError where it fails, or gives none of these results."""
@@ -49,7 +49,7 @@ class _Way:
                 raise wrong_answer(backend, where, f"result {index}, by `give`", "a rewrite that does not give it")
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
-        return self._shop.emitter.constant(stem, array)
+        return self._context.emitter.constant(stem, array)
 
     def emit(
         self,
@@ -63,29 +63,29 @@ class _Way:
         like: ir.Value | None = None,
     ) -> ir.Value:
         if domain:
-            self._shop.model.opset_imports.setdefault(domain, version)
+            self._context.model.opset_imports.setdefault(domain, version)
         kind = like if like is not None else next((value for value in inputs if value is not None), None)
         stem = f"{self._stem}_{operator}" if operator else self._stem
-        made = self._shop.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
+        made = self._context.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
         node = made.producer()
         if domain == DOMAIN and node is not None and has_letters(node):
-            ensure_body(self._shop.model, node)
+            ensure_body(self._context.model, node)
         return made
 
 
-def _ports_of(shop: Workshop, choice: NodeChoice) -> dict[tuple[bool, int], tuple[Port, Order]]:
+def _ports_of(context: RewriteContext, choice: NodeAlternatives) -> dict[tuple[bool, int], tuple[Port, MemoryFormat]]:
     """The ports with the formats that were chosen, by whether it is a result and by its index."""
-    formats = shop.chosen[id(choice)].formats
+    formats = context.chosen[id(choice)].formats
     return {(port.is_result, port.index): (port, f) for port, f in zip(choice.ports, formats, strict=True)}
 
 
 class NodeWay(_Way):
     """One node, as its backend writes it (see `relayout.backend.Writing`)."""
 
-    def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, form: LaidForm) -> None:
-        super().__init__(shop, node.outputs[0].name or "value")
+    def __init__(self, context: RewriteContext, choice: NodeAlternatives, node: ir.Node, form: FixedLowering) -> None:
+        super().__init__(context, node.outputs[0].name or "value")
         self._choice, self._node, self._form = choice, node, form
-        self._ports = _ports_of(shop, choice)
+        self._ports = _ports_of(context, choice)
 
     @property
     def node(self) -> ir.Node:
@@ -111,16 +111,16 @@ class NodeWay(_Way):
                 raise BackendError(f"{self._choice.label} has no input {index} to read")
             return value
         port, format_ = known
-        tensor, dims, stem = port.operand.tensor, self._dims(port), port.operand.tensor.root.name or "value"
+        tensor, dims, stem = port.operand.tensor, self._dims(port), port.operand.tensor.base.name or "value"
         if shape is None:
-            return self._shop.copies.read(tensor, format_, dims, stem=stem).value
-        return self._shop.copies.read_as(tensor, format_, dims, shape, stem=stem).value
+            return self._context.copies.read(tensor, format_, dims, stem=stem).value
+        return self._context.copies.read_as(tensor, format_, dims, shape, stem=stem).value
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         value = self._node.inputs[index]
-        if value is None or not self._shop.tensors.is_constant(value):
+        if value is None or not self._context.tensors.is_constant(value):
             raise BackendError(f"{self._choice.label}: input {index} is no constant")
-        return self._shop.constants.stepped(value, steps)
+        return self._context.constants.stepped(value, steps)
 
     def give(self, index: int, value: ir.Value) -> None:
         port, _ = self._ports[True, index]
@@ -134,12 +134,12 @@ class NodeWay(_Way):
 class ConversionWay(_Way):
     """One conversion, as the backend writes it."""
 
-    def __init__(self, shop: Workshop, made: Made, source: Dims, target: Dims, *, stem: str) -> None:
-        super().__init__(shop, f"{stem}_laid")
+    def __init__(self, context: RewriteContext, made: PlannedConversion, source: Dims, target: Dims, *, stem: str) -> None:
+        super().__init__(context, f"{stem}_laid")
         self._made = made
-        root = shop.tensors.operands[made.tensor.root]
-        assert root is not None
-        self._source, self._target = root_dims(root, source), root_dims(root, target)
+        base = context.tensors.operands[made.tensor.base]
+        assert base is not None
+        self._source, self._target = base_dims(base, source), base_dims(base, target)
 
     def write(self, backend: Backend, rewrite: Rewrite, where: str) -> None:
         """Let the backend write the conversion. Raises BackendError."""
@@ -154,10 +154,10 @@ class ConversionWay(_Way):
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
         tensor, format_ = self._made.tensor, self._made.source
-        stem = tensor.root.name or "value"
+        stem = tensor.base.name or "value"
         if shape is None:
-            return self._shop.copies.read(tensor, format_, self._source, stem=stem).value
-        return self._shop.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
+            return self._context.copies.read(tensor, format_, self._source, stem=stem).value
+        return self._context.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         raise BackendError("a conversion has no constants")
@@ -184,10 +184,10 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
 class SpaceWay(_Way):
     """One node of a Free rule in an order that its operator does not take (see `relayout.rules.SpaceWriting`)."""
 
-    def __init__(self, shop: Workshop, choice: NodeChoice, node: ir.Node, rule: Free, form: FreeForm) -> None:
-        super().__init__(shop, node.outputs[0].name or "value")
+    def __init__(self, context: RewriteContext, choice: NodeAlternatives, node: ir.Node, rule: Free, form: FreeLowering) -> None:
+        super().__init__(context, node.outputs[0].name or "value")
         self._choice, self._node, self._rule, self._form = choice, node, rule, form
-        self._ports = _ports_of(shop, choice)
+        self._ports = _ports_of(context, choice)
 
     @property
     def node(self) -> ir.Node:
@@ -204,10 +204,10 @@ class SpaceWay(_Way):
         assert axes is not None
         known = self._ports.get((False, index))
         if known is None:
-            return self._shop.constants.laid(value, tuple(self._own(group, axes) or None for group in dims))
+            return self._context.constants.laid(value, tuple(self._own(group, axes) or None for group in dims))
         port, format_ = known
-        stem = port.operand.tensor.root.name or "value"
-        return self._shop.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
+        stem = port.operand.tensor.base.name or "value"
+        return self._context.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
 
     def emit_dims(
         self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
@@ -226,7 +226,7 @@ class SpaceWay(_Way):
         physical = Physical(value, self._root(port, axes, dims))
         value.shape = ir.Shape(dims_shape(physical.dims, extents))
         own = port_dims(self._choice, port, self._form, self._rule)
-        self.given[index] = self._shop.emitter.convert(physical, own, extents, f"{self._stem}_view")
+        self.given[index] = self._context.emitter.convert(physical, own, extents, f"{self._stem}_view")
 
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
@@ -236,13 +236,13 @@ class SpaceWay(_Way):
 
     def _root(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
         """Dimensions of one operand as groups of atoms of its tensor's axes."""
-        found: list[Order] = []
+        found: list[MemoryFormat] = []
         for group in dims:
-            parts = [root_dims(port.operand, ((atom,),))[0] for atom in self._own(group, axes)]
+            parts = [base_dims(port.operand, ((atom,),))[0] for atom in self._own(group, axes)]
             found.append(normal_form(tuple(chain.from_iterable(parts)), port.operand.tensor.extents))
         return tuple(found)
 
-    def _own(self, group: Axes, axes: Axes) -> Order:
+    def _own(self, group: Axes, axes: Axes) -> MemoryFormat:
         """The places of one dimension as atoms of the operand's own axes."""
         return tuple(
             Atom(axes.index(atom.axis), atom.inner, atom.outer)

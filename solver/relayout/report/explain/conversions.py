@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import NodeChoice
+from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.axis_names import Names
 from relayout.candidates.messages import shown
 from relayout.candidates.tensors import Operand
-from relayout.formulate.formulation import Formulation, Made, Touch
+from relayout.formulate.formulation import Formulation, PlannedConversion, TensorUse
 from relayout.layout.conversion import Dims, dims_shape, one_each, path, steps_of
-from relayout.layout.memory_format import Extent, Order, boxes_of, source_order
+from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, source_order
 from relayout.ops import extents_of
 from relayout.report.schema import BoundaryValue, Conversion, ConversionKind, RequiredBy, Transfer
 
@@ -25,25 +25,25 @@ def conversions_of(formulation: Formulation, assignment: Sequence[int]) -> tuple
     """The conversions of this assignment, in the report's words, in the order of the graph."""
     found = []
     for made in formulation.conversions(assignment):
-        giver = formulation.requirements.choices[made.producer.choice]
-        operand = giver.ports[made.producer.port].operand
+        producer = formulation.requirements.choices[made.producer.choice]
+        operand = producer.ports[made.producer.port].operand
         found.append(
             Conversion(
-                value=made.tensor.root.name or "",
+                value=made.tensor.base.name or "",
                 from_=shown(formulation.requirements.names, operand, made.source),
                 to=shown(formulation.requirements.names, operand, made.target),
                 kind=_kind(formulation, made),
                 bytes=made.bytes,
                 passes=formulation.prices.passes(made.tensor, made.device, made.source, made.target),
                 padding=formulation.prices.padding(made.tensor, made.device, made.source, made.target),
-                producer=who(giver, made.producer.port),
-                required_by=tuple(_required_by(formulation, assignment, touch) for touch in made.wanted_by),
+                producer=who(producer, made.producer.port),
+                required_by=tuple(_required_by(formulation, assignment, use) for use in made.wanted_by),
             )
         )
     return tuple(found)
 
 
-def _kind(formulation: Formulation, made: Made) -> ConversionKind:
+def _kind(formulation: Formulation, made: PlannedConversion) -> ConversionKind:
     if formulation.prices.is_written_by_backend(made.tensor, made.device, made.source, made.target):
         return "reorder"
     if all(atom.is_whole for atom in (*made.source, *made.target)):
@@ -58,18 +58,18 @@ def transfers_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[T
     """What this assignment brings from one device to another, in the report's words, in the order of the graph."""
     found = []
     for crossed in formulation.transfers(assignment):
-        giver = formulation.requirements.choices[crossed.producer.choice]
-        operand = giver.ports[crossed.producer.port].operand
+        producer = formulation.requirements.choices[crossed.producer.choice]
+        operand = producer.ports[crossed.producer.port].operand
         found.append(
             Transfer(
-                value=crossed.tensor.root.name or "",
+                value=crossed.tensor.base.name or "",
                 from_=crossed.source,
                 to=crossed.target,
                 layout=shown(formulation.requirements.names, operand, crossed.format),
                 bytes=crossed.bytes,
                 cost=crossed.cost,
-                producer=giver.label,
-                required_by=tuple(_required_by(formulation, assignment, touch) for touch in crossed.wanted_by),
+                producer=producer.label,
+                required_by=tuple(_required_by(formulation, assignment, use) for use in crossed.wanted_by),
             )
         )
     return tuple(found)
@@ -78,7 +78,7 @@ def transfers_of(formulation: Formulation, assignment: Sequence[int]) -> tuple[T
 def boundary_of(graph: ir.Graph, formulation: Formulation, assignment: Sequence[int]) -> tuple[BoundaryValue, ...]:
     """How each input is to be fed and each output comes. To be asked before the graph is rewritten."""
     requirements = formulation.requirements
-    laid: dict[tuple[str, int], Order] = {}
+    laid: dict[tuple[str, int], MemoryFormat] = {}
     for choice, picked in zip(requirements.choices, assignment, strict=True):
         form = choice.alternatives[picked].form
         if choice.node is None and isinstance(form, tuple):
@@ -105,7 +105,7 @@ def boundary_of(graph: ir.Graph, formulation: Formulation, assignment: Sequence[
 
 
 def _laid(
-    value: ir.Value, side: str, operand: Operand | None, order: Order | None, names: Names
+    value: ir.Value, side: str, operand: Operand | None, order: MemoryFormat | None, names: Names
 ) -> dict[str, Any]:
     extents = extents_of(value)
     if operand is None or order is None or order == source_order(len(order)):
@@ -134,7 +134,7 @@ def _in_numbers(step: Mapping[str, Any]) -> dict[str, Any]:
     return {"op": step["op"], **numbers}
 
 
-def who(choice: NodeChoice, port: int) -> str:
+def who(choice: NodeAlternatives, port: int) -> str:
     """The choice as messages name it where this port is meant: of a tie, the one input or output."""
     if choice.node is None and len(choice.ports) > 1:
         own = choice.ports[port]
@@ -142,16 +142,16 @@ def who(choice: NodeChoice, port: int) -> str:
     return choice.label
 
 
-def required_layout(formulation: Formulation, assignment: Sequence[int], touch: Touch) -> str:
+def required_layout(formulation: Formulation, assignment: Sequence[int], use: TensorUse) -> str:
     """What is asked for here: as the backend or the caller says it, else the format that was chosen."""
-    choice = formulation.requirements.choices[touch.choice]
-    picked = assignment[touch.choice]
-    stated = choice.layouts[picked][touch.port] if picked < len(choice.layouts) else ""
-    operand, format_ = choice.ports[touch.port].operand, choice.alternatives[picked].formats[touch.port]
+    choice = formulation.requirements.choices[use.choice]
+    picked = assignment[use.choice]
+    stated = choice.layouts[picked][use.port] if picked < len(choice.layouts) else ""
+    operand, format_ = choice.ports[use.port].operand, choice.alternatives[picked].formats[use.port]
     return stated or shown(formulation.requirements.names, operand, format_)
 
 
-def _required_by(formulation: Formulation, assignment: Sequence[int], touch: Touch) -> RequiredBy:
-    choice = formulation.requirements.choices[touch.choice]
-    layout = required_layout(formulation, assignment, touch)
-    return RequiredBy(node=who(choice, touch.port), operand=max(choice.ports[touch.port].index, 0), layout=layout)
+def _required_by(formulation: Formulation, assignment: Sequence[int], use: TensorUse) -> RequiredBy:
+    choice = formulation.requirements.choices[use.choice]
+    layout = required_layout(formulation, assignment, use)
+    return RequiredBy(node=who(choice, use.port), operand=max(choice.ports[use.port].index, 0), layout=layout)

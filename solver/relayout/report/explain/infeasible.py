@@ -8,7 +8,7 @@ from relayout.candidates.alternatives import Port
 from relayout.candidates.boundary_options import ANY
 from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
 from relayout.errors import InfeasibleError
-from relayout.formulate.formulation import Formulation, Touch
+from relayout.formulate.formulation import Formulation, TensorUse
 from relayout.solve.solver import Lifted, Requirement, Solution
 
 __all__ = ["refusal"]
@@ -44,42 +44,42 @@ class _Words:
         self._formulation = formulation
         self._choices = formulation.requirements.choices
         # Which tensor each value of the problem is of: one that may cross between devices has several.
-        self._held: list[int] = []
-        for index, held in enumerate(formulation.held):
-            count = int(len(held.formats) > 1) if held.arrivals is None else sum(1 for _ in held.arrivals.values(0))
-            self._held += [index] * count
+        self._def_use: list[int] = []
+        for index, def_use in enumerate(formulation.def_use):
+            count = int(len(def_use.formats) > 1) if def_use.arrivals is None else sum(1 for _ in def_use.arrivals.values(0))
+            self._def_use += [index] * count
 
     def of_conflict(self, conflict: Sequence[Requirement]) -> tuple[str, ...]:
         """Each requirement by node, operand and layout; one that several layouts meet with what it is tied to."""
-        touches = [touch for one in conflict if (touch := self._touch(one)) is not None]
-        return tuple(dict.fromkeys(self._required(touch, touches) for touch in touches))
+        uses = [use for one in conflict if (use := self._use(one)) is not None]
+        return tuple(dict.fromkeys(self._required(use, uses) for use in uses))
 
     def of_relaxation(self, relaxation: Sequence[Lifted]) -> tuple[str, ...]:
         """Each requirement that is lifted, with what its operand could be then."""
-        texts = [self._lifted(touch, one) for one in relaxation if (touch := self._touch(one.requirement)) is not None]
+        texts = [self._lifted(use, one) for one in relaxation if (use := self._use(one.requirement)) is not None]
         return tuple(dict.fromkeys(texts))
 
-    def _touch(self, requirement: Requirement) -> Touch | None:
+    def _use(self, requirement: Requirement) -> TensorUse | None:
         """Where the requirement is stated; None of what only stands for a tensor's way between two devices, or for where
         a node runs."""
-        if requirement.value >= len(self._held):
+        if requirement.value >= len(self._def_use):
             return None
         value = self._formulation.problem.values[requirement.value]
-        held = self._formulation.held[self._held[requirement.value]]
-        if held.arrivals is None:
-            return held.touches[requirement.use]
+        def_use = self._formulation.def_use[self._def_use[requirement.value]]
+        if def_use.arrivals is None:
+            return def_use.uses[requirement.use]
         choice = (value.producer, *value.consumers)[requirement.use].choice
-        return next((touch for touch in held.touches if touch.choice == choice), None)
+        return next((use for use in def_use.uses if use.choice == choice), None)
 
-    def _required(self, touch: Touch, conflict: Sequence[Touch]) -> str:
-        choice, port = self._choices[touch.choice], self._port(touch)
-        layouts = [self._layout(touch, a) for a in range(len(choice.alternatives))]
+    def _required(self, use: TensorUse, conflict: Sequence[TensorUse]) -> str:
+        choice, port = self._choices[use.choice], self._port(use)
+        layouts = [self._layout(use, a) for a in range(len(choice.alternatives))]
         name = choice.label if choice.node is None else choice.port_name(port)
-        tied = [self._port(other) for other in conflict if other.choice == touch.choice and other != touch]
+        tied = [self._port(other) for other in conflict if other.choice == use.choice and other != use]
         return required(name, layouts, [_name(other) for other in tied])
 
-    def _lifted(self, touch: Touch, change: Lifted) -> str:
-        choice, port = self._choices[touch.choice], self._port(touch)
+    def _lifted(self, use: TensorUse, change: Lifted) -> str:
+        choice, port = self._choices[use.choice], self._port(use)
         layout = self._layout_instead(change)
         if choice.node is not None:
             return lifted(choice.label, _name(port), layout, is_result=port.is_result)
@@ -90,27 +90,27 @@ class _Words:
 
     def _layout_instead(self, change: Lifted) -> str:
         """The format that the operand has then, in the words of whoever asks for it, else in letters of the axes."""
-        held = self._formulation.held[self._held[change.requirement.value]]
-        if held.arrivals is not None:
+        def_use = self._formulation.def_use[self._def_use[change.requirement.value]]
+        if def_use.arrivals is not None:
             return "another layout or at another device"
-        format_ = held.formats[change.format]
-        for touch in held.touches:
-            for a, alternative in enumerate(self._choices[touch.choice].alternatives):
-                if alternative.formats[touch.port] == format_:
-                    return self._layout(touch, a)
-        return shown(self._formulation.requirements.names, self._port(held.producer).operand, format_)
+        format_ = def_use.formats[change.format]
+        for use in def_use.uses:
+            for a, alternative in enumerate(self._choices[use.choice].alternatives):
+                if alternative.formats[use.port] == format_:
+                    return self._layout(use, a)
+        return shown(self._formulation.requirements.names, self._port(def_use.producer).operand, format_)
 
-    def _layout(self, touch: Touch, alternative: int) -> str:
+    def _layout(self, use: TensorUse, alternative: int) -> str:
         """The layout of one port in one alternative: as it was asked for, else as the format lies."""
-        choice = self._choices[touch.choice]
-        asked = choice.layouts[alternative][touch.port]
+        choice = self._choices[use.choice]
+        asked = choice.layouts[alternative][use.port]
         if asked not in ("", ANY):
             return asked
-        format_ = choice.alternatives[alternative].formats[touch.port]
-        return shown(self._formulation.requirements.names, self._port(touch).operand, format_)
+        format_ = choice.alternatives[alternative].formats[use.port]
+        return shown(self._formulation.requirements.names, self._port(use).operand, format_)
 
-    def _port(self, touch: Touch) -> Port:
-        return self._choices[touch.choice].ports[touch.port]
+    def _port(self, use: TensorUse) -> Port:
+        return self._choices[use.choice].ports[use.port]
 
 
 def _name(port: Port) -> str:

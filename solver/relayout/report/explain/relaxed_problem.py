@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from relayout.candidates.alternatives import Alternative, NodeChoice
+from relayout.candidates.alternatives import Alternative, NodeAlternatives
 from relayout.candidates.tensors import Tensor
-from relayout.formulate.formulation import Formulation, Touch
-from relayout.layout.memory_format import Order, source_order
+from relayout.formulate.formulation import Formulation, TensorUse
+from relayout.layout.memory_format import MemoryFormat, source_order
 from relayout.solve.problem import Choice, Problem, Use, Value
 from relayout.solve.solver import solve
 
@@ -25,7 +25,7 @@ class Spent:
     """What an assignment spends: the conversions that it makes, each a tensor and a format of it, their bytes, and what
     they, transfers and nodes are priced at. `proved`: it is the least."""
 
-    made: frozenset[tuple[Tensor, str, Order]]
+    made: frozenset[tuple[Tensor, str, MemoryFormat]]
     bytes: int
     cost: int
     proved: bool
@@ -41,35 +41,35 @@ class Lifting:
         self.formulation = formulation
         values = {(v.name, v.producer.choice): n for n, v in enumerate(formulation.problem.values)}
         # Where a touch is: among the tensors, and among the values. A tensor with one format only is no value.
-        self._device: dict[Touch, tuple[int, int]] = {}
-        for device, held in enumerate(formulation.held):
-            number = values.get((held.tensor.root.name or "", held.producer.choice))
-            if number is not None and held.arrivals is None and len(held.formats) > 1:
-                self._device.update(dict.fromkeys(held.touches, (device, number)))
+        self._index: dict[TensorUse, tuple[int, int]] = {}
+        for index, def_use in enumerate(formulation.def_use):
+            number = values.get((def_use.tensor.base.name or "", def_use.producer.choice))
+            if number is not None and def_use.arrivals is None and len(def_use.formats) > 1:
+                self._index.update(dict.fromkeys(def_use.uses, (index, number)))
 
-    def value_of(self, touch: Touch) -> Value | None:
+    def value_of(self, use: TensorUse) -> Value | None:
         """The value that is touched here; None where it has one format only."""
-        device = self._device.get(touch)
-        return None if device is None else self.formulation.problem.values[device[1]]
+        index = self._index.get(use)
+        return None if index is None else self.formulation.problem.values[index[1]]
 
-    def use_of(self, touch: Touch) -> Use | None:
+    def use_of(self, use: TensorUse) -> Use | None:
         """How it is touched here."""
-        value = self.value_of(touch)
+        value = self.value_of(use)
         if value is None:
             return None
-        held = self.formulation.held[self._device[touch][0]]
-        return value.producer if touch == held.producer else value.consumers[held.readers.index(touch)]
+        def_use = self.formulation.def_use[self._index[use][0]]
+        return value.producer if use == def_use.producer else value.consumers[def_use.readers.index(use)]
 
-    def touched_with(self, touch: Touch) -> tuple[Touch, ...]:
+    def used_with(self, use: TensorUse) -> tuple[TensorUse, ...]:
         """All that give or read the tensor that is touched here, its giver first."""
-        device = self._device.get(touch)
-        if device is None:
-            return (touch,)
-        return self.formulation.held[device[0]].touches
+        index = self._index.get(use)
+        if index is None:
+            return (use,)
+        return self.formulation.def_use[index[0]].uses
 
-    def spent_without(self, touches: Collection[Touch], time_limit: float | None = None) -> Spent | None:
+    def spent_without(self, uses: Collection[TensorUse], time_limit: float | None = None) -> Spent | None:
         """The least that is spent where these requirements are lifted; None where no time was left to find out."""
-        lifted = self._without(touches)
+        lifted = self._without(uses)
         solution = solve(lifted.problem, time_limit=time_limit)
         if solution.assignment is None:
             return None
@@ -78,41 +78,41 @@ class Lifting:
         assignment = (*solution.assignment[:nodes], *solution.assignment[arrivals:])
         return spent(lifted, assignment, proved=solution.status == "optimal")
 
-    def _without(self, touches: Collection[Touch]) -> Formulation:
+    def _without(self, uses: Collection[TensorUse]) -> Formulation:
         formulation = self.formulation
         problem, requirements = formulation.problem, formulation.requirements
-        choices, values, held = list(problem.choices), list(problem.values), list(formulation.held)
+        choices, values, def_use = list(problem.choices), list(problem.values), list(formulation.def_use)
         nodes = list(requirements.choices)
-        for touch in touches:
-            if touch not in self._device:
+        for use in uses:
+            if use not in self._index:
                 continue
-            device, number = self._device[touch]
-            if touch != held[device].producer:
-                kept = [k for k, reader in enumerate(held[device].readers) if reader != touch]
-                held[device] = replace(held[device], readers=tuple(held[device].readers[k] for k in kept))
+            index, number = self._index[use]
+            if use != def_use[index].producer:
+                kept = [k for k, reader in enumerate(def_use[index].readers) if reader != use]
+                def_use[index] = replace(def_use[index], readers=tuple(def_use[index].readers[k] for k in kept))
                 values[number] = replace(values[number], consumers=tuple(values[number].consumers[k] for k in kept))
                 continue
             # Instead of the node, one that can do anything gives the tensor.
-            giver = self._anything(held[device].formats, touch)
-            choices.append(Choice(giver.label, (0,) * len(giver.alternatives)))
-            use = Use(len(choices) - 1, tuple(range(len(giver.alternatives))))
-            values[number] = replace(values[number], producer=use)
-            nodes.append(giver)
-            held[device] = replace(held[device], producer=Touch(len(nodes) - 1, 0))
+            producer = self._anything(def_use[index].formats, use)
+            choices.append(Choice(producer.label, (0,) * len(producer.alternatives)))
+            free = Use(len(choices) - 1, tuple(range(len(producer.alternatives))))
+            values[number] = replace(values[number], producer=free)
+            nodes.append(producer)
+            def_use[index] = replace(def_use[index], producer=TensorUse(len(nodes) - 1, 0))
         return replace(
             formulation,
             problem=Problem(tuple(choices), tuple(values)),
             requirements=replace(requirements, choices=nodes),
-            held=tuple(held),
+            def_use=tuple(def_use),
         )
 
-    def _anything(self, formats: Sequence[Order], touch: Touch) -> NodeChoice:
+    def _anything(self, formats: Sequence[MemoryFormat], use: TensorUse) -> NodeAlternatives:
         """A giver of what is given here, in each of its formats."""
-        giver = self.formulation.requirements.choices[touch.choice]
-        port, device = giver.ports[touch.port], giver.alternatives[0].device
+        producer = self.formulation.requirements.choices[use.choice]
+        port, device = producer.ports[use.port], producer.alternatives[0].device
         form = source_order(len(port.operand.view.axes))
         alternatives = [Alternative((format_,), form, device=device) for format_ in formats]
-        return NodeChoice(f"{giver.label}, lifted", None, (port,), alternatives)
+        return NodeAlternatives(f"{producer.label}, lifted", None, (port,), alternatives)
 
 
 def spent(formulation: Formulation, assignment: Sequence[int], *, proved: bool) -> Spent:

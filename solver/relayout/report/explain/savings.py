@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
 
-from relayout.candidates.alternatives import NodeChoice
-from relayout.formulate.formulation import Formulation, Made, Touch
+from relayout.candidates.alternatives import NodeAlternatives
+from relayout.formulate.formulation import Formulation, PlannedConversion, TensorUse
 from relayout.report.explain.conversions import required_layout, who
 from relayout.report.explain.relaxed_problem import Lifting, Spent, spent
 from relayout.report.explain.requirement_trace import Requirement, behind
@@ -32,16 +32,16 @@ class _Question:
     base: Spent
     limit: int
     deadline: float | None
-    answers: dict[frozenset[Touch], tuple[Saving, Spent]] = field(default_factory=dict)
-    left_out: set[frozenset[Touch]] = field(default_factory=set)
+    answers: dict[frozenset[TensorUse], tuple[Saving, Spent]] = field(default_factory=dict)
+    left_out: set[frozenset[TensorUse]] = field(default_factory=set)
 
     @property
     def formulation(self) -> Formulation:
         return self.lifting.formulation
 
-    def saving(self, touches: Iterable[Touch]) -> Saving | None:
+    def saving(self, uses: Iterable[TensorUse]) -> Saving | None:
         """What is saved without these requirements; None where it is over the limit, or they cannot be lifted."""
-        key = frozenset(touch for touch in touches if self.lifting.value_of(touch) is not None)
+        key = frozenset(use for use in uses if self.lifting.value_of(use) is not None)
         if not key:
             return None
         if key not in self.answers:
@@ -87,7 +87,7 @@ def explained(
     for distance in range(max(map(len, held_by), default=0)):
         for requirements in held_by:
             for requirement in requirements[distance : distance + 1]:
-                question.saving(requirement.touches)
+                question.saving(requirement.uses)
     reasons = [_reasons(question, each, requirements) for each, requirements in zip(made, held_by, strict=True)]
     shared = _shared(question, reasons)
     told = tuple(
@@ -100,7 +100,7 @@ def explained(
 
 
 def _reasons(
-    question: _Question, made: Made, requirements: Sequence[Requirement]
+    question: _Question, made: PlannedConversion, requirements: Sequence[Requirement]
 ) -> list[tuple[Requirement, Reason]]:
     """What was found out of the requirements behind this conversion, those that save most first.
 
@@ -109,15 +109,15 @@ def _reasons(
     """
     best: dict[int, int] = {}
     found: list[tuple[Requirement, Reason]] = []
-    for requirement in sorted(requirements, key=lambda each: len(each.touches)):
-        answer = question.answers.get(frozenset(requirement.touches))
+    for requirement in sorted(requirements, key=lambda each: len(each.uses)):
+        answer = question.answers.get(frozenset(requirement.uses))
         if answer is None:
             continue
         saved, without = answer
         if saved.cost > 0 and (made.tensor, made.device, made.target) in without.made:
             continue
         known = best.get(requirement.choice)
-        if len(requirement.touches) > 1 and known is not None and saved.cost <= known:
+        if len(requirement.uses) > 1 and known is not None and saved.cost <= known:
             continue
         best[requirement.choice] = max(saved.cost, known or 0)
         found.append((requirement, _reason(question, requirement, saved)))
@@ -130,24 +130,24 @@ def _by_saving(each: Reason | SharedReason) -> tuple[int, int]:
 
 def _reason(question: _Question, requirement: Requirement, saved: Saving) -> Reason:
     choices = question.formulation.requirements.choices
-    touch = requirement.touches[0]
-    choice = choices[touch.choice]
-    alone = len(requirement.touches) == 1 and choice.node is not None
-    layouts = [required_layout(question.formulation, question.assignment, each) for each in requirement.touches]
+    use = requirement.uses[0]
+    choice = choices[use.choice]
+    alone = len(requirement.uses) == 1 and choice.node is not None
+    layouts = [required_layout(question.formulation, question.assignment, each) for each in requirement.uses]
     return Reason(
-        node=choice.label if len(requirement.touches) > 1 else who(choice, touch.port),
+        node=choice.label if len(requirement.uses) > 1 else who(choice, use.port),
         lifts=requirement.lifts,
-        operand=max(choice.ports[touch.port].index, 0) if alone else None,
+        operand=max(choice.ports[use.port].index, 0) if alone else None,
         layout=", ".join(dict.fromkeys(layouts)),
         by="boundary" if choice.node is None else _whose(question, choice, requirement),
         saved=saved,
     )
 
 
-def _whose(question: _Question, choice: NodeChoice, requirement: Requirement) -> Literal["backend", "operator"]:
+def _whose(question: _Question, choice: NodeAlternatives, requirement: Requirement) -> Literal["backend", "operator"]:
     picked = question.assignment[requirement.choice]
     stated = choice.layouts[picked] if picked < len(choice.layouts) else ()
-    return "backend" if any(stated[touch.port] for touch in requirement.touches if stated) else "operator"
+    return "backend" if any(stated[use.port] for use in requirement.uses if stated) else "operator"
 
 
 def _shared(
@@ -163,7 +163,7 @@ def _shared(
             conversions[kind] = conversions.get(kind, 0) + 1
     found = []
     for kind, requirements in members.items():
-        saved = question.saving(touch for requirement in requirements for touch in requirement.touches)
+        saved = question.saving(use for requirement in requirements for use in requirement.uses)
         if saved is not None:
             operator, lifts, operand, layout = kind
             if lifts == "boundary" and len(requirements) == 1:
