@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relayout.solve.eliminate import eliminate, infeasible_scope, greedy_states, back_substitute
+from relayout.solve.eliminate import back_substitute, eliminate, greedy_states, infeasible_scope
 from relayout.solve.network import FORBIDDEN, Network, vector
 
 

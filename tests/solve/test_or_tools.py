@@ -9,7 +9,7 @@ from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN
 from relayout.solve.or_tools import relax, solve_kernel, solve_whole
 from relayout.solve.problem import Problem, cost_of
-from relayout.solve.reparametrize import assignment_cost, apply_shifts
+from relayout.solve.reparametrize import apply_shifts, assignment_cost
 
 
 @settings(max_examples=150, deadline=None)

@@ -11,7 +11,7 @@ from random_problems import problems
 from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN, Network, vector
 from relayout.solve.problem import Problem
-from relayout.solve.reparametrize import implications, assignment_cost, restrict, apply_shifts, states_within
+from relayout.solve.reparametrize import apply_shifts, assignment_cost, implications, restrict, states_within
 
 
 def assignments(network: Network) -> list[dict[int, int]]:
