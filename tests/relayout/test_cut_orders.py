@@ -44,6 +44,11 @@ def cut_out(net: Net, lies: str) -> Iterator[tuple[str, int]]:
     yield net.node("Slice", given(net, "x", lies, 5), *numbers), 2
 
 
+def cut_out_by_int32(net: Net, lies: str) -> Iterator[tuple[str, int]]:
+    numbers = [net.constant(np.array([n], np.int32)) for n in (4, 12, 0, 1)]
+    yield net.node("Slice", given(net, "x", lies, 5), *numbers), 2
+
+
 def pad(net: Net, lies: str) -> Iterator[tuple[str, int]]:
     pads = net.constant(np.array([4, 1, 8, 0]))
     padded = net.node("Pad", given(net, "x", lies, 3), pads)
@@ -56,7 +61,7 @@ def split(net: Net, lies: str) -> Iterator[tuple[str, int]]:
     yield from zip(parts, (1, 2), strict=True)
 
 
-OPERATORS = [concat, cut_out, pad, split]
+OPERATORS = [concat, cut_out, cut_out_by_int32, pad, split]
 
 
 @pytest.mark.parametrize("lies", WAYS)
