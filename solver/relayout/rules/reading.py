@@ -91,7 +91,8 @@ class Reading:
 
     def integers_like(self, index: int, numbers: Sequence[int]) -> np.ndarray:
         """These numbers in the element type of input `index`, for an input that ONNX binds to the same type."""
-        dtype = self.node.inputs[index].dtype if self.has(index) else None
+        value = self.node.inputs[index]
+        dtype = value.dtype if value is not None else None
         return np.array(numbers, dtype.numpy() if dtype is not None else np.int64)
 
     def attribute(self, name: str) -> ir.Attr | None:
