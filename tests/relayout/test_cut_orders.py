@@ -102,6 +102,19 @@ def test_the_parts_of_a_shuffle_are_gathered_whole(sizes: tuple[int, int]) -> No
     assert_same_numbers(model, legal)
 
 
+@pytest.mark.parametrize("lies", ["bacW", "aWbc", "Wabc", "acbW"])
+def test_pieces_that_the_parts_are_asked_in_are_made_before_the_split(lies: str) -> None:
+    net = Net()
+    whole = net.node("Softmax", net.input("x", (20, 5)), axis=1)
+    parts = net.node("Split", whole, net.constant(np.array([8, 12])), axis=0, results=2)
+    for part, outer in zip(parts, (2, 3), strict=True):
+        net.output(apart(net, part, lies, outer))
+    model = net.model()
+    legal, report = checked(model, "onnx", objective="transposes")
+    assert (report.before.transposes, report.after.transposes) == (2, 1)
+    assert_same_numbers(model, legal)
+
+
 def shuffled(net: Net, value: str, groups: int, each: int) -> str:
     pieces = net.node("Reshape", value, net.constant(np.array([1, groups, each, 4, 4])))
     turned = net.transpose(pieces, 0, 2, 1, 3, 4)

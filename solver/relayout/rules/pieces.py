@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -184,4 +185,24 @@ def gather(node: Reading) -> Free:
     # A list of places takes some of the axis, and the axis stays what it is.
     beside = {axis: inner[0], inner[0]: axis} if many == 1 else {}
     splits = without(outer, axis)
-    return Free(extents, (outer, None), (result,), allows=allows, edit=edit, splits=splits, beside=beside)
+    return Free(
+        extents,
+        (outer, None),
+        (result,),
+        allows=allows,
+        edit=edit,
+        splits=splits,
+        beside=beside,
+        insert=_BeforeIndex(axis, inner),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _BeforeIndex:
+    """Puts the gathered axis, which the result lacks, before the index's axes."""
+
+    axis: int
+    inner: Axes
+
+    def __call__(self, order: Axes, further: int) -> int | None:
+        return next((p for p, a in enumerate(order) if a in self.inner), None) if further == self.axis else None
