@@ -61,7 +61,7 @@ class Boundary:
             for tie, order in fresh:
                 for port in ties[tie]:
                     if (format_ := format_in(port, order)) is not None:
-                        spaces.add_format(port.operand.tensor, format_)
+                        spaces.add_format(port.operand.tensor, format_, is_asked=False)
             spaces.spread()
 
     def free(self, spaces: Spaces, names: Names) -> None:
