@@ -32,7 +32,8 @@ __all__ = ["Requirements", "collect_requirements"]
 class Requirements:
     """Every choice of a graph and of those inside it, with what is needed to read them.
 
-    `is_complete`: no format was left out, so that the optimum over these choices is the optimum.
+    `is_complete`: no format was left out, so that the optimum over these choices is the optimum. `warnings` says which
+    were.
     """
 
     tensors: Tensors

@@ -10,6 +10,7 @@ from graphs import Net, assert_same_numbers
 
 from relayout import explain, legalize, verify
 from relayout.candidates import FORMATS_PER_TENSOR
+from relayout.errors import InfeasibleError
 
 SHAPE = (2, 3, 4, 5, 6)
 BYTES = 2 * 4 * 720
@@ -66,3 +67,9 @@ def test_no_saving_is_exact_where_formats_were_left_out() -> None:
     reasons = [reason for made in report.conversions for reason in made.reasons]
     assert reasons != []
     assert not any(reason.saved.exact for reason in reasons)
+
+
+def test_a_refusal_says_that_formats_were_left_out() -> None:
+    with pytest.raises(InfeasibleError) as refused:
+        legalize(read_in(FORMATS_PER_TENSOR + 10), max_transposes=3)
+    assert "there may be a cheaper result" in refused.value.hint
