@@ -104,7 +104,7 @@ def _collect(
 
 def _left_out(capped: Iterable[Tensor]) -> str:
     first, *others = [f"'{tensor.root.name}'" for tensor in capped]
-    more = f" and {len(others)} other tensors" if others else ""
+    more = f" and {len(others)} other tensor{'s' if len(others) > 1 else ''}" if others else ""
     return (
         f"more than {FORMATS_PER_TENSOR} formats of {first}{more} are in reach; some were left out, "
         "so there may be a cheaper result"

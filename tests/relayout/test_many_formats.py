@@ -73,3 +73,12 @@ def test_a_refusal_says_that_formats_were_left_out() -> None:
     with pytest.raises(InfeasibleError) as refused:
         legalize(read_in(FORMATS_PER_TENSOR + 10), max_transposes=3)
     assert "there may be a cheaper result" in refused.value.hint
+
+
+@pytest.mark.parametrize(("shape", "left_out"), [((1, 1, 1, 1, 6), False), (SHAPE, True)])
+def test_unit_axes_have_many_places_only_where_a_tied_value_is_longer(shape: tuple[int, ...], left_out: bool) -> None:
+    net = Net()
+    net.output(net.node("Tanh", net.input("x", (1, 1, 1, 1, 6))))
+    net.output(net.node("Neg", net.transpose(net.input("y", shape), 4, 3, 2, 1, 0)))
+    _, report = legalize(net.model(), input_layouts={"x,y": "any"})
+    assert bool(report.warnings) == left_out
