@@ -15,7 +15,16 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout.model.inference_placeholders import LARGEST_KEPT, carry_over, graphs_in, lend, needs_stand_ins, stand_in
+from relayout.model.inference_placeholders import (
+    LARGEST_KEPT,
+    carry_over,
+    graphs_in,
+    hide,
+    lend,
+    misread_operands,
+    needs_stand_ins,
+    stand_in,
+)
 from relayout.model.operator_schema import has_body
 
 __all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
@@ -58,10 +67,12 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     probe = proto
     stands_in = needs_stand_ins(proto)
-    if stands_in or any(inner is not proto.graph for inner in subgraphs_of(proto.graph)):
+    has_subgraphs = any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
+    if stands_in or has_subgraphs or misread_operands(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
         lend(probe.graph, {})
+        hide(probe.graph)
     if stands_in:
         stand_in(probe)
     inferred = _infer(probe)
