@@ -8,15 +8,17 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import Net
+from graphs import Net, random_feeds
 
 from relayout.backend import Backend
 from relayout.errors import BackendError, InputError
 from relayout.layout import Layout
+from relayout.legalize import legalize
 from relayout.model_io import read_model
 from relayout.report import Conversion, Report, Totals, Verification
 from relayout.tensors import AbsentTensor
 from relayout.verify import check_report, verify
+from relayout.verify.running import Session
 from relayout.verify.sizes import plans
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "relayout" : 1, "mine" : 1]>'
@@ -379,6 +381,22 @@ def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:
     verification = verify(model, against=model)
     assert verification.numeric is not None
     assert verification.numeric.runtime == "onnxruntime"
+
+
+def test_a_run_leaves_what_it_is_fed_as_it_is() -> None:
+    """onnxruntime writes over the running mean and variance where the BatchNormalization comes out of a function."""
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    vectors = [net.input(name, (3,)) for name in ("scale", "bias", "mean", "var")]
+    for result in net.node("BatchNormalization", image, *vectors, results=3, training_mode=1):
+        net.output(result)
+    legal, _ = legalize(net.model(), "nhwc")
+    session = Session(read_model(legal), "onnxruntime")
+    feeds = random_feeds(net.model())
+    kept = {name: array.copy() for name, array in feeds.items()}
+    session.run(feeds)
+    for name, array in feeds.items():
+        np.testing.assert_array_equal(array, kept[name])
 
 
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:
