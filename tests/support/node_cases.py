@@ -143,6 +143,8 @@ def wrapped(case: Case) -> Case:
     for n, value in enumerate(graph.output):
         if (rank := _rank(value)) >= 2:
             inner = value.name
+            # onnx infers no shape of some operators' results, and this one is known.
+            graph.value_info.append(value)
             value.name = f"{inner}_left_{n}"
             after += _there_and_back(inner, value.name, rank)
     nodes = [*before, *graph.node, *after]
