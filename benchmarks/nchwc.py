@@ -21,10 +21,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from measuring import machine
 from onnx import TensorProto, helper, numpy_helper
 from optimizers import _feeds as feeds_of
+
+from relayout.runtime import import_onnxruntime
+
+ort = import_onnxruntime()
 
 DOMAIN = "com.microsoft.nchwc"
 LEVELS = {

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from relayout.backend import Implementation
 from relayout.layout import Layout
+from relayout.runtime import import_onnxruntime
 from relayout.tensors import relaid
 
 Array = np.ndarray[Any, Any]
@@ -144,8 +145,7 @@ class OneNode:
 
     def run(self, feeds: Mapping[int, Array]) -> dict[int, Array]:
         """Feed operands as the source has them, run what was written, and return results as the source has them."""
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         assert self.way.rewrite is not None
         self.way.rewrite(self)
         options = onnxruntime.SessionOptions()

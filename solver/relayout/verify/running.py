@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from relayout.runtime import import_onnxruntime
 from relayout.verify.sampling import Array
 
 __all__ = ["LARGEST_MODEL", "RUNTIMES", "Session", "weights_size"]
@@ -42,8 +43,7 @@ class Session:
 
 
 def _onnxruntime(proto: onnx.ModelProto) -> Any:
-    import onnxruntime
-
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
