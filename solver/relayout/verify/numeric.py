@@ -9,10 +9,10 @@ from functools import partial
 import onnx_ir as ir
 
 from relayout.report import Finding, Numeric, OutputDifference
-from relayout.totals import constant_values
 from relayout.verify.arrangement import Arrangement, arrangement_of, whole
 from relayout.verify.baseline import baseline_of, first_line, run
 from relayout.verify.blocked_types import types_of
+from relayout.verify.constants import constants_of
 from relayout.verify.derivation import SOURCE, fed
 from relayout.verify.distance import difference
 from relayout.verify.rounding import Samples, Side, in_float64
@@ -92,7 +92,7 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
     for node in original.graph:
         for m, value in enumerate(node.outputs):
             sources[node.name, node.op_type, m] = sources[value.name] = value
-    constants = constant_values(model.graph) | constant_values(original.graph)
+    constants = constants_of(model.graph) | constants_of(original.graph)
     blocked = {value for value, kind in types_of(model).items() if kind.is_blocked}
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from relayout.answers import ask
 from relayout.backend import Backend, Implementation
 from relayout.errors import BackendError
-from relayout.pricing import price_dims, tensor_bytes
 from relayout.report import Crossing, Finding
-from relayout.totals import constant_values
+from relayout.verify.constants import constants_of
+from relayout.verify.counting import bytes_of, extent_counter
 from relayout.verify.derivation import PLACE, walk
 
 __all__ = ["check_crossings", "check_placement", "ways_of"]
@@ -36,7 +36,7 @@ def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     places = backend.places()
     if not places:
         return
-    constants = constant_values(model.graph)
+    constants = constants_of(model.graph)
     for node in walk(model.graph):
         told = node.metadata_props.get(PLACE)
         if told is not None and told not in places:
@@ -67,12 +67,12 @@ def check_crossings(
     model: ir.Model, reported: tuple[Crossing, ...], dims: Mapping[str, int] | None = None
 ) -> Iterator[Finding]:
     """Yield a finding where the bytes that cross between two places are not those of the report."""
-    elements = price_dims(model, dims or {})
+    extent_of = extent_counter(model, dims or {})
     derived: Counter[tuple[str, str]] = Counter()
-    constants = constant_values(model.graph)
+    constants = constants_of(model.graph)
     for value, source, target in _crossing(model, constants):
         if value.shape is not None:
-            derived[source, target] += tensor_bytes(elements(value.shape), value.dtype)
+            derived[source, target] += bytes_of(value, extent_of)
     claimed: Counter[tuple[str, str]] = Counter()
     for crossing in reported:
         claimed[crossing.from_, crossing.to] += crossing.bytes
