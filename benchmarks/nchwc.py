@@ -147,6 +147,7 @@ def operators() -> None:
         ("blocks to NCHW", "ReorderOutput", DOMAIN, {"channels": 0}),
         ("NCHW to NHWC", "Transpose", "", {"perm": [0, 2, 3, 1]}),
         ("two groups of NCHW shuffled into blocks", "Transpose", "", {"perm": [0, 2, 4, 3, 1]}),
+        ("two groups of NCHW shuffled in place", "Transpose", "", {"perm": [0, 2, 3, 1, 4]}),
     ):
         speeds = []
         for shape in ((1, 64, 56, 56), (1, 512, 14, 14)):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from relayout.backend import Backend
 from relayout.memory_format import Order, atom_extent, boxes_of
-from relayout.own_conversions import question_of, written_by
+from relayout.own_conversions import question_of, transpose_of, written_by
 from relayout.paths import moves, passes
 from relayout.pricing import padded_elements, tensor_bytes
 from relayout.requirements import Requirements
@@ -116,7 +116,10 @@ class Prices:
         question = question_of(self._names, self._operands[tensor.root], source, target)
         if question is None:
             return None
-        own = conversion_of(backend, *question) if not question.is_nameless else None
+        if question.is_nameless:
+            numbered = transpose_of(question.tensor.element_size, tensor.extents, source, target)
+            return None if numbered is None else conversion_cost_of(backend, *numbered)
+        own = conversion_of(backend, *question)
         return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
 
     def _ends(self, tensor: Tensor, source: Order, target: Order) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -323,6 +324,25 @@ def test_a_transpose_that_makes_blocks_or_takes_them_apart_is_dear() -> None:
     assert backend.conversion_cost(TensorType(4, (1, 2, BLOCK, 8, 8)), shuffle, BLOCKED) == 15 * moved
     assert backend.conversion_cost(blocked, BLOCKED, NCHW) is None
     assert backend.conversion_cost(TensorType(4, (1, 32, 8, 8)), NCHW, shuffle) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "is_dear"),
+    [
+        ((1, 8, 12, 28, 28), "02134", False),  # a shuffle of channels copies whole pictures
+        ((1, 8, 6, 2, 28, 28), "034521", True),  # the same into blocks
+        ((1, 4, 6, 28, 28), "03412", False),  # neighbours move as one axis
+        ((1, 1, 1, 1), "0231", False),
+        ((1, 64, 28, 28), "0231", False),
+        ((1, 1, 64, 784), "0132", False),
+        ((2, 12, 64, 64), "0213", False),
+        ((8, 1, 6, 5), "3210", True),
+    ],
+)
+def test_a_transpose_that_leaves_no_row_whole_is_dear(shape: tuple[int, ...], perm: str, is_dear: bool) -> None:
+    source, target = Layout.from_names("012345"[: len(shape)]), Layout.from_names(perm)
+    cost = X86Nchwc().conversion_cost(TensorType(4, shape), source, target)
+    assert cost == (15 * 2 * 4 * math.prod(shape) if is_dear else None)
 
 
 def test_a_plain_convolution_costs_more_and_a_depthwise_one_much_more() -> None:
