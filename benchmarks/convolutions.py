@@ -48,8 +48,12 @@ CASES = [
     ),
     *(
         ("3x3 of an image", 3, outputs, 3, 2, 1, extent)
-        for outputs, extent in ((8, 48), (16, 64), (24, 112), (32, 64))
+        for outputs, extent in ((8, 48), (16, 64), (24, 112), (32, 64), (64, 112))
     ),
+    *(("7x7 of an image", 3, outputs, 7, 2, 1, 112) for outputs in (32, 64)),
+    *(("1x1 of few channels", inputs, outputs, 1, 1, 1, 28) for inputs in (3, 4, 8, 12) for outputs in (8, 16, 32, 64)),
+    *(("3x3 of few channels", inputs, outputs, 3, 1, 1, 28) for inputs in (1, 3, 8, 12) for outputs in (16, 32, 64)),
+    *(("1x1 to few channels", inputs, outputs, 1, 1, 1, 28) for inputs in (16, 48, 200) for outputs in (1, 4, 8, 24)),
 ]  # fmt: skip
 
 
@@ -77,7 +81,7 @@ def padded(channels: int, block: int) -> int:
 def variants(
     case: tuple[str, int, int, int, int, int, int], block: int
 ) -> Iterator[tuple[str, Callable[[], Any], float]]:
-    """(plain or blocked, a run, its thousands of multiplications), as far as onnxruntime has the operator."""
+    """(what it is, a run, its thousands of multiplications), as far as onnxruntime has the operator."""
     _, inputs, outputs, size, stride, groups, extent = case
     draw = np.random.default_rng(0)
     chosen = {"strides": [stride] * 2, "pads": [size // 2] * 4}
@@ -90,18 +94,20 @@ def variants(
         return run, places * outputs * (inputs // groups)
 
     yield "plain", *made(inputs, outputs, groups, "")
+    if groups == 1 and inputs < block:
+        yield "reads plain", *made(inputs, padded(outputs, block), 1, DOMAIN)
     if groups == inputs == outputs:
         yield "blocked", *made(padded(inputs, block), padded(outputs, block), padded(groups, block), DOMAIN)
     elif groups == 1:
-        read = inputs if inputs < block else padded(inputs, block)
-        yield "blocked", *made(read, padded(outputs, block), 1, DOMAIN)
+        yield "blocked", *made(padded(inputs, block), padded(outputs, block), 1, DOMAIN)
     elif inputs // groups % block == 0 and outputs // groups % block == 0:
         yield "blocked", *made(inputs, outputs, groups, DOMAIN)
 
 
 def measure(rounds: int, block: int) -> None:
-    print("| convolution | channels | groups | extent | plain us | blocked us | | plain ns per 1,000 | blocked |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    kinds = ("plain", "reads plain", "blocked")
+    columns = [f"{kind} us" for kind in kinds] + [f"{kind} ns per 1,000" for kind in kinds]
+    print(f"| convolution | channels | groups | extent | {' | '.join(columns)} |\n{'|---' * 10}|")
     for case in CASES:
         runs = list(variants(case, block))
         taken: list[list[float]] = [[] for _ in runs]
@@ -112,15 +118,14 @@ def measure(rounds: int, block: int) -> None:
                 start = process_time()
                 run()
                 times.append((process_time() - start) / NODES)
-        seconds = [median(times) for times in taken]
-        shown = [f"{each * 1e6:.1f}" for each in seconds]
-        rates = [f"{each * 1e9 / thousands:.0f}" for each, (_, _, thousands) in zip(seconds, runs, strict=True)]
-        ratio = f"{seconds[0] / seconds[1]:.2f}" if len(seconds) > 1 else ""
-        none = [""] * (2 - len(seconds))
+        seconds = {kind: median(times) for times, (kind, _, _) in zip(taken, runs, strict=True)}
+        thousands = {kind: each for kind, _, each in runs}
+        shown = [f"{seconds[kind] * 1e6:.1f}" if kind in seconds else "" for kind in kinds]
+        rates = [f"{seconds[kind] * 1e9 / thousands[kind]:.0f}" if kind in seconds else "" for kind in kinds]
         name, inputs, outputs, _, stride, groups, extent = case
         stride_word = f", stride {stride}" if stride > 1 else ""
         row = [f"{name}{stride_word}", f"{inputs} to {outputs}", str(groups), str(extent)]
-        print(f"| {' | '.join([*row, *shown, *none, ratio, *rates, *none])} |", flush=True)
+        print(f"| {' | '.join([*row, *shown, *rates])} |", flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:
