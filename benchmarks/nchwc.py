@@ -21,10 +21,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from measuring import machine
 from onnx import TensorProto, helper, numpy_helper
 from optimizers import _feeds as feeds_of
+
+from relayout.model.runtime import import_onnxruntime
+
+ort = import_onnxruntime()
 
 DOMAIN = "com.microsoft.nchwc"
 LEVELS = {
@@ -144,6 +147,7 @@ def operators() -> None:
         ("blocks to NCHW", "ReorderOutput", DOMAIN, {"channels": 0}),
         ("NCHW to NHWC", "Transpose", "", {"perm": [0, 2, 3, 1]}),
         ("two groups of NCHW shuffled into blocks", "Transpose", "", {"perm": [0, 2, 4, 3, 1]}),
+        ("two groups of NCHW shuffled in place", "Transpose", "", {"perm": [0, 2, 3, 1, 4]}),
     ):
         speeds = []
         for shape in ((1, 64, 56, 56), (1, 512, 14, 14)):

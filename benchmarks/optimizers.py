@@ -10,6 +10,7 @@ Exit status 3: the tool is not installed. A tool that crashes takes only this pr
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+# Read when onnxruntime is loaded; its telemetry would write and upload in the timed process.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 NOT_INSTALLED = 3
 

@@ -54,13 +54,17 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server with small limits, running in `folder`, whose workers are warm."""
+    """A server with small limits, running in `folder`, with a home folder there, whose workers are warm."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "uvicorn", "--factory", "relayout_api.app:create_app", "--port", str(port)]
+    (folder / "home").mkdir()
+    environment = {**os.environ, **LIMITS, "HOME": str(folder / "home")}
+    for name in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **LIMITS}, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         server = Server(port, process, folder)
         wait_until_ready(server)

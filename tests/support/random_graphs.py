@@ -36,6 +36,8 @@ from random_values import (
     tolerance,
 )
 
+from relayout.model.runtime import import_onnxruntime
+
 __all__ = ["NEWEST_OPSET", "Builder", "RandomGraph", "Rejected", "Val", "tolerance"]
 
 NEWEST_OPSET = 26
@@ -290,8 +292,7 @@ class Builder:
         return Val(name, clean, np.asarray(wide).astype(clean.dtype), False, constant)
 
     def _run(self, proto: onnx.NodeProto, feeds: Mapping[str, np.ndarray]) -> list[Any]:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         inputs, constants = [], []
         for name, array in feeds.items():
             if name in self.constants:
@@ -421,8 +422,7 @@ _cached_options: list[Any] = []
 
 def _options() -> Any:
     if not _cached_options:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = options.inter_op_num_threads = 1

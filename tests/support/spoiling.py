@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 
 from relayout.layout.layout import Layout
+from relayout.model.runtime import import_onnxruntime
+
+onnxruntime = import_onnxruntime()
 
 
 @dataclass

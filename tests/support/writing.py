@@ -14,6 +14,7 @@ import onnx_ir as ir
 from relayout.backend import Implementation
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import relaid
+from relayout.model.runtime import import_onnxruntime
 
 Array = np.ndarray[Any, Any]
 
@@ -144,8 +145,7 @@ class OneNode:
 
     def run(self, feeds: Mapping[int, Array]) -> dict[int, Array]:
         """Feed operands as the source has them, run what was written, and return results as the source has them."""
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         assert self.way.rewrite is not None
         self.way.rewrite(self)
         options = onnxruntime.SessionOptions()

@@ -53,6 +53,20 @@ def test_a_depthwise_convolution_is_packed_by_its_output_channels() -> None:
     assert layouts(legal, "Conv") == [{"data_layout": "NCHW4c", "kernel_layout": "OIHW4o"}] * 2
 
 
+@pytest.mark.parametrize(
+    ("data", "kernel", "transposes"),
+    [("NCHW4c", "OIHW1i4o", 2), ("NCHW1c", "OIHW1i1o", 0), ("NCHW1c", "OIHW", 0), ("NCHW", "OIHW1i", 0)],
+)
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_a_tile_of_one_is_a_dimension_that_moves_nothing(groups: int, data: str, kernel: str, transposes: int) -> None:
+    desired = {"Conv": [data, kernel]}
+    legal, report = converted(chain(8, group=groups), desired)
+    assert report.after.transposes == transposes
+    assert layouts(legal, "Conv") == [{"data_layout": data, "kernel_layout": kernel}] * 2
+    again, second = relayout.legalize(legal, "convert-layout", desired_layouts=desired)
+    assert (second.after, operators(again)) == (report.after, operators(legal))
+
+
 @pytest.mark.parametrize("result", ["NCHW8c", "NCHW2c", "NHWC8c", "NCHW3h", "NHWC"])
 def test_a_result_may_lie_otherwise_than_the_data(result: str) -> None:
     net = chain(8)

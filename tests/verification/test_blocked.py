@@ -303,6 +303,19 @@ def test_what_leaves_blocks_alone_is_not_found() -> None:
     assert model.findings() == []
 
 
+@pytest.mark.parametrize(
+    ("places", "found"), [([2, 3], []), ([2, 1], ["32 with the padding"]), ([-3], ["32 with the padding"])]
+)
+def test_of_a_padded_shape_all_but_the_channels_may_be_read(places: list[int], found: list[str]) -> None:
+    model = Model()
+    model.nodes["shape"] = helper.make_node("Shape", ["m"], ["shape"], name="shape")
+    model.nodes["read"] = helper.make_node("Gather", ["shape", "places"], ["read"], name="read")
+    model.constants["places"] = np.array(places, np.int64)
+    graph = model.proto()
+    graph.graph.output.append(helper.make_tensor_value_info("read", TensorProto.INT64, [len(places)]))
+    assert [finding.found for finding in verify(graph).findings if finding.rule == "blocked-value"] == found
+
+
 class Sixteen(Backend):
     """A backend that makes blocks of 16 itself."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from relayout.backend import Extents, Implementation, Rewrite, Writing, rank_of
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
+from relayout.model.runtime import import_onnxruntime
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -115,7 +116,7 @@ def zeros_after(writing: Writing, value: ir.Value, shape: Extents, axis: int, co
 def probe() -> int:
     """The block size of the onnxruntime that is installed, on this machine. Raises BackendError where there is none."""
     try:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
     except ImportError as error:
         raise BackendError(
             "the size of onnxruntime's channel blocks depends on the machine, and onnxruntime is not here to be asked",

@@ -162,7 +162,11 @@ class Backend:
         return traffic
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-        """What it costs to make `target` from `source`, in bytes of memory traffic; None: the default pricing."""
+        """What it costs to make `target` from `source`, in bytes of memory traffic; None: the default pricing.
+
+        `tensor` has the shape of `source`. Where a layout has no name, dimensions are numbered: `source` counts them,
+        and `target` is the perm of the Transpose, outermost first.
+        """
         return None
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:

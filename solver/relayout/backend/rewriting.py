@@ -42,7 +42,7 @@ class Writing(Protocol):
         """Input `index` in the layout that the implementation asks for, a dimension for each dim of the layout.
 
         `shape`: the same memory as a tensor of that shape, for operators that hide a blocked layout in fewer
-        dimensions. A constant input is given as the source has it.
+        dimensions. Extents of None stand in the order of their axes. A constant input is given as the source has it.
         """
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:

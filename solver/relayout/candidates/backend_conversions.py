@@ -8,15 +8,16 @@ from relayout.backend.calls import conversion_of
 from relayout.backend.interface import Backend, Reordering, TensorType, element_size
 from relayout.candidates.axis_names import Names
 from relayout.candidates.tensors import Operand
+from relayout.layout.conversion import dims_shape, one_each, path
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Boxed, Extent, MemoryFormat, atom_extent, with_units
 
-__all__ = ["Question", "question_of", "written_by"]
+__all__ = ["Question", "question_of", "transpose_of", "written_by"]
 
 
 class Question(NamedTuple):
-    """A tensor that lies in layout `source` and shall lie in `target`; `*` for each dimension of what has no names."""
+    """A tensor that is in layout `source` and shall be in `target`; `*` for each dimension of what has no names."""
 
     tensor: TensorType
     source: Layout
@@ -40,6 +41,23 @@ def question_of(names: Names, base: Operand | None, source: MemoryFormat, target
     lies = TensorType(element_size(base.value), tuple(atom_extent(atom, extents) for atom in whole[0]))
     given, wanted = [names.layout(base, order, padded=True) or Layout.any(len(order)) for order in whole]
     return Question(lies, given, wanted)
+
+
+def transpose_of(size: int, extents: tuple[Extent, ...], source: MemoryFormat, target: MemoryFormat) -> Question | None:
+    """The one Transpose between two formats, its dimensions by number: `source` counts them, `target` is the perm.
+
+    None where there is none, or several, or more dimensions than a layout has. `size` is that of an element in bytes.
+    """
+    dims, found = one_each(source), []
+    for stage in path(dims, one_each(target), extents):
+        if stage.kind == "transpose":
+            found.append((dims_shape(dims, extents), stage.perm))
+        dims = stage.dims
+    if len(found) != 1 or len(found[0][1]) > MAX_RANK:
+        return None
+    ((shape, perm),) = found
+    given, wanted = ("".join(map(str, axes)) for axes in (range(len(perm)), perm))
+    return Question(TensorType(size, tuple(shape)), Layout.from_names(given), Layout.from_names(wanted))
 
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:

@@ -28,7 +28,7 @@ Places = Sequence[Axes]
 
 
 class Rehearsal:
-    """One node of a Free rule as the rule would write it (see `relayout.rules.SpaceWriting`), in a graph of its own.
+    """One node of a Free rule as the rule would write it (see `relayout.ops.SpaceWriting`), in a graph of its own.
 
     `letters` are the names of the space's axes, `*` where an axis has none.
     """

@@ -13,14 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Box, Extent, MemoryFormat, View, boxes_of, normal_form, source_order
-from relayout.model.constants import known_shape
+from relayout.model.constants import gives_constants, known_shape
 from relayout.ops import Fixed, Free, Listed, RegionEdge, Relabel, Rule, extents_of, graphs_of, region_edges_of, rule_of
 from relayout.ops.operand_roles import OTHER, input_role, result_role
 
 __all__ = ["Operand", "Tensor", "Tensors", "collect_tensors"]
 
 _LEFT_OUT = frozenset({"DepthToSpace", "SpaceToDepth"})
-_NONDETERMINISTIC = set("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 
 
 @dataclass(eq=False, slots=True)
@@ -75,11 +74,11 @@ class Tensors:
     undone: set[ir.Node] = field(default_factory=set)
     behind: dict[ir.Value, Operand | None] = field(default_factory=dict)
     """Values as views of what stands before such operators."""
-    _constants: set[ir.Value] = field(default_factory=set)
+    constants: set[ir.Value] = field(default_factory=set)
 
     def add(self, value: ir.Value, *, constant: bool) -> None:
         if constant:
-            self._constants.add(value)
+            self.constants.add(value)
         extents = extents_of(value)
         if extents is None:
             self.operands[value] = None
@@ -89,7 +88,7 @@ class Tensors:
         self.operands[value] = Operand(tensor, View.identity(extents), value)
 
     def is_constant(self, value: ir.Value | None) -> bool:
-        return value is None or value in self._constants
+        return value is None or value in self.constants
 
 
 def collect_tensors(
@@ -136,9 +135,12 @@ def _find_dead(graph: ir.Graph, found: Tensors, live: set[ir.Value]) -> None:
 def _collect_node(node: ir.Node, found: Tensors, opsets: dict[str, int]) -> None:
     _complete_alike(node, found)
     rule = rule_of(node, opsets)
-    constant = _is_constant(node, found)
+    constant = gives_constants(node, found.constants)
     if constant:
         found.constant_nodes.add(node)
+        shape = known_shape(node)
+        if shape is not None:
+            found.shapes[node] = shape
     elif isinstance(rule, Relabel):
         _complete_rank(node, rule)
         # A stored tensor in a shape that is told only at run time is neither a constant nor a view of what is laid out.
@@ -250,20 +252,6 @@ def _ranks_known(node: ir.Node, rule: Rule, found: Tensors) -> bool:
             ):
                 return False
     return True
-
-
-def _is_constant(node: ir.Node, found: Tensors) -> bool:
-    if node.domain not in ("", "ai.onnx") or node.op_type in _NONDETERMINISTIC:
-        return False
-    if node.op_type == "Constant":
-        return True
-    shape = known_shape(node)
-    if shape is not None:
-        found.shapes[node] = shape
-        return True
-    if graphs_of(node):
-        return False
-    return bool(node.inputs) and all(found.is_constant(value) for value in node.inputs)
 
 
 def _view(node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]) -> Operand | None:

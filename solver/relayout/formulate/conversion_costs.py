@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
 from relayout.backend.interface import Backend
-from relayout.candidates.backend_conversions import question_of, written_by
+from relayout.candidates.backend_conversions import question_of, transpose_of, written_by
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.layout.conversion import moves, passes
@@ -116,7 +116,10 @@ class Prices:
         question = question_of(self._names, self._operands[tensor.base], source, target)
         if question is None:
             return None
-        own = conversion_of(backend, *question) if not question.is_nameless else None
+        if question.is_nameless:
+            numbered = transpose_of(question.tensor.element_size, tensor.extents, source, target)
+            return None if numbered is None else conversion_cost_of(backend, *numbered)
+        own = conversion_of(backend, *question)
         return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
 
     def _ends(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from relayout.model.constants import known_shape
+from relayout.model.constants import constant_values
 from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.report.schema import Totals
 
-__all__ = ["constant_values", "data_transposes", "totals"]
-
-# Without inputs, or with constant ones only, these still give other data in each run.
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-
+__all__ = ["data_transposes", "totals"]
 
 _REORDERS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.nchwc", "ReorderOutput")})
 
@@ -49,39 +43,6 @@ def data_transposes(model: ir.Model) -> list[ir.Node]:
         and node.inputs[0] is not None
         and node.inputs[0] not in constants
     ]
-
-
-def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Value]:
-    """Return the values of `graph` and its subgraphs that are known before any input is: weights, known shapes, and
-    what follows.
-
-    `outer` holds the constants of the graphs around it. An initializer that is a graph input as well is a default,
-    which a caller may replace: no constant.
-    """
-    constants = {*outer, *graph.initializers.values()}.difference(graph.inputs)
-    for node in graph:
-        for subgraph in _subgraphs(node):
-            constants |= constant_values(subgraph, constants)
-        if _gives_constants(node, constants):
-            constants.update(node.outputs)
-    return constants
-
-
-def _gives_constants(node: ir.Node, constants: Set[ir.Value]) -> bool:
-    if known_shape(node) is not None:
-        return True
-    if node.op_type in _RANDOM or any(value is not None and value not in constants for value in node.inputs):
-        return False
-    # What a branch or a loop's body reads from outside is an input as well; a body's own state makes it data.
-    return all(not graph.inputs and all(value in constants for value in graph.outputs) for graph in _subgraphs(node))
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:

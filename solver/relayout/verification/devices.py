@@ -10,10 +10,10 @@ import onnx_ir as ir
 from relayout.backend.calls import ask
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import BackendError
-from relayout.model.tensor_sizes import price_dims, tensor_bytes
 from relayout.report.schema import Finding, Transfer
-from relayout.report.totals import constant_values
 from relayout.verification.axis_names import DEVICE, walk
+from relayout.verification.constants import constants_of
+from relayout.verification.counting import bytes_of, extent_counter
 
 __all__ = ["check_placement", "check_transfers", "ways_of"]
 
@@ -36,7 +36,7 @@ def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     devices = backend.devices()
     if not devices:
         return
-    constants = constant_values(model.graph)
+    constants = constants_of(model.graph)
     for node in walk(model.graph):
         told = node.metadata_props.get(DEVICE)
         if told is not None and told not in devices:
@@ -67,12 +67,12 @@ def check_transfers(
     model: ir.Model, reported: tuple[Transfer, ...], dims: Mapping[str, int] | None = None
 ) -> Iterator[Finding]:
     """Yield a finding where the bytes that cross between two devices are not those of the report."""
-    elements = price_dims(model, dims or {})
+    extent_of = extent_counter(model, dims or {})
     derived: Counter[tuple[str, str]] = Counter()
-    constants = constant_values(model.graph)
+    constants = constants_of(model.graph)
     for value, source, target in _transfer(model, constants):
         if value.shape is not None:
-            derived[source, target] += tensor_bytes(elements(value.shape), value.dtype)
+            derived[source, target] += bytes_of(value, extent_of)
     claimed: Counter[tuple[str, str]] = Counter()
     for transfer in reported:
         claimed[transfer.from_, transfer.to] += transfer.bytes

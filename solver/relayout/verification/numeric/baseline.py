@@ -9,16 +9,12 @@ from importlib.util import find_spec
 import onnx_ir as ir
 
 from relayout.verification.axis_names import fed
-from relayout.verification.numeric.inputs import Array
-from relayout.verification.numeric.inputs import draw_inputs
-from relayout.verification.numeric.runtimes import RUNTIMES
-from relayout.verification.numeric.runtimes import Session
-from relayout.verification.numeric.symbolic_sizes import contradiction
-from relayout.verification.numeric.symbolic_sizes import plans
-from relayout.verification.numeric.tolerance import Arrays
-from relayout.verification.numeric.tolerance import arrays
-from relayout.verification.subgraph_values import graphs_of
 from relayout.verification.constants import RANDOM
+from relayout.verification.numeric.inputs import Array, draw_inputs
+from relayout.verification.numeric.runtimes import RUNTIMES, Session
+from relayout.verification.numeric.symbolic_sizes import contradiction, plans
+from relayout.verification.numeric.tolerance import Arrays, arrays
+from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["Baseline", "baseline_of", "drawn_anew", "first_line", "run"]
 

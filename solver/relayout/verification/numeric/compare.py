@@ -8,28 +8,15 @@ from functools import partial
 
 import onnx_ir as ir
 
-from relayout.report.schema import Finding
-from relayout.report.schema import Numeric
-from relayout.report.schema import OutputDifference
-from relayout.report.totals import constant_values
-from relayout.verification.axis_names import SOURCE
-from relayout.verification.axis_names import fed
+from relayout.report.schema import Finding, Numeric, OutputDifference
+from relayout.verification.axis_names import SOURCE, fed
 from relayout.verification.blocked_types import types_of
-from relayout.verification.memory_format import Arrangement
-from relayout.verification.memory_format import arrangement_of
-from relayout.verification.memory_format import whole
-from relayout.verification.numeric.baseline import baseline_of
-from relayout.verification.numeric.baseline import first_line
-from relayout.verification.numeric.baseline import run
-from relayout.verification.numeric.baseline import drawn_anew
-from relayout.verification.numeric.float64 import Samples
-from relayout.verification.numeric.float64 import Side
-from relayout.verification.numeric.float64 import in_float64
-from relayout.verification.numeric.inputs import Array
-from relayout.verification.numeric.inputs import with_noise
-from relayout.verification.numeric.inputs import with_weights
-from relayout.verification.numeric.runtimes import LARGEST_MODEL
-from relayout.verification.numeric.runtimes import weights_size
+from relayout.verification.constants import constants_of
+from relayout.verification.memory_format import Arrangement, arrangement_of, whole
+from relayout.verification.numeric.baseline import baseline_of, drawn_anew, first_line, run
+from relayout.verification.numeric.float64 import Samples, Side, in_float64
+from relayout.verification.numeric.inputs import Array, with_noise, with_weights
+from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
 from relayout.verification.numeric.tolerance import difference
 
 __all__ = ["compare"]
@@ -113,7 +100,7 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
     for node in original.graph:
         for m, value in enumerate(node.outputs):
             sources[node.name, node.op_type, m] = sources[value.name] = value
-    constants = constant_values(model.graph) | constant_values(original.graph)
+    constants = constants_of(model.graph) | constants_of(original.graph)
     blocked = {value for value, kind in types_of(model).items() if kind.is_blocked}
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout.verification.numeric.inputs import Array
 from relayout.verification.constants import RANDOM
+from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Step", "Steps", "UndecidedError", "steps_of", "wide"]
 
