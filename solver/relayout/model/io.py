@@ -88,6 +88,7 @@ def warnings_of(model: ir.Model) -> tuple[str, ...]:
     return tuple(model.meta.get(WARNINGS_KEY, ()))
 
 
+@collector_paused()
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """`model` as one protobuf with its weights inside; InputError where they exceed what a protobuf holds."""
     total = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
@@ -102,6 +103,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(model)
 
 
+@collector_paused()
 def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
     """`model` as graph JSON, version 1.
 
@@ -111,6 +113,7 @@ def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
     return model_to_json(model, weights=weights)
 
 
+@collector_paused()
 def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
 
