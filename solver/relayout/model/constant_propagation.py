@@ -44,12 +44,14 @@ def infer_with_values(
     `infer` fills shapes in; it is called again as long as new values make new shapes known.
     """
     inferred = infer(proto)
+    known = _stored(proto.graph)
+    stored = set(known)
+    if _is_static(inferred.graph):
+        return inferred, {name: known[name] for name in _compute(inferred, known)}
     for _ in range(ROUNDS):
         if not _enter_ranks(proto, inferred.graph):
             break
         inferred = infer(proto)
-    known = _stored(proto.graph)
-    stored = set(known)
     for _ in range(ROUNDS):
         found = _compute(inferred, known)
         hints = _same_shapes(inferred.graph)
@@ -61,6 +63,15 @@ def infer_with_values(
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
+
+
+def _is_static(graph: onnx.GraphProto) -> bool:
+    """Whether the graph has no graphs inside and every extent in it is known: no value can tell a shape then."""
+    shapes = _shapes(graph)
+    return all(value.name in shapes for value in graph.input) and not any(
+        any(name and name not in shapes for name in node.output) or any(map(graphs_in, node.attribute))
+        for node in graph.node
+    )
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -86,7 +97,7 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     shapes = _shapes(model.graph) if asks else {}
     found: set[str] = set()
     for node in model.graph.node:
-        if node.output[0] in known or not _is_arithmetic(node):
+        if node.op_type not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
             continue
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
             if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
@@ -107,8 +118,8 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
 
 
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
-    """Whether onnx's reference implementation is sure to compute this as any runtime does."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC:
+    """Whether onnx's reference implementation is sure to compute this node of ARITHMETIC as any runtime does."""
+    if node.domain not in ("", "ai.onnx"):
         return False
     # Several axes of an attribute it enters one after the other.
     return node.op_type != "Unsqueeze" or all(len(attribute.ints) < 2 for attribute in node.attribute)
@@ -124,6 +135,20 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
 
 
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
+    try:
+        arrays = _filled(node, *operands) if node.op_type == "ConstantOfShape" else _evaluate(node, operands, model)
+    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
+        return None
+    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
+
+
+def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
+    """What a ConstantOfShape gives. Exporters write weights so, and the reference evaluator is slow to import."""
+    values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
+    return [np.full(shape, values[0].item(), values[0].dtype)]
+
+
+def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = dict(zip([name for name in node.input if name], operands, strict=True))
@@ -132,24 +157,21 @@ def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProt
         for name, array in feeds.items()
     ]
     outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
-    try:
-        # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
-        alone = onnx.helper.make_graph([node], "known", inputs, outputs)
-        results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
-    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
-        return None
-    arrays = [np.asarray(result) for result in results]
-    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
+    # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
+    alone = onnx.helper.make_graph([node], "known", inputs, outputs)
+    results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
+    return [np.asarray(result) for result in results]
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """The shapes that are known in full."""
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
-            dims = value.type.tensor_type.shape.dim
+        kind = value.type
+        if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
+            dims = kind.tensor_type.shape.dim
             if all(dim.HasField("dim_value") for dim in dims):
-                found[value.name] = tuple(dim.dim_value for dim in dims)
+                found[value.name] = tuple([dim.dim_value for dim in dims])
     return found
 
 

@@ -6,7 +6,7 @@ and scales around them that they read, for inference does not look for the value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
@@ -47,11 +47,13 @@ def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from _constants(subgraph)
 
 
-def graphs_in(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
     """The graphs that an attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+    kind = attribute.type
+    if kind == onnx.AttributeProto.GRAPH and attribute.HasField("g"):
+        return (attribute.g,)
+    graphs: Sequence[onnx.GraphProto] = attribute.graphs if kind == onnx.AttributeProto.GRAPHS else ()
+    return graphs
 
 
 def _stand_in(graph: onnx.GraphProto) -> None:

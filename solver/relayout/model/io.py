@@ -188,7 +188,7 @@ def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
     for node in graph:
         for value in node.outputs:
             if value.name is not None and value.name in known:
-                value.const_value = ir.tensor(known[value.name], name=value.name)
+                value.const_value = ir.Tensor(known[value.name], name=value.name)
 
 
 def _read_file(path: Path) -> bytes:

@@ -80,17 +80,19 @@ def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
     definition = _definition(node.op_type, domain, versions.get(domain, 1))
     if definition is None:
         return
-    for side, count, (least, most) in (
-        ("inputs", len(node.input), definition.inputs),
-        ("outputs", len(node.output), definition.outputs),
+    for side, operands, (least, most) in (
+        ("inputs", node.input, definition.inputs),
+        ("outputs", node.output, definition.outputs),
     ):
-        if not least <= count <= most:
+        if not least <= len(operands) <= most:
             raise InputError(
                 f"an operator with the wrong number of {side}",
                 where=where,
                 expected=f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}",
-                found=str(count),
+                found=str(len(operands)),
             )
+    if not node.attribute and not definition.required:
+        return
     given = {attribute.name: attribute.type for attribute in node.attribute}
     for name in definition.required:
         if name not in given:

@@ -58,14 +58,15 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     probe = proto
     stands_in = needs_stand_ins(proto)
-    if stands_in or any(inner is not proto.graph for inner in subgraphs_of(proto.graph)):
+    has_subgraphs = any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
+    if stands_in or has_subgraphs:
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
         lend(probe.graph, {})
     if stands_in:
         stand_in(probe)
-    inferred = _infer(probe)
-    for graph in subgraphs_of(inferred.graph):
+    inferred = _infer(probe) if has_subgraphs else _infer_once(probe)
+    for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
         for info in (*graph.value_info, *graph.output):
             _forget_negative(info.type)
     if probe is proto:
@@ -153,10 +154,9 @@ def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
 
 def _forget_negative(proto: onnx.TypeProto) -> None:
     """Where a branch cannot run, inference may find that an axis has -1 elements."""
-    if proto.HasField("tensor_type"):
-        for dim in proto.tensor_type.shape.dim:
-            if dim.dim_value < 0:
-                dim.ClearField("value")
+    for dim in proto.tensor_type.shape.dim:
+        if dim.dim_value < 0:
+            dim.ClearField("value")
 
 
 def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:

@@ -13,6 +13,7 @@ import onnx
 
 from relayout.errors import InputError
 from relayout.model.graph_structure import Surroundings, check_body, check_graph, declare, duplicate
+from relayout.model.inference_placeholders import graphs_in
 from relayout.model.tensor_types import check_text
 
 __all__ = ["OLDEST_OPSET", "check_structure"]
@@ -159,7 +160,7 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for graph in graphs_in(attribute):
                 yield from _all_nodes(graph.node)
 
 
