@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dim_unification import MADE_UP
+from relayout.model.dim_unification import MADE_UP, name_alike
 from relayout.model.inference_placeholders import carry_over, graphs_in
 from relayout.model.tensor_types import is_absent
 
@@ -62,6 +62,7 @@ def infer_with_values(
         probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
+    name_alike(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
 
@@ -76,11 +77,12 @@ def _is_static(graph: onnx.GraphProto) -> bool:
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     inputs = {value.name for value in graph.input}
-    tensors = [(t.name, t) for t in graph.initializer if t.name not in inputs]
+    read = {name for node in graph.node if node.op_type in ARITHMETIC for name in node.input} - inputs
+    tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [
         (node.output[0], node.attribute[0].t)
         for node in graph.node
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value"
+        if node.op_type == "Constant" and node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:

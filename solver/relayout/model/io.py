@@ -23,7 +23,6 @@ from onnx_ir import serde
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
 from relayout.layout.layout import Layout
 from relayout.model.constant_propagation import infer_with_values
-from relayout.model.dim_unification import name_alike
 from relayout.model.external_data import Folder
 from relayout.model.graph_json.codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_json
 from relayout.model.graph_json.schema import GraphJson, load_json, validate
@@ -32,9 +31,8 @@ from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
 from relayout.model.shape_checks import check_shapes
-from relayout.model.shape_inference import infer_shapes, subgraphs_of
+from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
-from relayout.model.tensor_types import check_type
 from relayout.model.weights import attach, detach, detach_from_model
 
 __all__ = ["Source", "collector_paused", "read_model", "to_json", "to_proto", "warnings_of", "write_model"]
@@ -161,8 +159,6 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
         raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
-    _check_inferred(inferred)
-    name_alike(inferred.graph)
     model = serde.deserialize_model(inferred)
     for graph in model.graph.subgraphs():
         # ONNX says them once for the whole model; whoever holds a node asks its graph.
@@ -173,14 +169,6 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     return model
-
-
-def _check_inferred(proto: onnx.ModelProto) -> None:
-    """InputError for a value that is inferred to be of a type that nothing here knows."""
-    for graph in subgraphs_of(proto.graph):
-        for info in (*graph.output, *graph.value_info):
-            if info.type.WhichOneof("value") not in (None, "tensor_type"):
-                check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
 
 
 def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
