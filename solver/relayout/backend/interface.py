@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from relayout.backend.rewriting import Rewrite
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -38,11 +39,7 @@ __all__ = [
     "rank_of",
 ]
 
-DEVICE_KEY = "relayout.device"
-"""The metadata of a node that says where it runs."""
 
-WRITTEN_KEY = "relayout.written_at"
-"""The metadata of a node that the source does not have: the device for which it was written, and which takes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
 from relayout.errors import InputError, InternalError
+from relayout.layout.metadata_keys import TRANSFORM_KEY
 
 __all__ = [
     "AbsentTensor",
@@ -41,7 +42,6 @@ __all__ = [
 Step = Mapping[str, Any]
 Steps = tuple[Step, ...]
 
-TRANSFORM_KEY = "relayout.transform"
 SLAB_BYTES = 16 << 20
 
 

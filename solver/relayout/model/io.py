@@ -22,9 +22,10 @@ from onnx_ir import serde
 
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.model.constant_propagation import infer_with_values
 from relayout.model.external_data import Folder
-from relayout.model.graph_json.codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_json
+from relayout.model.graph_json.codec import json_to_proto, model_to_json
 from relayout.model.graph_json.schema import GraphJson, load_json, validate
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations

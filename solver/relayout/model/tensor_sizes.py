@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent, MemoryFormat
+from relayout.layout.metadata_keys import ORDER_KEY
 
 __all__ = ["BATCH", "DYNAMIC", "padded_elements", "price_dims", "tensor_bytes"]
 
@@ -83,7 +84,7 @@ def _first(value: ir.Value) -> int | ir.SymbolicDim:
     """The input's first dim as the source has it: an input may arrive in another order, and says so."""
     shape = value.shape
     assert shape is not None
-    order = value.metadata_props.get("relayout.order", "").split(",")
+    order = value.metadata_props.get(ORDER_KEY, "").split(",")
     return shape[order.index("0")] if len(order) == len(shape) and "0" in order else shape[0]
 
 
