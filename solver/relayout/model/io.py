@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -25,8 +27,6 @@ from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.model.constant_propagation import infer_with_values
 from relayout.model.external_data import Folder
-from relayout.model.graph_json.codec import json_to_proto, model_to_json
-from relayout.model.graph_json.schema import GraphJson, load_json, validate
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
@@ -36,9 +36,22 @@ from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
 from relayout.model.weights import attach, detach, detach_from_model
 
-__all__ = ["Source", "collector_paused", "read_model", "to_json", "to_proto", "warnings_of", "write_model"]
+if TYPE_CHECKING:
+    from relayout.model.graph_json.schema import GraphJson
 
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]
+__all__ = [
+    "FORMATS",
+    "FileFormat",
+    "Source",
+    "collector_paused",
+    "read_model",
+    "to_json",
+    "to_proto",
+    "warnings_of",
+    "write_model",
+]
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]"
 
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
 
@@ -109,6 +122,9 @@ def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
     Without `weights` only constants up to 1 KiB have their data; the others have the `transform` that turns the
     source's data into theirs, where there is one. A constant that was absent is absent.
     """
+    # Only here and in `_parse_json`: most runs read and write no JSON, and its schema is slow to import.
+    from relayout.model.graph_json.codec import model_to_json
+
     return model_to_json(model, weights=weights)
 
 
@@ -120,15 +136,10 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     exceed 2 GB together. UsageError for a path that cannot be written.
     """
     path = Path(path)
-    if path.suffix == ".onnx":
-        write_onnx(model, path)
-        return
-    if path.suffix == ".json":
-        text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        with replace_file(path) as file:
-            file.write(text.encode())
-        return
-    raise UsageError("unknown kind of file", where=f"file {path}", expected="a name ending in .onnx or .json")
+    if path.suffix not in FORMATS:
+        expected = f"a name ending in {' or '.join(FORMATS)}"
+        raise UsageError("unknown kind of file", where=f"file {path}", expected=expected)
+    FORMATS[path.suffix].write(model, path)
 
 
 # --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
@@ -140,24 +151,19 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         folder = Folder(str(path.parent), external_data)
-        data = _read_file(path)
-        source = load_json(data, f"file {path}") if path.suffix == ".json" else _parse(data, f"file {path}")
-        del data
+        format_ = FORMATS.get(path.suffix, FORMATS[".onnx"])
+        source = format_.parse(_read_file(path, format_.largest), f"file {path}")
     elif isinstance(source, bytes | bytearray | memoryview):
         source = _parse(bytes(source), "the bytes given")
-    if isinstance(source, dict):
-        source = validate(GraphJson, source, "graph JSON")
-    if isinstance(source, GraphJson):
-        source = json_to_proto(source)
+    if not isinstance(source, ir.Model | onnx.ModelProto):
+        source = _parse_json(source)
     if isinstance(source, ir.Model):
         notes += warnings_of(source)
         proto, weights = detach_from_model(source, folder)
         in_order = check_structure(proto)
-    elif isinstance(source, onnx.ModelProto):
+    else:
         in_order = check_structure(source)
         proto, weights = detach(source, folder)
-    else:
-        raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
@@ -180,14 +186,14 @@ def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
                 value.const_value = ir.Tensor(known[value.name], name=value.name)
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, largest: float) -> bytes:
     try:
         size = path.stat().st_size
-        if size > MOST_READ and path.suffix != ".json":
+        if size > largest:
             raise InputError(
                 "the file is larger than protobuf can hold",
                 where=f"file {path}",
-                expected=f"at most {MOST_READ} bytes",
+                expected=f"at most {largest} bytes",
                 found=f"{size} bytes",
                 hint="weights beyond that are external data, in files of their own",
             )
@@ -219,6 +225,29 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     return proto
 
 
+def _load_json(data: bytes, where: str) -> dict[str, Any]:
+    from relayout.model.graph_json.schema import load_json
+
+    return load_json(data, where)
+
+
+def _write_json(model: ir.Model, path: Path) -> None:
+    text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    with replace_file(path) as file:
+        file.write(text.encode())
+
+
+def _parse_json(source: object) -> onnx.ModelProto:
+    from relayout.model.graph_json.codec import json_to_proto
+    from relayout.model.graph_json.schema import GraphJson, validate
+
+    if isinstance(source, dict):
+        source = validate(GraphJson, source, "graph JSON")
+    if not isinstance(source, GraphJson):
+        raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
+    return json_to_proto(source)
+
+
 def _check_boundary(graph: ir.Graph) -> None:
     """A layout given for an input or output has to be one, of the value's rank."""
     for value in (*graph.inputs, *graph.outputs):
@@ -240,3 +269,19 @@ def _check_boundary(graph: ir.Graph) -> None:
                 expected="a shape" if rank is None else f"{rank} dimensions",
                 found=f"{axes} dimensions",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
+
+    parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]
+    write: Callable[[ir.Model, Path], None]
+    largest: float = math.inf
+
+
+FORMATS: Mapping[str, FileFormat] = {
+    ".onnx": FileFormat(_parse, write_onnx, MOST_READ),
+    ".json": FileFormat(_load_json, _write_json),
+}
+"""By suffix. A file of any other suffix is read as ONNX, and none is written."""
