@@ -89,7 +89,8 @@ class Run:
         self.spent = solution, *_in_units(solution, formulation, assignment, self.options.objective)
         self.conversions = tuple(conversions_of(formulation, assignment))
         if self.options.explain is not None:
-            self._explain(formulation, assignment, self.options.explain, proved=solution.status == "optimal")
+            proved = solution.status == "optimal" and requirements.is_complete
+            self._explain(formulation, assignment, self.options.explain, proved=proved)
             clock = self._stage("explain", clock)
         self.boundary = boundary_of(graph, formulation, assignment)
         self.transfers = transfers_of(formulation, assignment)
@@ -135,7 +136,7 @@ class Run:
         assert self.spent is not None  # there is nothing to tell before the model is solved
         solution, cost, bound = self.spent
         return Report(
-            status="optimal" if solution.status == "optimal" else "feasible",
+            status="optimal" if cost == bound else "feasible",
             cost=cost,
             bound=bound,
             objective=self.options.objective,
@@ -208,6 +209,8 @@ def _in_units(
         for choice, a in zip(formulation.requirements.choices, assignment, strict=True)
     )
     cost = sum(m.cost for m in made) + carried + own if objective == "bytes" else len(made)
+    if not formulation.requirements.is_complete:
+        return cost, 0  # the solver's bound is none for the formats that were left out
     if solution.status == "optimal":
         return cost, cost
     scale = formulation.scale

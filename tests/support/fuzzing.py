@@ -13,6 +13,7 @@ import onnx
 from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
+from sameness import first_difference, node_texts
 
 from relayout.candidates.axis_names import Names
 from relayout.candidates.tensors import collect_tensors
@@ -243,39 +244,18 @@ def _again(
         return []  # what is not known of a shape is priced by what is known of its neighbours
     if not facts.all_ranks_known:
         return []  # what onnx knows of the legal model may be more than it knew of the source
-    if _text(twice) == _text(legal):
+    if node_texts(twice) == node_texts(legal):
         return []
     if second.cost < report.cost and _has_two_names(graph.model):
         # Where operators call one axis by different names, which of them counts for an operator between hangs on their
         # order.
         return _numbers(graph, facts, twice, "numbers, again")
-    return [Failure("again, nodes", _first_difference(legal, twice))]
+    return [Failure("again, nodes", first_difference(legal, twice))]
 
 
 def _has_two_names(model: onnx.ModelProto) -> bool:
     read = read_model(model)
     return Names(collect_tensors(read.graph, read.opset_imports)).has_contested
-
-
-def _text(model: onnx.ModelProto) -> list[bytes]:
-    """The nodes, without what is only known of the shapes inside their subgraphs."""
-    nodes = []
-    for node in model.graph.node:
-        bare = onnx.NodeProto()
-        bare.CopyFrom(node)
-        for attribute in bare.attribute:
-            attribute.g.ClearField("value_info")
-            for value in attribute.g.output:
-                value.ClearField("type")
-        nodes.append(bare.SerializeToString(deterministic=True))
-    return nodes
-
-
-def _first_difference(one: onnx.ModelProto, other: onnx.ModelProto) -> str:
-    for a, b in zip(one.graph.node, other.graph.node, strict=False):
-        if a != b:
-            return f"{a.op_type} {list(a.input)} -> {b.op_type} {list(b.input)}"
-    return f"{len(one.graph.node)} nodes became {len(other.graph.node)}"
 
 
 def _elsewhere(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, settings: Settings) -> list[Failure]:
@@ -340,7 +320,7 @@ def _same_twice(
 ) -> list[Failure]:
     other, _ = legalize(graph.model, settings.loaded(), **options)
     if other.SerializeToString(deterministic=True) != legal.SerializeToString(deterministic=True):
-        return [Failure("not the same twice", _first_difference(legal, other))]
+        return [Failure("not the same twice", first_difference(legal, other))]
     return []
 
 

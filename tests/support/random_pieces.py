@@ -121,14 +121,14 @@ def slice_(b: Builder, operator: str) -> Any:
         if b.opset >= 10 and b.chance(0.15):
             low, high, step = extent - 1, -extent - 1, -1
         elif b.chance(0.3):
-            low, high = low - extent, high - extent if high < extent else 1 << 31
+            low, high = low - extent, high - extent if high < extent else (1 << 31) - 1
         starts.append(low), ends.append(high), steps.append(step)
     if b.opset < 10:
         return b.node("Slice", [x], starts=starts, ends=ends, axes=None if default else axes)
     signed = [a - x.rank if b.chance(0.3) else a for a in axes]
-    given = [x, b.ints(starts), b.ints(ends), None if default else b.ints(signed)]
-    if set(steps) != {1}:
-        given.append(b.ints(steps))
+    kind = np.int32 if b.chance(0.3) else I64
+    numbers = [starts, ends, None if default else signed, steps if set(steps) != {1} else None]
+    given = [x, *(b.constant(n, kind) if n is not None else None for n in numbers)]
     while given[-1] is None:
         given.pop()
     return b.node("Slice", given)

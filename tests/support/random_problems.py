@@ -49,7 +49,7 @@ def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Proble
 
 
 def problems(most: int = 6, most_formats: int = 3) -> st.SearchStrategy[Problem]:
-    """Random problems for hypothesis; a failure names the seed."""
+    """Random problems for hypothesis; a infeasible_scope names the seed."""
     return st.integers(0, 2**32).map(lambda seed: random_problem(Random(seed), most, most_formats))
 
 

@@ -11,7 +11,7 @@ from graphs import run
 
 from relayout import legalize, verify
 
-__all__ = ["Feeds", "assert_legal_and_the_same", "drawn"]
+__all__ = ["Feeds", "assert_legal_and_the_same", "drawn", "first_difference", "node_texts"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -33,3 +33,24 @@ def assert_legal_and_the_same(model: onnx.ModelProto, backend: str, feeds: Seque
             scale = float(np.abs(one.astype(np.float64)).max(initial=1.0))
             np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * scale)
     return report
+
+
+def node_texts(model: onnx.ModelProto) -> list[bytes]:
+    """The nodes, without what is only known of the shapes inside their subgraphs."""
+    nodes = []
+    for node in model.graph.node:
+        bare = onnx.NodeProto()
+        bare.CopyFrom(node)
+        for attribute in bare.attribute:
+            attribute.g.ClearField("value_info")
+            for value in attribute.g.output:
+                value.ClearField("type")
+        nodes.append(bare.SerializeToString(deterministic=True))
+    return nodes
+
+
+def first_difference(one: onnx.ModelProto, other: onnx.ModelProto) -> str:
+    for a, b in zip(one.graph.node, other.graph.node, strict=False):
+        if a != b:
+            return f"{a.op_type} {list(a.input)} -> {b.op_type} {list(b.input)}"
+    return f"{len(one.graph.node)} nodes became {len(other.graph.node)}"

@@ -21,7 +21,7 @@ from relayout.ops import Axes, RegionEdge, RegionPort, Rule, Written, given_at, 
 __all__ = [
     "Alternative",
     "FixedLowering",
-    "Form",
+    "Lowering",
     "FreeLowering",
     "NodeAlternatives",
     "Port",

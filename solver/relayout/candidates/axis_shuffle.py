@@ -54,7 +54,7 @@ class Mixing:
             return
         for wish, form in list(self._forms):
             scrambled = self._scrambled(port, own, form)
-            if scrambled is not None and len(self._forms) < _MOST_FORMS:
+            if scrambled is not None:
                 self._enter(wish, scrambled)
 
     def _scrambled(self, port: Port, own: MemoryFormat, form: FixedLowering) -> FixedLowering | None:
@@ -102,9 +102,13 @@ class Mixing:
             formats.append(format_)
         if (wish, form) in self._forms:
             return
+        tensors = [port.operand.tensor for port in self._choice.ports]
+        if len(self._forms) >= _MOST_FORMS:
+            self._spaces.capped.update(dict.fromkeys(tensors))
+            return
         self._forms.append((wish, form))
-        for port, format_ in zip(self._choice.ports, formats, strict=True):
-            self._spaces.add_format(port.operand.tensor, format_)
+        for tensor, format_ in zip(tensors, formats, strict=True):
+            self._spaces.add_format(tensor, format_, is_asked=False)
         implementation = wish.implementation
         self._choice.add(formats, form, implementation.cost, wish.shown, implementation.device)
 

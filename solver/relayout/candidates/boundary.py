@@ -62,7 +62,7 @@ class Boundary:
             for tie, order in fresh:
                 for port in ties[tie]:
                     if (format_ := format_in(port, order)) is not None:
-                        spaces.add_format(port.operand.tensor, format_)
+                        spaces.add_format(port.operand.tensor, format_, is_asked=False)
             spaces.spread()
 
     def free(self, spaces: Spaces, names: Names) -> None:
@@ -261,16 +261,20 @@ def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[MemoryFormat]:
             if own is not None and len(shapes) == 1 and is_cut(own, view.extents, pads=pads):
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
-                # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.
-                yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(ports) > 1 else 1)
+                # A value lies the same wherever its unit axes are put; one of another shape may have longer ones there.
+                completions = _completions(own, len(view.axes))
+                yield from islice(completions, FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
+                if len(shapes) > 1 and next(completions, None) is not None:
+                    spaces.capped[port.operand.tensor] = None
 
 
 def _completions(placed: MemoryFormat, rank: int) -> Iterator[MemoryFormat]:
     """The orders of all axes that have the whole axes `placed` in their sequence, the likeliest first."""
-    yield _completed(placed, rank)
+    likeliest = _completed(placed, rank)
+    yield likeliest
     if len(placed) < rank:
         for axes in permutations(source_order(rank)):
-            if tuple(atom for atom in axes if atom in placed) == placed:
+            if axes != likeliest and tuple(atom for atom in axes if atom in placed) == placed:
                 yield axes
 
 

@@ -248,19 +248,23 @@ class Geometry:
             is_scrambled = partner in self._mixed and cut == list(range(min(cut, default=0), max(cut, default=0) + 1))
             if partner is not None and len(cut) > 1 and (piece_by_piece or not is_scrambled):
                 for position in reversed(cut):
-                    order.insert(position + 1, Atom(axis, order[position].inner, order[position].outer))
+                    piece = Atom(axis, order[position].inner, order[position].outer)
+                    order.insert(position + (axis > partner), piece)
                 continue
             order.insert(self._place_for(order, axis), Atom(axis))
         return normal_form(tuple(order), self.extents)
 
     def _place_for(self, order: Sequence[Atom], axis: int) -> int:
-        """Where a further axis goes: where the operator wants it, else after its neighbour in the source."""
+        """Where a further axis goes: where the operator wants it, else beside its partner with the lower number first,
+        else after its neighbour in the source."""
         asked = self._insert(tuple([a.axis for a in order]), axis) if self._insert is not None else None
         if asked is not None:
             return asked
-        before = [p for p, atom in enumerate(order) if atom.axis == self._beside.get(axis)] or [
-            p for p, atom in enumerate(order) if atom.axis < axis
-        ]
+        partner = self._beside.get(axis)
+        pieces = [p for p, atom in enumerate(order) if atom.axis == partner]
+        if partner is not None and pieces:
+            return pieces[-1] + 1 if axis > partner else pieces[0]
+        before = [p for p, atom in enumerate(order) if atom.axis < axis]
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
 
 

@@ -18,7 +18,7 @@ from relayout.ops import Axes, Free
 __all__ = ["FORMATS_PER_TENSOR", "Space", "Spaces"]
 
 FORMATS_PER_TENSOR = 24
-"""A tensor of rank 4 has no more orders; beyond this the search goes on without the rarer ones, and says so."""
+"""How many formats of a tensor `Spaces.spread` may fill up to: a tensor of rank 4 has no more orders."""
 
 Answer = TypeVar("Answer")
 
@@ -47,11 +47,15 @@ class Space(Generic[Answer]):
 
 
 class Spaces:
-    """All spaces, and every tensor's formats under consideration, in the order in which they were found."""
+    """All spaces, and every tensor's formats under consideration, in the order in which they were found.
+
+    Formats that are asked for, by the source, a backend or a caller, are all considered. `spread` adds further ones up
+    to `FORMATS_PER_TENSOR`; `capped` holds the tensors for which it left some out.
+    """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
-        self.capped: set[Tensor] = set()
+        self.capped: dict[Tensor, None] = {}
         # For each tensor the spaces that it is in, with its place among their operands.
         self._spaces: dict[Tensor, list[tuple[Space[Any], int]]] = {}
         self._geometries: dict[object, Geometry] = {}
@@ -82,19 +86,19 @@ class Spaces:
         """Call `hear` with every format of the tensor that comes under consideration, from `spread` on."""
         self._listeners.setdefault(tensor, []).append(hear)
 
-    def add_format(self, tensor: Tensor, format_: MemoryFormat) -> bool:
-        """Consider this format of the tensor; False where the tensor has too many already."""
+    def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_asked: bool = True) -> bool:
+        """Consider this format of the tensor; False where nobody asks for it and the tensor has too many already."""
         known = self.formats[tensor]
         if format_ in known:
             return True
-        if len(known) >= FORMATS_PER_TENSOR:
-            self.capped.add(tensor)
+        if not is_asked and len(known) >= FORMATS_PER_TENSOR:
+            self.capped[tensor] = None
             return False
         known[format_] = None
         self._queue.append((tensor, format_))
         return True
 
-    def add_order(self, space: Space[Answer], order: MemoryFormat) -> bool:
+    def add_order(self, space: Space[Answer], order: MemoryFormat, *, is_asked: bool = True) -> bool:
         """Consider this order of the space, with the formats that it gives its operands; whether it is considered."""
         if order in space.orders:
             return True
@@ -102,10 +106,13 @@ class Spaces:
         formats = space.geometry.formats(order) if answer is not None else None
         if answer is None or formats is None:
             return False
-        if all(self.add_format(operand.tensor, f) for (operand, _), f in zip(space.operands, formats, strict=True)):
+        # The first order of a space is never left out: the node would have no alternative.
+        is_kept = is_asked or not space.orders
+        given = zip(space.operands, formats, strict=True)
+        if all(self.add_format(operand.tensor, f, is_asked=is_kept) for (operand, _), f in given):
             space.orders[order] = (answer, formats)
             for further in space.proposes(order) if space.proposes is not None else ():
-                self.add_order(space, further)
+                self.add_order(space, further, is_asked=False)
         return order in space.orders
 
     def spread(self) -> None:
@@ -113,11 +120,12 @@ class Spaces:
         while self._queue:
             tensor, format_ = self._queue.popleft()
             for space, place in self._spaces.get(tensor, ()):
-                taken = [self.add_order(space, order) for order in self._reached(space, place, format_)]
+                reached = self._reached(space, place, format_)
+                taken = [self.add_order(space, order, is_asked=False) for order in reached]
                 if not any(taken):
                     # The node takes its axes whole: what comes next to this format is worth a conversion.
                     for order in space.geometry.gathered(place, format_):
-                        self.add_order(space, order)
+                        self.add_order(space, order, is_asked=False)
             for hear in self._listeners.get(tensor, ()):
                 hear(format_)
 

@@ -1,12 +1,13 @@
 """Model x backend -> the implementations of every node, as memory formats of the tensors that it touches.
 
 Candidates are the witness of every requirement, the boundary and the source order, carried through the free rules in
-both directions to a fixpoint (capped per tensor; the cap is reported). Nothing here knows costs of conversions.
+both directions to a fixpoint. Of the formats that are only carried to a tensor some may be left out where there are
+many: then the requirements are not complete. Nothing here knows costs of conversions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -20,7 +21,7 @@ from relayout.candidates.boundary import Boundary, set_boundary
 from relayout.candidates.free_node import Pricing
 from relayout.candidates.nodes import NodeChoices
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, Spaces
-from relayout.candidates.tensors import Tensors, collect_tensors
+from relayout.candidates.tensors import Tensor, Tensors, collect_tensors
 from relayout.candidates.view_materialization import StandingApartError
 from relayout.ops import Relabel, graphs_of
 
@@ -29,13 +30,18 @@ __all__ = ["Requirements", "collect_requirements"]
 
 @dataclass(slots=True)
 class Requirements:
-    """Every choice of a graph and of those inside it, with what is needed to read them."""
+    """Every choice of a graph and of those inside it, with what is needed to read them.
+
+    `is_complete`: no format was left out, so that the optimum over these choices is the optimum. `warnings` says which
+    were.
+    """
 
     tensors: Tensors
     names: Names
     choices: list[NodeAlternatives]
     warnings: list[str]
     boundary: Boundary
+    is_complete: bool = True
 
     def region_ops(self) -> dict[ir.Node, list[int]]:
         """The nodes with graphs inside them, with their choices: their own, and those of what crosses the borders."""
@@ -92,13 +98,17 @@ def _collect(
     nodes.list_free(boundary.inputs)
     boundary.free(spaces, names)
     choices = [*boundary.inputs, *nodes.choices, *boundary.outputs]
-    warnings = []
-    if spaces.capped:
-        warnings.append(
-            f"{len(spaces.capped)} tensors have more than {FORMATS_PER_TENSOR} formats in reach; "
-            "the optimum is over the first of them"
-        )
-    return Requirements(tensors, names, choices, warnings, boundary)
+    warnings = [_left_out(spaces.capped)] if spaces.capped else []
+    return Requirements(tensors, names, choices, warnings, boundary, is_complete=not spaces.capped)
+
+
+def _left_out(capped: Iterable[Tensor]) -> str:
+    first, *others = [f"'{tensor.base.name}'" for tensor in capped]
+    more = f" and {len(others)} other tensor{'s' if len(others) > 1 else ''}" if others else ""
+    return (
+        f"more than {FORMATS_PER_TENSOR} formats of {first}{more} are in reach; some were left out, "
+        "so there may be a cheaper result"
+    )
 
 
 def _enter(graph: ir.Graph, nodes: NodeChoices, tensors: Tensors) -> None:

@@ -15,7 +15,7 @@ from relayout.formulate.conversion_costs import Prices
 from relayout.formulate.transfers import Arrivals
 from relayout.layout.memory_format import MemoryFormat
 
-__all__ = ["DEVICE_KEY", "DefUse", "TensorUse", "hold_tensors", "settle_places", "told_place"]
+__all__ = ["DEVICE_KEY", "DefUse", "TensorUse", "def_use_chains", "settle_places", "told_place"]
 
 _MOST_DEVICES = 4
 """Of more devices, a node that is left out is at one: sets of them would be too many."""

@@ -21,7 +21,7 @@ from relayout.formulate.transfers import Arrivals, State
 from relayout.layout.memory_format import MemoryFormat
 from relayout.solve.problem import Problem
 
-__all__ = ["Formulation", "Made", "PlannedTransfer", "TensorUse"]
+__all__ = ["Formulation", "PlannedConversion", "PlannedTransfer", "TensorUse"]
 
 
 @dataclass(frozen=True, slots=True)

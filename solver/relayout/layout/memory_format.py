@@ -25,7 +25,7 @@ __all__ = [
     "Box",
     "Boxed",
     "Extent",
-    "Order",
+    "MemoryFormat",
     "View",
     "atom_extent",
     "boxes_of",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -49,7 +50,7 @@ def infer_with_values(
     if _is_static(inferred.graph):
         return inferred, {name: known[name] for name in _compute(inferred, known)}
     for _ in range(ROUNDS):
-        if not _enter_ranks(proto, inferred.graph):
+        if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
             break
         inferred = infer(proto)
     for _ in range(ROUNDS):
@@ -62,6 +63,7 @@ def infer_with_values(
         probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
+    _enter_scan_inputs(inferred.graph, {})
     name_alike(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
@@ -199,45 +201,102 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return hints
 
 
-def _enter_ranks(proto: onnx.ModelProto, inferred: onnx.GraphProto) -> bool:
-    """Declare in `proto` the ranks of values of which no shape is known but that a reader of them tells: a Transpose by
-    its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by what its body declares. Whether there
-    was one."""
+class _Kind(NamedTuple):
+    """An element type, 0 where it is not known, and a rank."""
+
+    element: int
+    rank: int
+
+
+def _enter_ranks(
+    graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: Mapping[str, int]
+) -> tuple[bool, dict[str, _Kind]]:
+    """Declare in `graph`, and in those inside it, the ranks of values of which no shape is known but that a reader of
+    them tells: a Transpose by its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by what its
+    body declares. Whether there was one; and what is told of values around the graph. `outer` are the ranks that are
+    known of these."""
     listed = {value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    stored = {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
+    own = {name for node in inferred.node for name in node.output} | listed.keys() | stored.keys()
     ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
-    known = {value.name: len(value.type.tensor_type.shape.dim) for value in ranked}
-    known |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
-    found: dict[str, tuple[int, int]] = {}
-    for node in inferred.node:
-        if node.op_type in TELLS_RANK and node.domain in ("", "ai.onnx") and node.input[0] not in known:
-            rank = _rank_read(node, known)
-            if rank is not None and node.input[0] in listed:
-                found[node.input[0]] = listed[node.input[0]].type.tensor_type.elem_type, rank
-        for name, state in _states(node):
-            kind = state.type.tensor_type
-            if name and name not in known and kind.elem_type and kind.HasField("shape"):
-                found[name] = kind.elem_type, len(kind.shape.dim)
-    declared = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
-    for name, (element, rank) in found.items():
-        hint = onnx.helper.make_tensor_value_info(name, element, [None] * rank)
+    known = {name: rank for name, rank in outer.items() if name not in own}
+    known |= {value.name: len(value.type.tensor_type.shape.dim) for value in ranked} | stored
+    told: dict[str, _Kind] = {}
+    is_new = False
+    for node, twin in zip(graph.node, inferred.node, strict=True):
+        if twin.op_type in TELLS_RANK and twin.domain in ("", "ai.onnx") and twin.input[0] not in known:
+            rank = _rank_read(twin, known)
+            if rank is not None:
+                told[twin.input[0]] = _Kind(0, rank)
+        branches = []
+        for inner, informed in zip(_graphs_of(node), _graphs_of(twin), strict=True):
+            is_newer, kinds = _enter_ranks(inner, informed, known)
+            is_new |= is_newer
+            branches.append(kinds)
+        if twin.op_type == "If" and twin.domain in ("", "ai.onnx"):
+            # One of the two runs, and it is not known which. The body of a Loop or Scan may never run.
+            then, other = branches
+            told |= {name: kind for name, kind in then.items() if other.get(name) == kind}
+        for name, state in _states(twin):
+            declared_type = state.type.tensor_type
+            if name and name not in known and declared_type.HasField("shape"):
+                told[name] = _Kind(declared_type.elem_type, len(declared_type.shape.dim))
+    declared = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    for name, kind in told.items():
+        element = listed[name].type.tensor_type.elem_type if name in listed else kind.element
+        if not element or name not in own:
+            continue
+        is_new = True
+        hint = onnx.helper.make_tensor_value_info(name, element, [None] * kind.rank)
         if name in declared:
             declared[name].type.CopyFrom(hint.type)
         else:
-            proto.graph.value_info.append(hint)
-    return bool(found)
+            graph.value_info.append(hint)
+    return is_new, {name: kind for name, kind in told.items() if name not in own}
+
+
+def _enter_scan_inputs(graph: onnx.GraphProto, outer: Mapping[str, onnx.TypeProto]) -> None:
+    """Declare the shapes of the inputs of Scans' bodies, in the graphs inside `graph`: onnx infers what is in a body by
+    them, and does not note them. `outer` are the types of the values around the graph."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    known = {**outer, **{value.name: value.type for value in values}}
+    for tensor in graph.initializer:
+        known[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    for node in graph.node:
+        for name, value, axis in _scan_inputs(node):
+            given, taken = onnx.TypeProto.Tensor(), value.type.tensor_type
+            given.CopyFrom(known[name].tensor_type if name in known else given)
+            if not given.HasField("shape"):
+                continue
+            if axis is not None:
+                del given.shape.dim[axis]
+            if not taken.HasField("shape"):
+                taken.CopyFrom(given)
+            for dim, same in zip(taken.shape.dim, given.shape.dim, strict=True):
+                if dim.WhichOneof("value") is None:
+                    dim.CopyFrom(same)
+        for inner in _graphs_of(node):
+            _enter_scan_inputs(inner, known)
+
+
+def _scan_inputs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto, int | None]]:
+    """What a Scan reads, the input of its body that takes it, and the axis of which that is one entry; None for a state
+    that goes in whole. Nothing before opset 9, where there is an axis for a batch."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    if node.op_type != "Scan" or node.domain not in ("", "ai.onnx") or len(node.input) != len(given["body"].g.input):
+        return
+    pieces = given["num_scan_inputs"].i
+    axes = list(given["scan_input_axes"].ints) if "scan_input_axes" in given else [0] * pieces
+    whole = [None] * (len(node.input) - pieces)
+    yield from zip(node.input, given["body"].g.input, [*whole, *axes], strict=True)
 
 
 def _states(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
     """What a Loop or Scan hands to its body whole at first, and the body's input that takes it."""
-    bodies = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
-    if node.domain not in ("", "ai.onnx") or "body" not in bodies:
-        return
-    inputs = bodies["body"].input
-    if node.op_type == "Loop":
-        yield from zip(node.input[2:], inputs[2:], strict=False)
-    elif node.op_type == "Scan" and len(node.input) == len(inputs):  # before opset 9 they have an axis for a batch
-        pieces = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
-        yield from zip(node.input[: len(inputs) - pieces], inputs, strict=False)
+    if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
+        (body,) = _graphs_of(node)
+        yield from zip(node.input[2:], body.input[2:], strict=False)
+    yield from ((name, value) for name, value, axis in _scan_inputs(node) if axis is None)
 
 
 def _rank_read(node: onnx.NodeProto, known: Mapping[str, int]) -> int | None:
@@ -291,4 +350,8 @@ def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
 
 def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     """Those inside the graph's own nodes. None of these nodes is arithmetic, which the other inference may be told."""
-    return [inner for node in graph.node for attribute in node.attribute for inner in graphs_in(attribute)]
+    return [inner for node in graph.node for inner in _graphs_of(node)]
+
+
+def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [inner for attribute in node.attribute for inner in graphs_in(attribute)]

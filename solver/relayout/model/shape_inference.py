@@ -15,7 +15,16 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout.model.inference_placeholders import LARGEST_KEPT, carry_over, graphs_in, lend, needs_stand_ins, stand_in
+from relayout.model.inference_placeholders import (
+    LARGEST_KEPT,
+    carry_over,
+    graphs_in,
+    hide,
+    lend,
+    misread_operands,
+    needs_stand_ins,
+    stand_in,
+)
 from relayout.model.operator_schema import has_body
 from relayout.model.tensor_types import check_type
 
@@ -62,10 +71,11 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     probe = proto
     stands_in = needs_stand_ins(proto)
     has_subgraphs = any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
-    if stands_in or has_subgraphs:
+    if stands_in or has_subgraphs or misread_operands(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
         lend(probe.graph, {})
+        hide(probe.graph)
     if stands_in:
         stand_in(probe)
     inferred = _infer(probe) if has_subgraphs else _infer_once(probe)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 
-__all__ = ["BATCH", "DYNAMIC", "padded_elements", "price_dims", "tensor_bytes"]
+__all__ = ["BATCH", "DYNAMIC", "elements_of", "padded_elements", "price_dims", "tensor_bytes"]
 
 BATCH = 1
 DYNAMIC = 64
@@ -67,9 +67,20 @@ def _size_reshaped(
             if len(new) != 1 or source is None or source.shape is None or value.shape is None:
                 continue
             (name,) = new
+            read = elements_of(source, elements)
             rest = elements(ir.Shape([1 if _name(dim) == name else dim for dim in value.shape]))
-            if name.isidentifier() and rest and elements(source.shape) % rest == 0:
-                sizes[name] = elements(source.shape) // rest
+            if name.isidentifier() and rest and read % rest == 0:
+                sizes[name] = read // rest
+
+
+def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> int:
+    """How many elements a value has. Where a dim has neither number nor name, and the value is reshaped from another,
+    it has as many as that one."""
+    while (node := value.producer()) is not None and node.op_type in _RESHAPES and node.inputs[0] is not None:
+        if value.shape is not None and all(isinstance(dim, int) or dim.value is not None for dim in value.shape):
+            break
+        value = node.inputs[0]
+    return elements(value.shape)
 
 
 def _names(shape: ir.Shape | None) -> list[str]:

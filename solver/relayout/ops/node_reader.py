@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +88,12 @@ class Reading:
 
     def integers(self, index: int) -> tuple[int, ...]:
         return tuple(int(v) for v in self.constant(index).reshape(-1))
+
+    def integers_like(self, index: int, numbers: Sequence[int]) -> np.ndarray:
+        """These numbers in the element type of input `index`, for an input that ONNX binds to the same type."""
+        value = self.node.inputs[index]
+        dtype = value.dtype if value is not None else None
+        return np.array(numbers, dtype.numpy() if dtype is not None else np.int64)
 
     def attribute(self, name: str) -> ir.Attr | None:
         attribute = self.node.attributes.get(name)

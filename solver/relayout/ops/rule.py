@@ -138,11 +138,11 @@ class Free:
     which elements are neighbours along them; `allows` and `edit` then meet such an axis several times. `steps`: those
     that the operator works on in multiples of a number. They may be cut by divisors of it: the operator then works on
     the outer piece, wherever that lies, by `edit_steps`, which also takes how many indices one place in each dimension
-    stands for, 0 in one of the inner pieces, which stay whole. `mixes`: the
-    axes whose factors may change places within their one dimension, if they do so in every operand. `zeros`: those that
-    may be padded, for zeros there give zeros. `beside`: an axis that stands right after another one where nothing says
-    where it is to stand; `insert`, which is compared by value, says at which place among those that stand already a
-    further axis goes, or None where it has no say.
+    stands for, 0 in one of the inner pieces, which stay whole. `mixes`: the axes whose factors may change places within
+    their one dimension, if they do so in every operand. `zeros`: those that may be padded, for zeros there give zeros.
+    `beside`: two axes that stand side by side, the lower number first, where nothing says where one of them is to
+    stand; `insert`, which is compared by value, says at which place among those that stand already a further axis goes,
+    or None where it has no say.
 
     `left_out`: the node computes nothing, its first result is this view of its first input, so it may be left out, as a
     Relabel is; as the operator that it is, it moves its data.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -100,7 +101,7 @@ def slice_(node: Reading) -> Free:
 
     def edit(order: Axes) -> Edit:
         places = tuple(position(order, axes, a) for a in sliced)
-        return Edit(constants={3: np.array(places, np.int64)}) if as_input else Edit({"axes": places})
+        return Edit(constants={3: node.integers_like(1, places)}) if as_input else Edit({"axes": places})
 
     windows = _windows(node, sliced) if as_input else {}
 
@@ -111,7 +112,7 @@ def slice_(node: Reading) -> Free:
         firsts, lasts = node.integers(1), node.integers(2)
         starts = [b[0] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, firsts, strict=True)]
         ends = [b[1] // unit if unit > 1 else n for unit, b, n in zip(units, bounds, lasts, strict=True)]
-        return Edit(constants={i: np.array(n, np.int64) for i, n in ((1, starts), (2, ends), (3, places))})
+        return Edit(constants={i: node.integers_like(1, n) for i, n in ((1, starts), (2, ends), (3, places))})
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
     steps = common_steps({a: (extents[a], *window) for a, window in windows.items()})
@@ -184,4 +185,24 @@ def gather(node: Reading) -> Free:
     # A list of places takes some of the axis, and the axis stays what it is.
     beside = {axis: inner[0], inner[0]: axis} if many == 1 else {}
     splits = without(outer, axis)
-    return Free(extents, (outer, None), (result,), allows=allows, edit=edit, splits=splits, beside=beside)
+    return Free(
+        extents,
+        (outer, None),
+        (result,),
+        allows=allows,
+        edit=edit,
+        splits=splits,
+        beside=beside,
+        insert=_BeforeIndex(axis, inner),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _BeforeIndex:
+    """Puts the gathered axis, which the result lacks, before the index's axes."""
+
+    axis: int
+    inner: Axes
+
+    def __call__(self, order: Axes, further: int) -> int | None:
+        return next((p for p, a in enumerate(order) if a in self.inner), None) if further == self.axis else None

@@ -99,17 +99,19 @@ def blocks(node: Reading, letters: str) -> Relabel | None:
     if not (isinstance(channels, int) and isinstance(rows, int) and isinstance(columns, int)):
         return None
     found: dict[int, MemoryFormat] = {batch: (Atom(batch),)}
+    # The blocks are the outermost part of the channels, or in mode CRD the innermost.
+    are_outermost = node.string("mode", "DCR") == "DCR"
     if node.node.op_type == "SpaceToDepth":
         if rows % size or columns % size:
             return None
-        found[channel] = (Atom(row, 1, size), Atom(column, 1, size), Atom(channel))
+        block = Atom(row, 1, size), Atom(column, 1, size)
+        found[channel] = (*block, Atom(channel)) if are_outermost else (Atom(channel), *block)
         found[row], found[column] = (Atom(row, size),), (Atom(column, size),)
     else:
         depth = channels // size**2
         if channels != depth * size**2:
             return None
-        # The blocks are the outermost part of the channels, or in mode CRD the innermost.
-        stays, step = (1, depth) if node.string("mode", "DCR") == "DCR" else (size**2, 1)
+        stays, step = (1, depth) if are_outermost else (size**2, 1)
         found[channel] = (Atom(channel, stays, stays * depth),)
         found[row] = (Atom(row), Atom(channel, step * size, step * size**2))
         found[column] = (Atom(column), Atom(channel, step, step * size))

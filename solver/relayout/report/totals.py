@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 import onnx_ir as ir
 
 from relayout.model.constants import known_shape
-from relayout.model.tensor_sizes import price_dims, tensor_bytes
+from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.report.schema import Totals
 
 __all__ = ["constant_values", "data_transposes", "totals"]
@@ -88,7 +88,7 @@ def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int])
     source, result = transpose.inputs[0], transpose.outputs[0]
     # Either side may lack its shape; both hold the same elements.
     value = source if source is not None and source.shape is not None else result
-    moved = tensor_bytes(elements(value.shape), value.dtype)
+    moved = tensor_bytes(elements_of(value, elements), value.dtype)
     if value.shape is None:
         return moved
     rank = len(value.shape)

@@ -53,7 +53,7 @@ class RewriteContext:
                 self.by_node[choice.node] = choice
             elif choice.node is not None:
                 self.passing.setdefault(choice.node, []).append(choice)
-        self.copies = Copies(self.emitter)
+        self.copies = Copies(self.emitter, self.tensors.operands.values())
         self.made: dict[Tensor, list[PlannedConversion]] = {}
         homes = Homes(self.requirements, model.graph)
         self.home: dict[PlannedConversion, ir.Graph] = {}
@@ -79,10 +79,10 @@ class RewriteContext:
     def register(self, value: ir.Value, operand: Operand, format_: MemoryFormat, own: Dims) -> None:
         """`value` now holds the operand's tensor with these dimensions of its own axes."""
         dims = base_dims(operand, own)
-        self.copies.enter(operand.tensor, format_, Physical(value, dims))
         is_turned = own != in_source(len(operand.view.axes))
         if is_turned:
             value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
+        self.copies.enter(operand.tensor, format_, Physical(value, dims))
         if is_turned or boxes_of(format_):
             self.annotate(value, operand, own, format_)
 

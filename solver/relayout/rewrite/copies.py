@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import onnx_ir as ir
 
-from relayout.candidates.tensors import Tensor
+from relayout.candidates.tensors import Operand, Tensor
 from relayout.errors import InternalError
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Extent, MemoryFormat
@@ -19,8 +19,15 @@ __all__ = ["Copies"]
 class Copies:
     """Values of the legal model by tensor and format; each may be had with several groupings of its dimensions."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, operands: Iterable[Operand | None]) -> None:
         self._emitter = emitter
+        self._symbols = {
+            (operand.tensor, group): extent
+            for operand in operands
+            if operand is not None
+            for group, extent in zip(operand.view.axes, operand.view.extents, strict=True)
+            if isinstance(extent, str)
+        }
         self._known: dict[tuple[Tensor, MemoryFormat], list[Physical]] = {}
 
     @contextmanager
@@ -33,6 +40,8 @@ class Copies:
     def enter(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical) -> None:
         """These are the tensor in this format, from here on; it is read as the first if it does not matter which."""
         self._known[tensor, format_] = [*physical]
+        for each in physical:
+            self._name_dims(tensor, each)
 
     def has(self, tensor: Tensor, format_: MemoryFormat) -> bool:
         return (tensor, format_) in self._known
@@ -56,6 +65,7 @@ class Copies:
             return Physical(alike, dims)
         plain = next((physical for physical in known if physical.shape is None), known[0])
         made = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
+        self._name_dims(tensor, made)
         known.append(made)
         return made
 
@@ -84,6 +94,19 @@ class Copies:
         swap: Mapping[ir.Value, ir.Value] = {old: new}
         for key, known in self._known.items():
             self._known[key] = [Physical(swap.get(k.value, k.value), k.dims, k.shape) for k in known]
+
+    def _name_dims(self, tensor: Tensor, physical: Physical) -> None:
+        """Give the dims of unknown extent that a view of the tensor has too the name that they have there. Without it
+        nothing tells that these are the dims of what is computed from them."""
+        shape = physical.value.shape
+        if physical.shape is not None or shape is None or shape.is_static():
+            return
+        physical.value.shape = ir.Shape(
+            [
+                self._symbols.get((tensor, group)) if not isinstance(dim, int) and dim.value is None else dim
+                for group, dim in zip(physical.dims, shape, strict=True)
+            ]
+        )
 
     def _of(self, tensor: Tensor, format_: MemoryFormat) -> list[Physical]:
         known = self._known.get((tensor, format_))

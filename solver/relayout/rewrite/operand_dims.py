@@ -11,7 +11,7 @@ from relayout.layout.memory_format import MemoryFormat, normal_form
 from relayout.ops import Axes, Free, Rule
 from relayout.rewrite.constant_steps import Laid, input_dims
 
-__all__ = ["flat", "is_parameter", "own_dims", "port_dims", "present", "root_dims"]
+__all__ = ["flat", "is_parameter", "own_dims", "port_dims", "present", "base_dims"]
 
 
 def port_dims(choice: NodeAlternatives, port: Port, form: Lowering, rule: Rule | None) -> Dims:

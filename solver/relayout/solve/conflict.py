@@ -1,12 +1,11 @@
-"""Why a problem has no solution: the smallest set of requirements that cannot be met together, and what would do.
+"""Minimal unsatisfiable subsets (MUS) of the requirements of an infeasible problem.
 
-A **requirement** is one use of one value: the format in which a choice wants an operand, or gives a result, as its
-alternatives say. Lifted, an operand is as good in any format, and a result comes in whichever suits.
+A **requirement** is one use of one value: the formats in which a choice wants an operand or gives a result. A dropped
+requirement accepts any format.
 
-A set of which none can be spared is found by QuickXplain (Junker 2004), a deletion filter that halves. That no other
-set is smaller follows from correction sets, of which each conflict has a member: the smallest set that hits all that
-are known is a conflict, or shows another one ("Smallest MUS extraction with minimal hitting set dualization",
-Ignatiev et al. 2015).
+QuickXplain (Junker 2004) finds a subset from which nothing can be removed. Its size is proved least by correction sets:
+every conflict has a member in each of them, so a smallest hitting set of those known is a conflict or yields another
+correction set ("Smallest MUS extraction with minimal hitting set dualization", Ignatiev et al. 2015).
 """
 
 from __future__ import annotations
@@ -17,35 +16,43 @@ from typing import NamedTuple
 from relayout.solve.network import Conversion
 from relayout.solve.problem import Choice, Problem, Use, Value
 
-__all__ = ["Lifted", "Requirement", "questions_of", "relaxed", "requirements_of", "smallest_conflict", "softened"]
+__all__ = [
+    "Lifted",
+    "Requirement",
+    "feasibility_problem",
+    "relaxed",
+    "requirements_of",
+    "smallest_conflict",
+    "soft_problem",
+]
 
-# Proving that no conflict is smaller takes some solves of the whole problem: not beyond so many.
+# The proof that no conflict is smaller takes several solves; it is skipped for conflicts larger than this.
 MOST_PROVED = 24
 MOST_CORRECTIONS = 100
 
 
 class Requirement(NamedTuple):
-    """Use `use` of value `value`: 0 is its producer's, `k` its consumer `k - 1`'s."""
+    """Use number `use` of value number `value`: 0 is the producer's, `k` that of consumer `k - 1`."""
 
     value: int
     use: int
 
 
 class Lifted(NamedTuple):
-    """A requirement that is given up, and the format that its operand has then."""
+    """A dropped requirement, and the format that its operand then has."""
 
     requirement: Requirement
     format: int
 
 
-Unmet = Callable[[Problem], bool]
+IsInfeasible = Callable[[Problem], bool]
 Correct = Callable[[Collection[Requirement]], "frozenset[Requirement] | None"]
 
 
-def questions_of(problem: Problem, *, counted: bool) -> Problem:
-    """The problem with nothing to pay, or with 1 to pay for a conversion that is not free.
+def feasibility_problem(problem: Problem, *, counted: bool) -> Problem:
+    """The feasibility version of a problem: every cost 0, or with `counted` 1 for a conversion that is not free.
 
-    Of values whose conversions then all are free nobody asks anything any more.
+    A value whose conversions are then all free has no consumers left.
     """
     known: dict[Conversion, tuple[Conversion, bool]] = {}
     values: list[Value] = []
@@ -63,7 +70,7 @@ def _asked(price: int | None, *, counted: bool) -> int | None:
 
 
 def requirements_of(problem: Problem, choices: Collection[int] | None = None) -> list[Requirement]:
-    """The requirements of values that are read at all, all or those of some choices."""
+    """The requirements of all values with consumers, or those of the given choices."""
     return [
         Requirement(v, k)
         for v, value in enumerate(problem.values)
@@ -74,7 +81,7 @@ def requirements_of(problem: Problem, choices: Collection[int] | None = None) ->
 
 
 def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
-    """The question whether the requirements in `kept` can be met, whatever becomes of all the others."""
+    """The feasibility problem with the requirements in `kept` alone."""
     by_value: dict[int, list[int]] = {}
     for one in kept:
         by_value.setdefault(one.value, []).append(one.use)
@@ -103,13 +110,13 @@ def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
     return Problem(tuple(choices), tuple(values))
 
 
-def softened(
+def soft_problem(
     problem: Problem, hard: Collection[Requirement], price: Callable[[Requirement], int]
 ) -> tuple[Problem, list[tuple[Requirement, int]]]:
-    """The problem in which every requirement but those in `hard` may be lifted at a price, where it can matter.
+    """The problem with soft constraints: every requirement outside `hard` may be dropped at a price.
 
-    Between the choice and the value stands another choice, whose alternatives are the value's formats: it has the
-    value in one, and where its own choice asks for another one it pays. Returns those choices with their requirements.
+    An adapter choice is put between the choice and the value. Its alternatives are the value's formats; it pays where
+    the choice asks for another format. Returns the problem, and each requirement with its adapter choice.
     """
     choices = list(problem.choices)
     values: list[Value] = []
@@ -138,27 +145,28 @@ def softened(
     return Problem(tuple(choices), tuple(values)), adapters
 
 
-def smallest_conflict(problem: Problem, unmet: Unmet, correct: Correct, start: int) -> tuple[Requirement, ...]:
-    """A conflict of a problem that has one, looked for near choice `start`; no requirement of it can be left out.
+def smallest_conflict(
+    problem: Problem, is_infeasible: IsInfeasible, correct: Correct, start: int
+) -> tuple[Requirement, ...]:
+    """A minimal conflict of an infeasible problem, searched for near choice `start`.
 
-    `unmet` says whether a question has no answer, `correct` a set of requirements without which the problem has one
-    that meets the requirements given, or None where it does not know. With it the conflict is one of the fewest
-    requirements, where that is soon shown.
-    """
-    conflict = _minimal(problem, unmet, _suspects(problem, unmet, start))
+    `is_infeasible` solves a feasibility problem. `correct(met)` is a set of requirements outside `met` whose removal
+    leaves a solution, or None if unknown; with it the conflict is one of the fewest requirements, unless the proof
+    takes too long."""
+    conflict = _minimal(problem, is_infeasible, _suspects(problem, is_infeasible, start))
     if len(conflict) > MOST_PROVED:
         return tuple(conflict)
     every = requirements_of(problem)
     known = [
         frozenset((one,))
         for one in conflict
-        if not unmet(relaxed(problem, [other for other in every if other != one]))
+        if not is_infeasible(relaxed(problem, [other for other in every if other != one]))
     ]
     for _ in range(MOST_CORRECTIONS):
         fewest = _fewest_hitting(known, len(conflict) - 1)
         if fewest is None:
             break
-        if unmet(relaxed(problem, fewest)):
+        if is_infeasible(relaxed(problem, fewest)):
             return tuple(sorted(fewest))
         correction = correct(fewest)
         if not correction:
@@ -167,9 +175,9 @@ def smallest_conflict(problem: Problem, unmet: Unmet, correct: Correct, start: i
     return tuple(conflict)
 
 
-def _minimal(problem: Problem, unmet: Unmet, suspects: Sequence[Requirement]) -> list[Requirement]:
+def _minimal(problem: Problem, is_infeasible: IsInfeasible, suspects: Sequence[Requirement]) -> list[Requirement]:
     def explain(background: list[Requirement], added: bool, candidates: Sequence[Requirement]) -> list[Requirement]:
-        if added and unmet(relaxed(problem, background)):
+        if added and is_infeasible(relaxed(problem, background)):
             return []
         if len(candidates) == 1:
             return list(candidates)
@@ -183,7 +191,7 @@ def _minimal(problem: Problem, unmet: Unmet, suspects: Sequence[Requirement]) ->
 
 
 def _fewest_hitting(sets: Sequence[frozenset[Requirement]], most: int) -> frozenset[Requirement] | None:
-    """A smallest set with a member of each of the sets, if `most` members are enough."""
+    """A smallest hitting set of at most `most` members; None: there is none."""
     best: frozenset[Requirement] | None = None
 
     def search(taken: frozenset[Requirement]) -> None:
@@ -200,20 +208,20 @@ def _fewest_hitting(sets: Sequence[frozenset[Requirement]], most: int) -> frozen
     return best
 
 
-def _suspects(problem: Problem, unmet: Unmet, start: int) -> list[Requirement]:
-    """Requirements that hold a conflict: those of the nearest choices to `start` that do, or all."""
+def _suspects(problem: Problem, is_infeasible: IsInfeasible, start: int) -> list[Requirement]:
+    """Requirements that contain a conflict: those of the choices nearest to `start`, or all."""
     order = _by_distance(problem, start)
     size = 8
     while size < len(order):
         nearest = requirements_of(problem, set(order[:size]))
-        if unmet(relaxed(problem, nearest)):
+        if is_infeasible(relaxed(problem, nearest)):
             return nearest
         size *= 4
     return requirements_of(problem)
 
 
 def _by_distance(problem: Problem, start: int) -> list[int]:
-    """The choices connected with `start`, nearest first."""
+    """The choices connected to `start`, nearest first (breadth-first)."""
     values: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
     for value in problem.values:
         together = tuple(dict.fromkeys([value.producer.choice, *[use.choice for use in value.consumers]]))

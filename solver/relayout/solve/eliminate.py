@@ -1,7 +1,7 @@
-"""Exact elimination: variables leave the network one by one, the best cost over each becoming a table of the others.
+"""Exact variable elimination: minimise over one variable at a time, which leaves a table over its neighbours.
 
 This is bucket elimination (Dechter 1999); for variables of degree 0, 1 and 2 it is rules R0, RI and RII of PBQP
-(Scholz & Eckstein 2002). What was summed is kept, so that walking back finds the best state of every variable.
+(Scholz & Eckstein 2002). The summed tables are kept, so that back-substitution finds the best state of every variable.
 """
 
 from __future__ import annotations
@@ -12,152 +12,159 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relayout.solve.deadline import UNLIMITED, Clock
+from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Eliminated", "eliminate", "failure", "fix", "guess", "walk_back"]
+__all__ = ["Eliminated", "back_substitute", "eliminate", "fix", "greedy_states", "infeasible_scope"]
 
 
 class Eliminated(NamedTuple):
-    """A variable that left: its neighbours then, ascending, and the tables that held it."""
+    """An eliminated variable: its neighbours at that time, ascending, and the tables that contained it."""
 
     variable: int
-    others: Scope
+    neighbours: Scope
     unary: Table
     tables: tuple[tuple[Scope, Table], ...]
 
 
 def eliminate(
-    network: Network, alive: set[int], cells: int, start: Iterable[int] | None = None, *, clock: Clock = UNLIMITED
+    network: Network,
+    remaining: set[int],
+    cells: int,
+    start: Iterable[int] | None = None,
+    *,
+    deadline: Deadline = UNLIMITED,
 ) -> tuple[list[Eliminated], int]:
-    """Eliminate variables of `alive` from the network, fewest neighbours first, while no table exceeds `cells`.
+    """Eliminate variables of `remaining`, fewest neighbours first, while no new table has more than `cells` entries.
 
-    Returns what left, in order, and the constant that it leaves behind; `alive` keeps the kernel. A constant of
-    FORBIDDEN says that the problem is infeasible. `start`: the only variables that have changed since the last time.
-    Raises ExpiredError where the time is over; the network is then of no more use.
+    Returns the eliminated variables in order and the constant cost that they leave; `remaining` keeps the kernel. A
+    constant of FORBIDDEN means that the problem is infeasible. `start` lists the variables that changed since the last
+    call; None: all. Changes the network; after an ExpiredError it is unusable.
     """
     unary, neighbours = network.unary, network.neighbours
-    heap = [(len(neighbours[x]), x) for x in (alive if start is None else start)]
+    heap = [(len(neighbours[x]), x) for x in (remaining if start is None else start)]
     heapify(heap)
-    gone: list[Eliminated] = []
+    eliminated: list[Eliminated] = []
     constant = 0
     while heap:
-        clock.check()
+        deadline.check()
         degree, x = heappop(heap)
-        if x not in alive or degree != len(neighbours[x]):
+        if x not in remaining or degree != len(neighbours[x]):
             continue
         size = len(unary[x])
         for y in neighbours[x]:
             size *= len(unary[y])
         if degree > 2 and size > cells:
             continue
-        others = tuple(sorted(neighbours[x]))
-        tables = tuple((scope, network.tables.pop(scope)) for scope in network.touching[x])
-        gone.append(Eliminated(x, others, unary[x], tables))
-        alive.discard(x)
-        for scope, _ in tables:
-            for y in scope:
+        scope = tuple(sorted(neighbours[x]))
+        tables = tuple((held, network.tables.pop(held)) for held in network.incident[x])
+        eliminated.append(Eliminated(x, scope, unary[x], tables))
+        remaining.discard(x)
+        for held, _ in tables:
+            for y in held:
                 if y != x:
-                    del network.touching[y][scope]
-        for y in others:
+                    del network.incident[y][held]
+        for y in scope:
             neighbours[y].discard(x)
-        if others:
-            network.add(others, _best(network, gone[-1]))
+        if scope:
+            network.add(scope, _best(network, eliminated[-1]))
         else:
             constant = min(constant + int(unary[x].min()), FORBIDDEN)
-        for y in others:
+        for y in scope:
             heappush(heap, (len(neighbours[y]), y))
-    return gone, constant
+    return eliminated, constant
 
 
-def _best(network: Network, gone: Eliminated) -> Table:
-    axes = (*gone.others, gone.variable)
-    total = gone.unary
-    for scope, table in gone.tables:
+def _best(network: Network, eliminated: Eliminated) -> Table:
+    """The least cost over the eliminated variable for each state of its neighbours."""
+    axes = (*eliminated.neighbours, eliminated.variable)
+    total = eliminated.unary
+    for scope, table in eliminated.tables:
         total = np.minimum(total + _spread(network, scope, table, axes), FORBIDDEN)
     best: Table = total.min(axis=-1)
     return best
 
 
 def _spread(network: Network, scope: Scope, table: Table, axes: Scope) -> Table:
-    """A table with the axes in another order, and of length 1 where it has none."""
+    """The table broadcast to `axes`: permuted, with length 1 on the axes that it lacks."""
     order = [scope.index(x) for x in axes if x in scope]
     return table.transpose(order).reshape([len(network.unary[x]) if x in scope else 1 for x in axes])
 
 
-def walk_back(gone: list[Eliminated], states: list[int]) -> None:
-    """Fill in the states of what was eliminated, last one first; those of the kernel are in `states` already.
+def back_substitute(eliminated: list[Eliminated], states: list[int]) -> None:
+    """Fill in the states of the eliminated variables, last one first; `states` already holds those of the kernel.
 
-    Of equally good states the first is taken.
+    Ties go to the lowest state.
     """
-    for x, _, total, tables in reversed(gone):
+    for x, _, total, tables in reversed(eliminated):
         for scope, table in tables:
             total = total + table[tuple([slice(None) if y == x else states[y] for y in scope])]
             total = np.minimum(total, FORBIDDEN)
         states[x] = int(total.argmin())
 
 
-def failure(network: Network, gone: list[Eliminated]) -> Scope:
-    """The variables around the first elimination that left no allowed entry; none where all went well."""
-    for one in gone:
+def infeasible_scope(network: Network, eliminated: list[Eliminated]) -> Scope:
+    """The variables of the first elimination whose table has no allowed entry; empty if every table has one."""
+    for one in eliminated:
         if _best(network, one).min() >= FORBIDDEN:
-            return (one.variable, *one.others)
+            return (one.variable, *one.neighbours)
     return ()
 
 
-def guess(
-    network: Network, alive: set[int], cells: int, *, clock: Clock = UNLIMITED
+def greedy_states(
+    network: Network, remaining: set[int], cells: int, *, deadline: Deadline = UNLIMITED
 ) -> dict[int, int] | None:
-    """Good states for a kernel, or None: eliminate what is small, fix the variable of most neighbours, and again.
+    """A heuristic assignment of a kernel, or None: rule RN of PBQP.
 
-    This is rule RN of PBQP. Uses the network up, but not `alive`.
+    Eliminates small variables, fixes the variable with most neighbours at its locally best state, and repeats. Consumes
+    the network; `remaining` is not changed.
     """
-    alive = set(alive)
+    remaining = set(remaining)
     fixed: dict[int, int] = {}
-    gone, constant = eliminate(network, alive, cells, clock=clock)
-    # Choices before hubs: with all choices made, hubs follow, while not every guess at a hub can be met.
+    eliminated, constant = eliminate(network, remaining, cells, deadline=deadline)
+    # Choices before set variables: the choices determine them, while an arbitrary set may be infeasible.
     choices = len(network.alternatives)
-    heap = [(x >= choices, -len(network.neighbours[x]), x) for x in alive]
+    heap = [(x >= choices, -len(network.neighbours[x]), x) for x in remaining]
     heapify(heap)
     while heap and constant < FORBIDDEN:
-        hub, key, x = heappop(heap)
-        if x not in alive:
+        is_set, key, x = heappop(heap)
+        if x not in remaining:
             continue
         if -key != len(network.neighbours[x]):
-            heappush(heap, (hub, -len(network.neighbours[x]), x))
+            heappush(heap, (is_set, -len(network.neighbours[x]), x))
             continue
         state = _cheapest(network, x)
         if state is None:
             return None
         fixed[x] = state
-        touched = sorted(network.neighbours[x])
+        changed = sorted(network.neighbours[x])
         fix(network, x, state)
-        alive.discard(x)
-        left, constant = eliminate(network, alive, cells, touched, clock=clock)
-        gone += left
+        remaining.discard(x)
+        left, constant = eliminate(network, remaining, cells, changed, deadline=deadline)
+        eliminated += left
     if constant >= FORBIDDEN:
         return None
     states = [fixed.get(x, 0) for x in range(len(network.unary))]
-    walk_back(gone, states)
-    return {x: states[x] for x in sorted({*fixed, *(left.variable for left in gone)})}
+    back_substitute(eliminated, states)
+    return {x: states[x] for x in sorted({*fixed, *(left.variable for left in eliminated)})}
 
 
 def _cheapest(network: Network, x: int) -> int | None:
-    """The state of a variable that would be best if each of its tables could choose for itself; None: all forbidden."""
+    """The locally best state: each table is minimised on its own. None: every state is forbidden."""
     total: Table = network.unary[x]
-    for scope in network.touching[x]:
+    for scope in network.incident[x]:
         rest = tuple([axis for axis, y in enumerate(scope) if y != x])
         total = np.minimum(total + network.tables[scope].min(axis=rest), FORBIDDEN)
     return int(total.argmin()) if total.min() < FORBIDDEN else None
 
 
 def fix(network: Network, x: int, state: int) -> None:
-    """Give one variable a state, and its neighbours what that costs them; the variable leaves all tables."""
-    for scope in list(network.touching[x]):
+    """Fix a variable at a state: its row of every table is added to the table's other variables."""
+    for scope in list(network.incident[x]):
         table: Table = np.take(network.tables.pop(scope), state, axis=scope.index(x))
-        others = tuple([y for y in scope if y != x])
-        for y in others:
-            del network.touching[y][scope]
+        neighbours = tuple([y for y in scope if y != x])
+        for y in neighbours:
+            del network.incident[y][scope]
             network.neighbours[y].discard(x)
-        network.add(others, table)
-    network.touching[x].clear()
+        network.add(neighbours, table)
+    network.incident[x].clear()

@@ -1,17 +1,17 @@
 """The problem as a cost network: variables of a few states each, and tables of costs between them.
 
-Variable `c` below `len(problem.choices)` is choice `c` with the alternatives that are left of it; the variables after
-those stand for the formats that are wanted of shared values. The minimum of the sum of all tables is the problem's:
+Variable `c` below `len(problem.choices)` is choice `c` without its dominated alternatives. The variables after those
+are auxiliary set variables. The minimum of the sum of all tables is the minimum of the problem:
 
-- a value with one free consumer is a table between two choices; with two and few alternatives, among three;
-- any other value gets a **hub**: a variable whose states are the sets of formats that may be wanted of it, with a table
-  of prices to its producer, and one of 0 or FORBIDDEN to each consumer;
-- where there are too many such sets, a variable for each of several parts of the formats, down to single ones.
+- a value with one consumer that has a choice is a table over two choices; with two such consumers and few alternatives,
+  a table over three;
+- any other value gets a **set variable**: its states are the sets of formats that consumers may want, with a table of
+  conversion costs to the producer, and a table of 0 or FORBIDDEN to each consumer;
+- if there are too many such sets, the formats are split into parts with one set variable each, down to single formats.
 
-Values with the same consumers share a hub, and where all consumers of one value also read another, the hub of the
-second only has to contain that of the first: a network in which every layer reads all earlier ones becomes a chain.
-Equal tables are one object, since networks repeat their blocks.
-"""
+Values with the same consumers share a set variable. Where all consumers of one value also read another, the set
+variable of the second only has to contain that of the first: a network in which every layer reads all earlier ones is a
+chain. Equal tables are one object, because networks repeat their blocks."""
 
 from __future__ import annotations
 
@@ -22,34 +22,33 @@ from itertools import pairwise
 from operator import and_
 
 from relayout.errors import InputError
-from relayout.solve.deadline import UNLIMITED, Clock
+from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
 from relayout.solve.problem import Choice, Problem, Use, Value
 
-__all__ = ["HUB_STATES", "check_range", "most_of", "network_of"]
+__all__ = ["SET_STATES", "check_range", "most_of", "network_of"]
 
-HUB_STATES = 128
+SET_STATES = 128
 WIDE_CELLS = 128
 
 
-def network_of(problem: Problem, *, hub_states: int = HUB_STATES, clock: Clock = UNLIMITED) -> Network:
-    """Build the network, without alternatives that another of the same formats undercuts.
+def network_of(problem: Problem, *, set_states: int = SET_STATES, deadline: Deadline = UNLIMITED) -> Network:
+    """The cost network of a problem, without dominated alternatives: those dearer than another one of equal formats.
 
-    With `hub_states=0` there are no sets, only variables for single formats: the encoding that linear programs like.
-    Raises ExpiredError where the time is over.
-    """
+    `set_states` is the most states of a set variable; 0 gives each format a variable of its own, whose linear
+    relaxation is small and mostly integral. Raises InputError and ExpiredError."""
     check_range(problem)
-    builder = _Builder(problem, hub_states)
+    builder = _Builder(problem, set_states)
     for value in problem.values:
-        clock.check()
+        deadline.check()
         if value.consumers:
-            builder.place(value)
-    builder.place_hubs(clock)
+            builder.add_value(value)
+    builder.add_set_variables(deadline)
     return builder.network
 
 
 def check_range(problem: Problem) -> None:
-    """Raise InputError where costs could add up to 2**60 or more: beyond that int64 would not be exact."""
+    """Raise InputError if costs could add up to 2**60 or more, beyond which int64 sums would not be exact."""
     most = most_of(problem)
     if most >= LARGEST:
         raise InputError(
@@ -57,12 +56,12 @@ def check_range(problem: Problem) -> None:
             where="all conversions of the graph",
             expected="a sum below 2**60",
             found=str(most),
-            hint="sizes of dims and costs of a backend that are nearer to the truth",
+            hint="give realistic sizes of dims and costs of the backend",
         )
 
 
 def most_of(problem: Problem) -> int:
-    """A sum that no assignment can cost more than."""
+    """An upper bound on the cost of any assignment."""
     most = sum([max(choice.costs) for choice in problem.choices])
     for conversion, times in Counter([value.conversion for value in problem.values]).items():
         most += times * max([sum(filter(None, row)) for row in conversion])
@@ -71,7 +70,7 @@ def most_of(problem: Problem) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A variable of a hub: its states are sets of formats, each within `formats`."""
+    """One auxiliary variable: its states are sets of formats, each a subset of `formats`."""
 
     variable: int
     formats: int
@@ -79,8 +78,8 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """A value at its hub: `order[d]` is the format that bit `d` of the hub's sets stands for."""
+class _Deferred:
+    """A value with a set variable: bit `d` of its sets is format `order[d]`."""
 
     conversion: Conversion
     producer: int | None
@@ -89,15 +88,15 @@ class _Reading:
 
 
 class _Builder:
-    def __init__(self, problem: Problem, hub_states: int) -> None:
-        self.hub_states = hub_states
+    def __init__(self, problem: Problem, set_states: int) -> None:
+        self.set_states = set_states
         # Equal arguments give the same array: this is the interning.
         self.vector, self.direct = cache(vector), cache(direct)
         self.priced, self.allowed = cache(priced), cache(allowed)
         self.masks = cache(_masks)
         kept = _undominated(problem)
         self.network = Network(kept)
-        # What is left of a choice, where that is not all of it.
+        # The alternatives that remain of a choice, where some were dominated.
         self.restricted: dict[int, tuple[int, ...]] = {}
         for c, (choice, alternatives) in enumerate(zip(problem.choices, kept, strict=True)):
             costs = choice.costs
@@ -105,22 +104,22 @@ class _Builder:
                 costs = tuple([costs[a] for a in alternatives])
                 self.restricted[c] = alternatives
             self.network.variable(self.vector(costs))
-        # Hubs are the ends of paths in a trie whose steps are (step before, consumer, sets that it wants).
+        # Each set variable is a node of a trie whose edges are (parent, consumer, sets that the consumer wants).
         self.trie: dict[tuple[int, int, Masks], int] = {(0, -1, ()): 0}
-        self.readings: dict[int, list[_Reading]] = {}
+        self.deferred: dict[int, list[_Deferred]] = {}
 
     def formats(self, use: Use) -> tuple[int, ...]:
         alternatives = self.restricted.get(use.choice)
         return use.formats if alternatives is None else tuple([use.formats[a] for a in alternatives])
 
-    def place(self, value: Value) -> None:
-        """Add the tables of one value, or note it at its hub."""
+    def add_value(self, value: Value) -> None:
+        """Add the tables of one value, or defer it to its set variable."""
         conversion = value.conversion
         wants, always = self.wants(value)
         producer = value.producer.choice
         produces = self.formats(value.producer)
         if always:
-            # Wanted whatever happens, so it is the producer's affair alone.
+            # Wanted under every assignment, so the cost depends on the producer alone.
             role = produces, (always,) * len(produces)
             self.network.add((producer,), self.direct(conversion, 0, (role,)))
         if not wants:
@@ -134,12 +133,12 @@ class _Builder:
             roles = tuple([(None if fixed or x != producer else produces, wants.get(x)) for x in scope])
             self.network.add(scope, self.direct(conversion, produces[0], roles))
         elif fixed:
-            self.note(conversion, None, produces[:1], wants)
+            self.defer(conversion, None, produces[:1], wants)
         else:
-            self.note(conversion, producer, produces, wants)
+            self.defer(conversion, producer, produces, wants)
 
     def wants(self, value: Value) -> tuple[dict[int, Masks], int]:
-        """The sets of formats that each consumer's states want beyond those wanted always; and the latter."""
+        """The sets of formats that each consumer's states want, without those wanted in every state; and the latter."""
         wants: dict[int, Masks] = {}
         for use in value.consumers:
             masks = self.masks(self.formats(use))
@@ -154,44 +153,44 @@ class _Builder:
             wants = {c: masks for c, masks in rest.items() if any(masks)}
         return wants, always
 
-    def note(
+    def defer(
         self, conversion: Conversion, producer: int | None, produces: tuple[int, ...], wants: dict[int, Masks]
     ) -> None:
-        # Formats are numbered as they come and the last consumer comes first: then values of which one is read by the
-        # last consumers of the other begin with the same steps.
+        # Formats are numbered in order of appearance, the last consumer first. Then two values share a prefix in the
+        # trie where the consumers of one are the last consumers of the other.
         order: dict[int, int] = {}
         step = 0
         for c in sorted(wants, reverse=True):
             renamed = tuple([_renamed(mask, order) for mask in wants[c]])
             step = self.trie.setdefault((step, c, renamed), len(self.trie))
-        self.readings.setdefault(step, []).append(_Reading(conversion, producer, produces, tuple(order)))
+        self.deferred.setdefault(step, []).append(_Deferred(conversion, producer, produces, tuple(order)))
 
-    def place_hubs(self, clock: Clock) -> None:
-        """Add the hubs, each after those that it contains."""
+    def add_set_variables(self, deadline: Deadline) -> None:
+        """Add the set variables, each after those that it contains."""
         steps = list(self.trie)
         sets: list[frozenset[int]] = [frozenset((0,))]
         nearest: list[int] = [0]
         parts: dict[int, list[_Part]] = {0: []}
         for step, (before, _, masks) in enumerate(steps[1:], start=1):
-            clock.check()
+            deadline.check()
             have = sets[before]
-            if len(have) <= self.hub_states:
+            if len(have) <= self.set_states:
                 have = frozenset([old | mask for old in have for mask in masks])
-            # Without the subsets a set too many would stay too many; what is kept is which formats there are.
-            sets.append(have if len(have) <= self.hub_states else have | {reduce(int.__or__, (*have, *masks))})
-            nearest.append(step if step in self.readings else nearest[before])
-            if step in self.readings:
-                parts[step] = self.hub(sets[step])
-                self.tie(parts[step], parts[nearest[before]], steps, step, nearest[before])
-                for reading in self.readings[step]:
-                    self.read(reading, parts[step])
+            # Past the limit only the union is kept: the formats are then split into parts.
+            sets.append(have if len(have) <= self.set_states else have | {reduce(int.__or__, (*have, *masks))})
+            nearest.append(step if step in self.deferred else nearest[before])
+            if step in self.deferred:
+                parts[step] = self.set_variable(sets[step])
+                self.link(parts[step], parts[nearest[before]], steps, step, nearest[before])
+                for item in self.deferred[step]:
+                    self.read(item, parts[step])
 
-    def hub(self, sets: frozenset[int]) -> list[_Part]:
-        if len(sets) <= self.hub_states:
+    def set_variable(self, sets: frozenset[int]) -> list[_Part]:
+        if len(sets) <= self.set_states:
             return [self.part(-1, tuple(sorted(sets)))]
         # Parts of equal size, each small enough to have a state for every subset of its formats.
         formats = max(sets).bit_length()
-        count = -(-formats // max(self.hub_states.bit_length() - 1, 1))
+        count = -(-formats // max(self.set_states.bit_length() - 1, 1))
         ends = [formats * k // count for k in range(count + 1)]
         parts = []
         for first, end in pairwise(ends):
@@ -202,10 +201,11 @@ class _Builder:
     def part(self, formats: int, sets: Masks) -> _Part:
         return _Part(self.network.variable(self.vector((0,) * len(sets))), formats, sets)
 
-    def tie(
+    def link(
         self, outer: list[_Part], inner: list[_Part], steps: list[tuple[int, int, Masks]], step: int, stop: int
     ) -> None:
-        """Make a hub hold what its consumers want, down to a hub that speaks for the rest of them."""
+        """Force a set variable to contain the sets of its consumers, down to the nearest set variable that it
+        contains."""
         for part in outer:
             for within in inner:
                 table = self.allowed(within.sets, part.formats, part.sets)
@@ -218,13 +218,13 @@ class _Builder:
                 if table.any():
                     self.network.add((consumer, part.variable), table)
 
-    def read(self, reading: _Reading, parts: list[_Part]) -> None:
+    def read(self, item: _Deferred, parts: list[_Part]) -> None:
         for part in parts:
-            table = self.priced(reading.conversion, reading.produces, reading.order, part.sets)
-            if reading.producer is None:
+            table = self.priced(item.conversion, item.produces, item.order, part.sets)
+            if item.producer is None:
                 self.network.add((part.variable,), table[0])
             else:
-                self.network.add((reading.producer, part.variable), table)
+                self.network.add((item.producer, part.variable), table)
 
 
 def _renamed(mask: int, order: dict[int, int]) -> int:
@@ -241,7 +241,7 @@ def _masks(formats: tuple[int, ...]) -> Masks:
 
 
 def _undominated(problem: Problem) -> list[tuple[int, ...]]:
-    """The alternatives left of each choice: of those with the same format everywhere, the first of the cheapest."""
+    """The alternatives of each choice that are not dominated: of equal formats everywhere, the first cheapest."""
     formats: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
     for value in problem.values:
         if value.consumers:

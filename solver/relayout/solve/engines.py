@@ -1,12 +1,12 @@
-"""The engines: exact elimination with what the kernel makes of the rest, and CP-SAT on the problem itself."""
+"""Two engines: exact elimination with a search on the kernel, and CP-SAT on the whole problem."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relayout.solve.deadline import Clock, ExpiredError
-from relayout.solve.eliminate import eliminate, failure, walk_back
+from relayout.solve.deadline import Deadline, ExpiredError
+from relayout.solve.eliminate import back_substitute, eliminate, infeasible_scope
 from relayout.solve.encode import check_range, network_of
 from relayout.solve.network import FORBIDDEN, Network
 from relayout.solve.problem import Problem, Use, Value, cost_of
@@ -19,46 +19,46 @@ CELLS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an engine says: an assignment or None, a bound or None, and of the infeasible a choice near the conflict."""
+    """The result of an engine. `seed` is a choice near the conflict of an infeasible problem."""
 
     status: str
     assignment: tuple[int, ...] | None
     bound: int | None
     engine: str
     kernel: int = 0
-    near: int = 0
+    seed: int = 0
 
 
-def by_reduction(problem: Problem, clock: Clock) -> Answer:
-    """Eliminate what can be, and minimise the kernel. Out of time, the answer is what was found until then."""
+def by_reduction(problem: Problem, deadline: Deadline) -> Answer:
+    """Eliminate, then search on the kernel. After the deadline the answer is the greedy one."""
     try:
-        return _reduced(problem, clock)
+        return _reduced(problem, deadline)
     except ExpiredError:
-        clock.stage("eliminate")
-        return _first_best(problem, "elimination")
+        deadline.stage("eliminate")
+        return _greedy_answer(problem, "elimination")
 
 
-def _reduced(problem: Problem, clock: Clock) -> Answer:
-    network = network_of(problem, clock=clock)
-    clock.stage("build")
-    alive = set(range(len(network.unary)))
-    gone, constant = eliminate(network, alive, CELLS, clock=clock)
-    clock.stage("eliminate")
+def _reduced(problem: Problem, deadline: Deadline) -> Answer:
+    network = network_of(problem, deadline=deadline)
+    deadline.stage("build")
+    remaining = set(range(len(network.unary)))
+    eliminated, constant = eliminate(network, remaining, CELLS, deadline=deadline)
+    deadline.stage("eliminate")
     if constant >= FORBIDDEN:
-        near = next((x for x in failure(network, gone) if x < len(problem.choices)), 0)
-        return Answer("infeasible", None, None, "elimination", near=near)
-    if not alive:
+        seed = next((x for x in infeasible_scope(network, eliminated) if x < len(problem.choices)), 0)
+        return Answer("infeasible", None, None, "elimination", seed=seed)
+    if not remaining:
         states = [0] * len(network.unary)
-        walk_back(gone, states)
-        clock.stage("walk back")
+        back_substitute(eliminated, states)
+        deadline.stage("substitute")
         return Answer("optimal", _assignment(network, states), constant, "elimination")
-    # Imported only now: the import of ortools is the larger part of a small run.
+    # Imported late: the import of ortools takes longer than most runs.
     from relayout.solve.kernel_search import minimise
 
-    engine, kernel = "elimination+cp-sat", sum(1 for x in alive if x < len(problem.choices))
+    engine, kernel = "elimination+cp-sat", sum(1 for x in remaining if x < len(problem.choices))
     first = greedy(problem)
-    outcome = minimise(problem, clock, None if first is None else cost_of(problem, first))
-    clock.stage("kernel")
+    outcome = minimise(problem, deadline, None if first is None else cost_of(problem, first))
+    deadline.stage("kernel")
     assignment = first if outcome.states is None else _assignment(network, outcome.states)
     bound = outcome.bound
     if outcome.status in ("feasible", "unknown"):
@@ -66,29 +66,29 @@ def _reduced(problem: Problem, clock: Clock) -> Answer:
     return Answer(outcome.status, assignment, bound, engine, kernel)
 
 
-def by_cpsat(problem: Problem, clock: Clock, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:
+def by_cpsat(problem: Problem, deadline: Deadline, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:
     """Give the whole problem to CP-SAT."""
     check_range(problem)
     from relayout.solve.or_tools import solve_whole
 
     free = free_choices(problem)
     try:
-        outcome = solve_whole(problem, hint=hint, clock=clock, max_conversions=max_conversions)
+        outcome = solve_whole(problem, hint=hint, deadline=deadline, max_conversions=max_conversions)
     except ExpiredError:
-        clock.stage("cp-sat")
+        deadline.stage("cp-sat")
         return Answer("unknown", None, least_own_costs(problem), "cp-sat", free)
-    clock.stage("cp-sat")
+    deadline.stage("cp-sat")
     assignment = None if outcome.states is None else tuple([outcome.states[c] for c in range(len(problem.choices))])
     return Answer(outcome.status, assignment, outcome.bound, "cp-sat", free)
 
 
 def free_choices(problem: Problem) -> int:
-    """How many choices there are to make."""
+    """The number of choices with more than one alternative."""
     return sum(1 for choice in problem.choices if len(choice.costs) > 1)
 
 
-def _first_best(problem: Problem, engine: str) -> Answer:
-    """What one pass finds."""
+def _greedy_answer(problem: Problem, engine: str) -> Answer:
+    """The answer of the greedy pass."""
     assignment = greedy(problem)
     status = "unknown" if assignment is None else "feasible"
     return Answer(status, assignment, least_own_costs(problem), engine)
@@ -98,14 +98,14 @@ def _assignment(network: Network, states: list[int] | dict[int, int]) -> tuple[i
     return tuple([alternatives[states[c]] for c, alternatives in enumerate(network.alternatives)])
 
 
-
 def least_own_costs(problem: Problem) -> int:
-    """A bound that needs no search: what the choices cost by themselves, each at its cheapest."""
+    """A lower bound without search: the sum of the least own cost of every choice."""
     return sum([min(choice.costs) for choice in problem.choices])
 
 
 def greedy(problem: Problem) -> tuple[int, ...] | None:
-    """Each choice, in order, takes what is cheapest beside the choices before it; None where that meets a dead end."""
+    """Each choice, in order, takes the cheapest alternative given the earlier ones; None: no alternative is
+    feasible."""
     produced: list[list[int]] = [[] for _ in problem.choices]
     read: list[list[tuple[int, Use]]] = [[] for _ in problem.choices]
     for index, value in enumerate(problem.values):
@@ -139,7 +139,7 @@ def _price(
     wanted: Sequence[set[int]],
     alternative: int,
 ) -> int | None:
-    """What conversions one alternative adds to those that are there; None: one that does not exist."""
+    """The cost of the conversions that one alternative adds; None: one of them does not exist."""
     total = 0
     fresh: set[tuple[int, int]] = set()
     here = {index: values[index].producer.formats[alternative] for index in produced}

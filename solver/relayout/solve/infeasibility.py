@@ -1,4 +1,4 @@
-"""What is told of a problem without a solution: a smallest conflict, and the fewest requirements to lift."""
+"""Explanation of an infeasible problem: a minimal unsatisfiable subset, and the fewest requirements to drop."""
 
 from __future__ import annotations
 
@@ -7,78 +7,78 @@ from collections.abc import Collection
 from relayout.solve.conflict import (
     Lifted,
     Requirement,
-    questions_of,
+    feasibility_problem,
     relaxed,
     requirements_of,
     smallest_conflict,
-    softened,
+    soft_problem,
 )
-from relayout.solve.deadline import Clock
+from relayout.solve.deadline import Deadline
 from relayout.solve.encode import most_of
 from relayout.solve.engines import by_reduction
 from relayout.solve.network import LARGEST
 from relayout.solve.problem import Problem
 
-__all__ = ["explained"]
+__all__ = ["explain_infeasibility"]
 
-# A set of requirements that can be met is widened one by one: not beyond so many.
+# A satisfiable set is extended one requirement at a time, for at most this many.
 MOST_WIDENED = 64
 
 
-def explained(
-    problem: Problem, clock: Clock, near: int, *, most: int | None = None
+def explain_infeasibility(
+    problem: Problem, deadline: Deadline, near: int, *, most: int | None = None
 ) -> tuple[tuple[Requirement, ...], tuple[Lifted, ...]]:
-    """A conflict of a problem without a solution (of at most `most` conversions), and what to lift.
+    """A conflict of a problem without a solution (with at most `most` conversions), and the requirements to drop.
 
-    Out of time, the conflict is one still, only not a small one.
+    After the deadline the conflict is still a conflict, but may not be minimal.
     """
-    questions = questions_of(problem, counted=most is not None)
+    questions = feasibility_problem(problem, counted=most is not None)
     every = requirements_of(questions)
 
-    def unmet(question: Problem) -> bool:
-        if clock.over():
+    def is_infeasible(question: Problem) -> bool:
+        if deadline.is_over():
             return False
-        answer = by_reduction(question, clock)
+        answer = by_reduction(question, deadline)
         if most is None or answer.status == "infeasible":
             return answer.status == "infeasible"
         return answer.bound is not None and answer.bound > most
 
-    def widened(met: Collection[Requirement]) -> frozenset[Requirement] | None:
+    def complement_of(met: Collection[Requirement]) -> frozenset[Requirement] | None:
         if len(every) > MOST_WIDENED:
             return None
         kept = list(met)
         for one in every:
-            if one not in met and not unmet(relaxed(questions, [*kept, one])):
+            if one not in met and not is_infeasible(relaxed(questions, [*kept, one])):
                 kept.append(one)
-        return None if clock.over() else frozenset(every) - frozenset(kept)
+        return None if deadline.is_over() else frozenset(every) - frozenset(kept)
 
-    def corrected(met: Collection[Requirement]) -> frozenset[Requirement] | None:
-        return frozenset([lifted.requirement for lifted in _fewest_lifted(questions, clock, met)])
+    def correction_of(met: Collection[Requirement]) -> frozenset[Requirement] | None:
+        return frozenset([lifted.requirement for lifted in _fewest_relaxed(questions, deadline, met)])
 
-    conflict = smallest_conflict(questions, unmet, corrected if most is None else widened, near)
-    relaxation = _fewest_lifted(problem, clock, ()) if most is None else ()
-    clock.stage("explain")
+    conflict = smallest_conflict(questions, is_infeasible, correction_of if most is None else complement_of, near)
+    relaxation = _fewest_relaxed(problem, deadline, ()) if most is None else ()
+    deadline.stage("explain")
     return conflict, relaxation
 
 
-def _fewest_lifted(problem: Problem, clock: Clock, met: Collection[Requirement]) -> tuple[Lifted, ...]:
-    """The fewest requirements beside those in `met` without which there is a solution; none: not known.
+def _fewest_relaxed(problem: Problem, deadline: Deadline, met: Collection[Requirement]) -> tuple[Lifted, ...]:
+    """The fewest requirements outside `met` whose removal leaves a solution; empty: not known.
 
-    Of as many, those are taken that pin an operand to one format, before those that tie it to others; then those
-    that make for the cheapest solution.
+    Of equally many, those that pin an operand to one format come before those that couple it to others, then those
+    with the cheapest solution.
     """
     requirements = sum([1 + len(value.consumers) for value in problem.values])
     apart = most_of(problem) + 1
     if apart * (requirements + 1) ** 2 >= LARGEST:
-        return _fewest_lifted(questions_of(problem, counted=False), clock, met)
+        return _fewest_relaxed(feasibility_problem(problem, counted=False), deadline, met)
 
     def price(requirement: Requirement) -> int:
         value = problem.values[requirement.value]
         formats = (value.producer, *value.consumers)[requirement.use].formats
         return apart * (requirements + 1 if len(set(formats)) == 1 else requirements + 2)
 
-    soft, adapters = softened(problem, met, price)
-    answer = by_reduction(soft, clock)
+    soft, adapters = soft_problem(problem, met, price)
+    answer = by_reduction(soft, deadline)
     if answer.status != "optimal" or answer.assignment is None:
         return ()
     lifted: list[Lifted] = []

@@ -1,7 +1,7 @@
-"""A cost network: variables of a few states each, tables of costs between them, and how prices become tables.
+"""A cost-function network (weighted CSP): variables with few states, and cost tables over sets of variables.
 
-A set of formats is an int with one bit a format. Costs are int64; FORBIDDEN is so far above LARGEST, the most that all
-costs of a problem may add up to, that a sum of three entries neither overflows nor passes for a cost.
+A set of formats is an int with one bit a format. Costs are int64. All costs of a problem add up to at most LARGEST;
+FORBIDDEN is so far above it that a sum of three entries neither overflows nor looks like a cost.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ FORBIDDEN = 1 << 61
 
 @dataclass(slots=True)
 class Network:
-    """Variables and tables. `tables[scope]` has one axis a variable of `scope`, which ascends; `unary[x]` has one.
+    """Variables and cost tables. `tables[scope]` has one axis for each variable of the ascending `scope`.
 
-    `alternatives[c]` are the alternatives of choice `c` that its variable's states stand for.
+    `unary[x]` has one axis. `alternatives[c][state]` is the alternative of choice `c` that the state stands for.
+    `incident[x]` are the scopes that contain `x`.
     """
 
     alternatives: list[tuple[int, ...]]
     unary: list[Table] = field(default_factory=list)
     tables: dict[Scope, Table] = field(default_factory=dict)
-    touching: list[dict[Scope, None]] = field(default_factory=list)
+    incident: list[dict[Scope, None]] = field(default_factory=list)
     neighbours: list[set[int]] = field(default_factory=list)
 
     def copy(self) -> Network:
-        """A network of its own; the arrays are shared."""
+        """A copy that shares the arrays, which are never written to."""
         return Network(
             self.alternatives,
             list(self.unary),
             dict(self.tables),
-            [dict(scopes) for scopes in self.touching],
+            [dict(scopes) for scopes in self.incident],
             [set(others) for others in self.neighbours],
         )
 
     def variable(self, unary: Table) -> int:
-        """Add a variable and answer its index."""
+        """Add a variable; returns its index."""
         self.unary.append(unary)
-        self.touching.append({})
+        self.incident.append({})
         self.neighbours.append(set())
         return len(self.unary) - 1
 
     def add(self, scope: Scope, table: Table) -> None:
-        """Add a table over ascending variables; the array is shared, never written to."""
+        """Add the costs of a table over ascending variables; the array is shared and never written to."""
         if len(scope) == 1:
             self.unary[scope[0]] = np.minimum(self.unary[scope[0]] + table, FORBIDDEN)
         elif scope in self.tables:
@@ -78,20 +79,20 @@ class Network:
         else:
             self.tables[scope] = table
             for x in scope:
-                self.touching[x][scope] = None
+                self.incident[x][scope] = None
                 self.neighbours[x].update(scope)
                 self.neighbours[x].discard(x)
 
 
 def vector(costs: Sequence[int] | Sequence[Sequence[int]]) -> Table:
-    """An array that nobody writes to, since equal tables are shared."""
+    """A read-only array: equal tables are shared."""
     table = np.array(costs, dtype=np.int64)
     table.flags.writeable = False
     return table
 
 
 def _price_of(prices: Row, source: int, wanted: int) -> int:
-    """What the copies in a set of formats cost, given the row of `source`."""
+    """The cost of converting `source` to every format of the set `wanted`."""
     total = 0
     for target, price in enumerate(prices):
         if wanted >> target & 1 and target != source:
@@ -102,10 +103,10 @@ def _price_of(prices: Row, source: int, wanted: int) -> int:
 
 
 def direct(conversion: Conversion, source: int, roles: tuple[Role, ...]) -> Table:
-    """The price of one value for every combination of states of the choices around it, an axis a choice.
+    """The conversion costs of one value for every combination of states of its choices, one axis a choice.
 
-    A role is (the format that each state produces, the set that each state wants), either None. `source` is produced
-    where no role produces.
+    A role is (the format that each state produces, the set that each state wants), either may be None. `source` is the
+    format produced if no role produces.
     """
     sizes = [len(produces or wants or ()) for produces, wants in roles]
     cells = []
@@ -121,7 +122,7 @@ def direct(conversion: Conversion, source: int, roles: tuple[Role, ...]) -> Tabl
 
 
 def priced(conversion: Conversion, produces: tuple[int, ...], order: tuple[int, ...], sets: Masks) -> Table:
-    """The price of every wanted set (columns) from every state of the producer (rows); bit `d` is format `order[d]`."""
+    """The cost of every wanted set (columns) from each format of the producer (rows); bit `d` is format `order[d]`."""
     rows = []
     for source in produces:
         row = tuple([conversion[source][target] for target in order])
@@ -131,5 +132,5 @@ def priced(conversion: Conversion, produces: tuple[int, ...], order: tuple[int, 
 
 
 def allowed(wants: Masks, formats: int, sets: Masks) -> Table:
-    """0 where what a state wants, within `formats`, is in the set; else FORBIDDEN. Rows are states, columns sets."""
+    """0 where the set contains what the state wants within `formats`, else FORBIDDEN. Rows are states, columns sets."""
     return vector([[FORBIDDEN if want & formats & ~have else 0 for have in sets] for want in wants])

@@ -1,4 +1,4 @@
-"""The layout problem as pure data: choices, values, cost tables. Knows nothing of graphs.
+"""The layout problem as pure data: choices, values and conversion costs. Knows no graph.
 
 A **choice** is a node that picks one of its alternatives (implementations). A **value** is produced by one choice and
 used by several; each alternative of its producer puts it into one of the value's formats, and each alternative of a
@@ -8,8 +8,8 @@ many consumers want it:
     cost = sum over choices  costs[alternative]
          + sum over values   sum over {formats wanted} \\ {format produced} of conversion[produced][wanted]
 
-Costs are non-negative integers, so that optimal means optimal. See "Nearly optimal register allocation with PBQP"
-(Scholz & Eckstein 2002) for the pairwise special case.
+Costs are non-negative integers, so that sums and comparisons are exact. The pairwise special case is PBQP ("Nearly
+optimal register allocation with PBQP", Scholz & Eckstein 2002).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One node's alternatives; `costs[a]` is what alternative `a` costs by itself."""
+    """A decision variable: `costs[a]` is the own cost of alternative `a`."""
 
     name: str
     costs: tuple[int, ...]
@@ -35,13 +35,13 @@ class Choice:
     def __post_init__(self) -> None:
         if not self.costs or min(self.costs) < 0:
             raise InternalError(
-                "a choice without alternatives, or with a negative cost", where=self.name, found=str(self.costs)
+                "a choice has no alternatives or a negative cost", where=self.name, found=str(self.costs)
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How one choice touches a value: alternative `a` of `choice` produces it in, or wants it in, `formats[a]`."""
+    """One use of a value: alternative `a` of `choice` produces or wants it in format `formats[a]`."""
 
     choice: int
     formats: tuple[int, ...]
@@ -51,7 +51,7 @@ class Use:
 class Value:
     """A value with `len(conversion)` formats; `conversion[f][g]` is the price of making `g` from `f`.
 
-    The diagonal is 0; None: that conversion does not exist. One choice may use a value several times.
+    The diagonal is 0; None: the conversion does not exist. One choice may use a value several times.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Problem:
             for use in (value.producer, *value.consumers):
                 if not 0 <= use.choice < len(alternatives):
                     raise InternalError(
-                        "a use of a choice that does not exist",
+                        "a use names a choice that does not exist",
                         where=value.name,
                         expected=f"0 to {len(alternatives) - 1}",
                         found=str(use.choice),
@@ -97,18 +97,18 @@ class Problem:
 def _fault_of(conversion: tuple[Row, ...]) -> str:
     # Conversion matrices recur thousands of times in a network, so each distinct one is read once.
     if not conversion or any(len(row) != len(conversion) for row in conversion):
-        return "a conversion matrix that is not square"
+        return "the conversion matrix is not square"
     if any(conversion[f][f] != 0 for f in range(len(conversion))):
-        return "a conversion of a format to itself that is not free"
+        return "the conversion of a format to itself is not free"
     if any(price is not None and price < 0 for row in conversion for price in row):
-        return "a conversion with a negative price"
+        return "a conversion has a negative cost"
     return ""
 
 
 def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield (value, format produced, format made) for every conversion that an assignment needs, in order.
+    """Yield (value, format produced, format made) for every conversion of an assignment, in order.
 
-    `assignment[c]` is the alternative of choice `c`. Conversions that are free or do not exist are yielded too.
+    `assignment[c]` is the alternative of choice `c`. Free conversions and those that do not exist are included.
 
     >>> use = Use(0, (0, 1)), Use(1, (0,))
     >>> problem = Problem((Choice("a", (0, 0)), Choice("b", (0,))), (Value("v", use[0], use[1:], ((0, 3), (5, 0))),))
@@ -123,7 +123,7 @@ def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tupl
 
 
 def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
-    """The cost of an assignment, from the definition at the top of this module; None: it needs what does not exist."""
+    """The cost of an assignment by the definition at the top of this module; None: a conversion does not exist."""
     total = sum(choice.costs[alternative] for choice, alternative in zip(problem.choices, assignment, strict=True))
     for value, source, target in conversions_of(problem, assignment):
         price = problem.values[value].conversion[source][target]

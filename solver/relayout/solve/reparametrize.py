@@ -1,9 +1,9 @@
-"""A network that costs the same, assignment by assignment, with as much of the cost as possible in a constant.
+"""Reparametrization: move as much cost as possible into a constant, without changing the cost of any assignment.
 
-Shifting costs between a table and the variables that it touches changes no assignment's cost (equivalence-preserving
-transformations: Cooper & Schiex 2004). With the dual solution of the linear relaxation as shifts, the minima of all
-tables add up to its optimum: a bound in exact integers, whatever the rounding. What a state costs above the bound tells
-which states no solution better than a known one can hold.
+Shifting costs between a table and its variables is an equivalence-preserving transformation (Cooper & Schiex 2004).
+With the dual solution of the linear relaxation as shifts, the minima of all tables add up to the optimum of the
+relaxation: a lower bound in exact integers, however the duals were rounded. The reduced cost of a state tells whether
+a solution better than a known one can contain it (reduced-cost fixing).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
 
-__all__ = ["Implications", "Relaxation", "implications", "price_of", "restrict", "shift", "worthwhile"]
+__all__ = ["Implications", "Relaxation", "apply_shifts", "assignment_cost", "implications", "restrict", "states_within"]
 
 Implications = list[tuple[int, list[int], list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """The linear relaxation of a kernel, solved: `shifts[scope]` is what each axis of a table takes over from it.
+    """A solved linear relaxation: `shifts[scope]` is the integer cost that each axis takes from that table.
 
-    `values[x]` holds one number from 0 to 1 a state: the relaxed solution itself.
+    `values[x][state]`, from 0 to 1, is the primal solution.
     """
 
     shifts: dict[Scope, list[Table]]
@@ -31,9 +31,9 @@ class Relaxation:
 
 
 def implications(table: Table) -> Implications | None:
-    """A table that only forbids as implications: (axis, some of its states, the states of the other that they allow).
+    """A table of 0 and FORBIDDEN as implications: (axis, states of it, the states of the other axis that they allow).
 
-    None where it has costs, or not two axes. Where one axis has two states, one direction says it all.
+    None if the table has costs or does not have two axes. If one axis has two states, one direction suffices.
     """
     allowed = table == 0
     if table.ndim != 2 or not (allowed | (table >= FORBIDDEN)).all():
@@ -47,18 +47,18 @@ def implications(table: Table) -> Implications | None:
     return [(axis, states, [k for k, fine in enumerate(row) if fine]) for (axis, row), states in groups.items()]
 
 
-def shift(network: Network, alive: set[int], shifts: dict[Scope, list[Table]]) -> int:
-    """Move costs from tables into variables, then what is left to pay everywhere into the constant that is returned.
+def apply_shifts(network: Network, remaining: set[int], shifts: dict[Scope, list[Table]]) -> int:
+    """Move costs from tables into variables, and the minimum of every table and variable into the returned constant.
 
-    Afterwards every table and every variable of `alive` has an entry of 0 and none below. FORBIDDEN says that one of
-    them has no entry that is allowed; it may then be left half done.
+    Afterwards every table and every variable of `remaining` has least entry 0. Returns FORBIDDEN if one of them has no
+    allowed entry; the network is then unusable.
     """
     constant = 0
     settled: dict[int, Table] = {}
     for scope, axes in shifts.items():
         table = network.tables[scope]
         if not any(taken.any() for taken in axes):
-            # Equal tables are one object, and most of them have nothing to give.
+            # Equal tables are one object, and most have minimum 0 already.
             if id(table) in settled:
                 continue
             if table.min() == 0:
@@ -68,20 +68,20 @@ def shift(network: Network, alive: set[int], shifts: dict[Scope, list[Table]]) -
         for axis, (x, taken) in enumerate(zip(scope, axes, strict=True)):
             moved = moved - taken.reshape([-1 if k == axis else 1 for k in range(len(scope))])
             network.unary[x] = np.where(network.unary[x] >= FORBIDDEN, FORBIDDEN, network.unary[x] + taken)
-        least, network.tables[scope] = _settled(table, moved)
+        least, network.tables[scope] = _normalized(table, moved)
         if least >= FORBIDDEN:
             return FORBIDDEN
         constant += least
-    for x in sorted(alive):
-        least, network.unary[x] = _settled(network.unary[x], network.unary[x])
+    for x in sorted(remaining):
+        least, network.unary[x] = _normalized(network.unary[x], network.unary[x])
         if least >= FORBIDDEN:
             return FORBIDDEN
         constant += least
     return constant
 
 
-def _settled(table: Table, moved: Table) -> tuple[int, Table]:
-    """The least of the entries that are allowed, and all of them without it."""
+def _normalized(table: Table, moved: Table) -> tuple[int, Table]:
+    """The least allowed entry, and the table with it subtracted."""
     forbidden = table >= FORBIDDEN
     if forbidden.all():
         return FORBIDDEN, table
@@ -89,20 +89,20 @@ def _settled(table: Table, moved: Table) -> tuple[int, Table]:
     return least, np.where(forbidden, FORBIDDEN, moved - least)
 
 
-def price_of(network: Network, alive: set[int], states: dict[int, int]) -> int:
-    """What an assignment of the variables of `alive` costs in this network; FORBIDDEN or more: it is not allowed."""
-    total = sum(int(network.unary[x][states[x]]) for x in alive)
-    for scope in {scope for x in alive for scope in network.touching[x]}:
+def assignment_cost(network: Network, remaining: set[int], states: dict[int, int]) -> int:
+    """The cost of an assignment of `remaining` in this network; FORBIDDEN or more: infeasible."""
+    total = sum(int(network.unary[x][states[x]]) for x in remaining)
+    for scope in {scope for x in remaining for scope in network.incident[x]}:
         total += int(network.tables[scope][tuple([states[x] for x in scope])])
     return total
 
 
-def worthwhile(network: Network, alive: set[int], most: int) -> dict[int, list[int]]:
-    """The states of each variable that can be part of an assignment of cost `most` or less; needs a settled network."""
+def states_within(network: Network, remaining: set[int], most: int) -> dict[int, list[int]]:
+    """The states of each variable whose reduced cost is at most `most`; needs a reparametrized network."""
     left: dict[int, list[int]] = {}
-    for x in sorted(alive):
+    for x in sorted(remaining):
         least = network.unary[x]
-        for scope in network.touching[x]:
+        for scope in network.incident[x]:
             rest = tuple([axis for axis, y in enumerate(scope) if y != x])
             least = np.minimum(least + network.tables[scope].min(axis=rest), FORBIDDEN)
         left[x] = np.flatnonzero(least <= most).tolist()
@@ -110,9 +110,9 @@ def worthwhile(network: Network, alive: set[int], most: int) -> dict[int, list[i
 
 
 def restrict(network: Network, left: dict[int, list[int]], most: int) -> Network:
-    """The network of the same variables with the states that are left, and nothing dearer than `most` in its tables.
+    """The same variables with only the states of `left`; table entries above `most` become FORBIDDEN.
 
-    Variables of one state leave all tables, so that they hold nothing together.
+    A variable with one state leaves every table, so that it no longer connects its neighbours.
     """
     smaller = Network(network.alternatives)
     for x, unary in enumerate(network.unary):

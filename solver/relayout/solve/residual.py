@@ -1,104 +1,105 @@
-"""A network on its way down: what has left it, and how to get from its states to those of the network at first."""
+"""The residual network of a search, and the way back from its states to those of the original network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from relayout.solve.deadline import Clock
-from relayout.solve.eliminate import eliminate, walk_back
+from relayout.solve.deadline import Deadline
+from relayout.solve.eliminate import back_substitute, eliminate
 from relayout.solve.network import FORBIDDEN, Network
-from relayout.solve.reparametrize import Relaxation, price_of, restrict, shift, worthwhile
+from relayout.solve.reparametrize import Relaxation, apply_shifts, assignment_cost, restrict, states_within
 
-__all__ = ["Kernel", "States"]
+__all__ = ["Residual", "States"]
 
 States = dict[int, int]
 
 
-class Kernel:
-    """The variables in `alive` are left, `paid` is what all else costs.
+class Residual:
+    """A network with the variables `remaining`, and a lower bound on the cost of everything that was removed.
 
-    FORBIDDEN says that nothing is left that costs as little as was asked for.
+    A bound of FORBIDDEN means that no remaining assignment is as cheap as was asked for.
     """
 
-    def __init__(self, network: Network, clock: Clock) -> None:
+    def __init__(self, network: Network, deadline: Deadline) -> None:
         self.network = network
-        self.alive = set(range(len(network.unary)))
-        self.paid = 0
-        self._clock = clock
-        self._way_back: list[Callable[[States], States]] = []
+        self.remaining = set(range(len(network.unary)))
+        self.bound = 0
+        self._deadline = deadline
+        self._substitutions: list[Callable[[States], States]] = []
         self._numbers = {x: list(range(len(unary))) for x, unary in enumerate(network.unary)}
 
-    def pay(self, amount: int) -> None:
-        # Rounded duals may add up to less than 0, and FORBIDDEN must not become a little less than itself.
-        self.paid = FORBIDDEN if max(amount, self.paid) >= FORBIDDEN else self.paid + amount
+    def raise_bound(self, amount: int) -> None:
+        """Add `amount` to the lower bound; FORBIDDEN stays FORBIDDEN."""
+        # Rounded duals may add up to less than 0.
+        self.bound = FORBIDDEN if max(amount, self.bound) >= FORBIDDEN else self.bound + amount
 
     def eliminate(self, cells: int) -> None:
-        """Eliminate what makes no table larger than that."""
+        """Eliminate variables while no new table has more than `cells` entries."""
         size = len(self.network.unary)
-        gone, constant = eliminate(self.network, self.alive, cells, clock=self._clock)
-        self.pay(constant)
+        eliminated, constant = eliminate(self.network, self.remaining, cells, deadline=self._deadline)
+        self.raise_bound(constant)
 
         def back(states: States) -> States:
             every = [0] * size
             for x, state in states.items():
                 every[x] = state
-            walk_back(gone, every)
-            return {**states, **{one.variable: every[one.variable] for one in gone}}
+            back_substitute(eliminated, every)
+            return {**states, **{one.variable: every[one.variable] for one in eliminated}}
 
-        self._way_back.append(back)
+        self._substitutions.append(back)
 
     def finish(self, cells: int) -> bool:
-        """Eliminate everything, or nothing."""
-        network, alive, paid = self.network.copy(), set(self.alive), self.paid
+        """Eliminate every variable, or none; whether it did."""
+        network, remaining, bound = self.network.copy(), set(self.remaining), self.bound
         self.eliminate(cells)
-        if not self.alive:
+        if not self.remaining:
             return True
-        self.network, self.alive, self.paid = network, alive, paid
-        self._way_back.pop()
+        self.network, self.remaining, self.bound = network, remaining, bound
+        self._substitutions.pop()
         return False
 
-    def settle(self, relaxation: Relaxation) -> None:
-        """Pay what the relaxation says must be paid whatever happens."""
-        self.pay(shift(self.network, self.alive, relaxation.shifts))
+    def reparametrize(self, relaxation: Relaxation) -> None:
+        """Apply the dual solution, which raises the lower bound."""
+        self.raise_bound(apply_shifts(self.network, self.remaining, relaxation.shifts))
 
-    def thin(self, spare: int) -> bool:
-        """Drop the states that no solution has which costs `spare` or less from here; answers whether those were many.
+    def drop_states(self, spare: int) -> bool:
+        """Drop states by reduced-cost fixing: those in no assignment of `spare` or less above the bound.
 
-        What is dropped may show that more can be, so this is repeated.
+        Repeats until nothing changes. Returns whether at least a tenth of the states went.
         """
         before = states = self.states()
         while True:
-            self._clock.check()
-            left = worthwhile(self.network, self.alive, spare)
+            self._deadline.check()
+            left = states_within(self.network, self.remaining, spare)
             if not all(left.values()):
-                self.paid = FORBIDDEN
+                self.bound = FORBIDDEN
                 return True
             self.network = restrict(self.network, left, spare)
             self._numbers.update({x: [self._numbers[x][state] for state in some] for x, some in left.items()})
-            self._way_back.append(_renumbering(left))
+            self._substitutions.append(_renumbering(left))
             if self.states() == states:
                 return states < 0.9 * before
             states = self.states()
 
     def states(self) -> int:
-        """How many states are left, all in all."""
-        return sum([len(self.network.unary[x]) for x in self.alive])
+        """The number of states of all remaining variables."""
+        return sum([len(self.network.unary[x]) for x in self.remaining])
 
     def price(self, states: States) -> int:
-        """What an assignment of what is left costs, all in all; FORBIDDEN or more: it is not allowed."""
-        return self.paid + price_of(self.network, self.alive, states)
+        """The total cost of an assignment of the remaining variables; FORBIDDEN or more: infeasible."""
+        return self.bound + assignment_cost(self.network, self.remaining, states)
 
-    def restored(self, states: States) -> States:
-        """The states of the network at first, from those of what is left."""
-        for back in reversed(self._way_back):
+    def back_substituted(self, states: States) -> States:
+        """States of the original network from those of the remaining variables."""
+        for back in reversed(self._substitutions):
             states = back(states)
         return states
 
-    def numbered(self, states: States) -> States:
-        """States of the network at first by their numbers now, as far as they are left."""
+    def renumbered(self, states: States) -> States:
+        """States of the original network by their present numbers, where they remain."""
         return {
             x: self._numbers[x].index(states[x])
-            for x in sorted(self.alive)
+            for x in sorted(self.remaining)
             if x in states and states[x] in self._numbers[x]
         }
 

@@ -9,12 +9,12 @@ import onnx_ir as ir
 from relayout.model.constants import known_shape
 from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["computed_ahead"]
+__all__ = ["RANDOM", "computed_ahead"]
 
-# They give other data in each run, whatever they read.
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+"""The operators that draw numbers. Without a seed they give others in each run, whatever they read."""
 
 
 def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Node]:
@@ -37,6 +37,6 @@ def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[i
 
 
 def _is_ahead(node: ir.Node, constants: Set[ir.Value]) -> bool:
-    if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM:
+    if node.domain not in ("", "ai.onnx") or node.op_type in RANDOM:
         return False
     return known_shape(node) is not None or all(value is None or value in constants for value in node.inputs)

@@ -19,9 +19,13 @@ def refusal(solution: Solution, formulation: Formulation, most: int | None = Non
     words = _Words(formulation)
     conflict = words.of_conflict(solution.conflict)
     if solution.over_limit and most is not None:
-        return _over_limit(solution, most, conflict)
-    relaxation = words.of_relaxation(solution.relaxation)
-    return contradiction("the requirements contradict each other", conflict, relaxation)
+        error = _over_limit(solution, most, conflict)
+    else:
+        relaxation = words.of_relaxation(solution.relaxation)
+        error = contradiction("the requirements contradict each other", conflict, relaxation)
+    # Formats that were left out may be those that would do.
+    error.hint = "; ".join(text for text in (error.hint, *formulation.requirements.warnings) if text)
+    return error
 
 
 def _over_limit(solution: Solution, most: int, conflict: Sequence[str]) -> InfeasibleError:

@@ -1,6 +1,6 @@
-"""What OR-tools solves: the linear relaxation of a kernel (GLOP, PDLP), a kernel, and the whole problem (CP-SAT).
+"""OR-tools models: the linear relaxation of a kernel (GLOP, PDLP), a kernel and the whole problem (CP-SAT).
 
-The only package that imports ortools, and CP-SAT only where it is called: its import takes longer than most
+The only package that imports ortools. CP-SAT is imported where it is called: its import takes longer than most
 relaxations. The encodings are tight: their linear relaxation is that of the local polytope.
 """
 

@@ -1,4 +1,4 @@
-"""A kernel, and the whole problem, as models of CP-SAT.
+"""CP-SAT models of a kernel and of the whole problem.
 
 `linearization_level = 2` puts the Boolean constraints into the linear relaxation too; docs/mathematics.md says what
 that is worth.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relayout.errors import InternalError
-from relayout.solve.deadline import UNLIMITED, Clock
+from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
 from relayout.solve.problem import Problem, Use, Value
 from relayout.solve.reparametrize import implications
@@ -27,7 +27,7 @@ __all__ = ["Outcome", "solve_kernel", "solve_whole"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was found: the state of every variable (None: nothing), a bound and the cost (None: not known)."""
+    """The state of every variable, a lower bound and the cost; each None if not known."""
 
     status: str
     states: dict[int, int] | None
@@ -56,7 +56,7 @@ class _Model:
             elif cost:
                 self.terms.append((literal, cost))
 
-    def solve(self, hint: dict[int, int] | None, clock: Clock) -> Outcome:
+    def solve(self, hint: dict[int, int] | None, deadline: Deadline) -> Outcome:
         from ortools.sat.python import cp_model
 
         scale = gcd(*[cost for _, cost in self.terms]) or 1
@@ -74,11 +74,11 @@ class _Model:
         parameters.num_workers = 1
         parameters.linearization_level = 2
         parameters.add_lp_constraints_lazily = False
-        seconds = clock.left()
+        seconds = deadline.left()
         if seconds is not None:
             parameters.max_time_in_seconds = max(seconds, 0.01)
-        if clock.deterministic is not None:
-            parameters.max_deterministic_time = clock.deterministic
+        if deadline.deterministic is not None:
+            parameters.max_deterministic_time = deadline.deterministic
         status = solver.solve(self.model)
         if status == cp_model.MODEL_INVALID:
             raise InternalError("CP-SAT refuses the model", found=self.model.validate())
@@ -105,17 +105,17 @@ def _floor(bound: float) -> int:
 
 
 def solve_kernel(
-    network: Network, alive: set[int], hint: dict[int, int] | None, clock: Clock = UNLIMITED
+    network: Network, remaining: set[int], hint: dict[int, int] | None, deadline: Deadline = UNLIMITED
 ) -> Outcome:
-    """Minimise the sum of the tables over the variables in `alive`. Raises ExpiredError where no time is left."""
+    """Minimise the sum of the tables over the variables in `remaining`. Raises ExpiredError."""
     model = _Model()
-    for x in sorted(alive):
-        clock.check()
+    for x in sorted(remaining):
+        deadline.check()
         model.choose(x, network.unary[x].tolist())
-    for scope in sorted({scope for x in alive for scope in network.touching[x]}):
-        clock.check()
+    for scope in sorted({scope for x in remaining for scope in network.incident[x]}):
+        deadline.check()
         _add_table(model, scope, network.tables[scope])
-    return model.solve(hint, clock)
+    return model.solve(hint, deadline)
 
 
 def _add_table(model: _Model, scope: Scope, table: Table) -> None:
@@ -144,7 +144,7 @@ def solve_whole(
     problem: Problem,
     *,
     hint: Sequence[int] | None = None,
-    clock: Clock = UNLIMITED,
+    deadline: Deadline = UNLIMITED,
     max_conversions: int | None = None,
 ) -> Outcome:
     """Minimise the problem itself, without any reduction; at most `max_conversions` conversions that cost anything.
@@ -153,16 +153,16 @@ def solve_whole(
     """
     model = _Model()
     for c, choice in enumerate(problem.choices):
-        clock.check()
+        deadline.check()
         model.choose(c, choice.costs)
     counted: list[cp_model.IntVar] = []
     for value in problem.values:
-        clock.check()
+        deadline.check()
         counted += _add_value(model, value)
     if max_conversions is not None:
         model.model.add(model.sum(counted) <= max_conversions)
     states = None if hint is None else dict(enumerate(hint))
-    return model.solve(states, clock)
+    return model.solve(states, deadline)
 
 
 def _add_value(model: _Model, value: Value) -> list[cp_model.IntVar]:

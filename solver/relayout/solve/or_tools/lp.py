@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from ortools.linear_solver.python import model_builder_helper
 
-from relayout.solve.deadline import UNLIMITED, Clock
+from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
 from relayout.solve.reparametrize import Implications, Relaxation, implications
 
@@ -24,23 +24,23 @@ LARGE_PROGRAM = 20_000
 
 
 def relax(
-    network: Network, alive: set[int], clock: Clock = UNLIMITED, *, precise: bool = True
+    network: Network, remaining: set[int], deadline: Deadline = UNLIMITED, *, precise: bool = True
 ) -> Relaxation | None:
     """Solve the linear relaxation of a kernel; None where that fails or is infeasible. Raises ExpiredError.
 
     With `precise=False` a large one is solved to 1 part in 10,000 only, which takes a fraction of the time.
     """
     program = _Program()
-    for x in sorted(alive):
+    for x in sorted(remaining):
         program.choose(x, network.unary[x])
-    scopes = sorted({scope for x in alive for scope in network.touching[x]})
+    scopes = sorted({scope for x in remaining for scope in network.incident[x]})
     rows: dict[Scope, int] = {}
     for scope in scopes:
-        clock.check()
+        deadline.check()
         rows[scope] = program.tie(scope, network.tables[scope])
-    solution = program.solve(clock, precise=precise)
+    solution = program.solve(deadline, precise=precise)
     if solution is None:
-        clock.check()
+        deadline.check()
         return None
     values, duals = solution
     shifts: dict[Scope, list[Table]] = {}
@@ -111,7 +111,7 @@ class _Program:
                 self.row(0.0, 0.0, terms)
         return first
 
-    def solve(self, clock: Clock, *, precise: bool) -> tuple[npt.NDArray[np.float64], Table] | None:
+    def solve(self, deadline: Deadline, *, precise: bool) -> tuple[npt.NDArray[np.float64], Table] | None:
         """The values of all columns, and the duals of all rows rounded to integers."""
         costs = np.array(self.costs, dtype=np.int64)
         forbidden = costs >= FORBIDDEN
@@ -125,17 +125,17 @@ class _Program:
         )
         self.helper.set_objective_coefficients(list(range(columns)), np.where(forbidden, 0.0, costs / scale).tolist())
         engines = _SMALL if self.rows + columns < LARGE_PROGRAM else _LARGE if precise else _LARGE_ROUGHLY
-        solver = next(filter(None, (self.solved(name, parameters, clock) for name, parameters in engines)), None)
+        solver = next(filter(None, (self.solved(name, parameters, deadline) for name, parameters in engines)), None)
         if solver is None:
             return None
         duals = np.clip(np.rint(solver.dual_values() * scale), -LARGEST_DUAL, LARGEST_DUAL)
         return solver.variable_values(), duals.astype(np.int64)
 
-    def solved(self, engine: str, parameters: str, clock: Clock) -> Any:
+    def solved(self, engine: str, parameters: str, deadline: Deadline) -> Any:
         """The engine after it solved this program, or None."""
         solver: Any = model_builder_helper.ModelSolverHelper(engine)
         solver.set_solver_specific_parameters(parameters)
-        seconds = clock.left()
+        seconds = deadline.left()
         if seconds is not None:
             solver.set_time_limit_in_seconds(max(seconds, 0.01))
         solver.solve(self.helper)

@@ -14,7 +14,7 @@ from relayout.report.totals import constant_values
 from relayout.verification.axis_names import fed
 from relayout.verification.blocked_types import types_of
 from relayout.verification.memory_format import Arrangement, arrangement_of, whole
-from relayout.verification.numeric.baseline import baseline_of, first_line, run
+from relayout.verification.numeric.baseline import baseline_of, drawn_anew, first_line, run
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import Array, with_noise, with_weights
 from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
@@ -39,7 +39,8 @@ def compare(
         mine, theirs = with_weights(model), with_weights(original)
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
-    inner = _inner(model, original)
+    drawn = drawn_anew(original)
+    inner = {mine: source for mine, source in _inner(model, original).items() if source not in drawn}
     baseline = baseline_of(theirs, sorted(set(inner.values())), samples, seed, dims)
     if isinstance(baseline, str):
         message = "the original cannot be run, so nothing is compared"
@@ -58,7 +59,7 @@ def compare(
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
         return [finding], _skipped(f"the model cannot be run: {fault}")
     outputs = {str(value.name) for value in model.graph.outputs}
-    sources = {str(value.name): str(value.name) for value in model.graph.outputs} | inner
+    sources = {str(value.name): str(value.name) for value in model.graph.outputs if value.name not in drawn} | inner
     quantized = any(node.op_type in _QUANTIZERS for node in original.graph.all_nodes())
     differences = list(_differences(model, sources, baseline.results, found, quantized=quantized))
     float64 = None
@@ -76,7 +77,14 @@ def compare(
     numeric = Numeric(
         status="compared", runtime=baseline.runtime, samples=samples, seed=seed, outputs=shown, float64=float64
     )
-    return list(_findings(differences, outputs, float64)), numeric
+    findings = [*_left_out(outputs & drawn), *_findings(differences, outputs, float64)]
+    return findings, numeric
+
+
+def _left_out(drawn: set[str]) -> Iterator[Finding]:
+    if drawn:
+        message = "outputs that depend on numbers drawn without a seed are not compared"
+        yield Finding(rule="random", severity="note", found=", ".join(sorted(drawn)), message=message)
 
 
 def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:

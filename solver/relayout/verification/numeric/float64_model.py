@@ -15,13 +15,13 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from relayout.verification.numeric.inputs import Array
+from relayout.verification.constants import RANDOM
 
 __all__ = ["Step", "Steps", "UndecidedError", "steps_of", "wide"]
 
 # Attributes that are an element type. Those that no node gives are float32 by default where no operand says otherwise.
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype")
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
-_DRAWN = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 _OWN = "a model has float64 of its own, which says where it rounds"
 
@@ -77,7 +77,7 @@ def _data(value: ir.Value) -> Array:
 
 
 def _wide_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    if node.op_type in _DRAWN or node.op_type in _TYPED:
+    if node.op_type in RANDOM or node.op_type in _TYPED:
         raise UndecidedError(f"{node.op_type} gives float32 whatever it reads")
     widened = onnx.NodeProto()
     widened.CopyFrom(node)

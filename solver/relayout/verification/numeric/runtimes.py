@@ -37,8 +37,13 @@ class Session:
         self._run = RUNTIMES[runtime](proto)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Return every output, and every extra value, by name."""
-        return dict(zip(self.names, self._run(self.names, feeds), strict=True))
+        """Return every output, and every extra value, by name.
+
+        The runtime is given copies: onnxruntime writes the new running mean over the old one where a function holds a
+        BatchNormalization in training mode.
+        """
+        copies = {name: array.copy() for name, array in feeds.items()}
+        return dict(zip(self.names, self._run(self.names, copies), strict=True))
 
 
 def _onnxruntime(proto: onnx.ModelProto) -> Any:

@@ -44,6 +44,11 @@ def cut_out(net: Net, lies: str) -> Iterator[tuple[str, int]]:
     yield net.node("Slice", given(net, "x", lies, 5), *numbers), 2
 
 
+def cut_out_by_int32(net: Net, lies: str) -> Iterator[tuple[str, int]]:
+    numbers = [net.constant(np.array([n], np.int32)) for n in (4, 12, 0, 1)]
+    yield net.node("Slice", given(net, "x", lies, 5), *numbers), 2
+
+
 def pad(net: Net, lies: str) -> Iterator[tuple[str, int]]:
     pads = net.constant(np.array([4, 1, 8, 0]))
     padded = net.node("Pad", given(net, "x", lies, 3), pads)
@@ -56,7 +61,7 @@ def split(net: Net, lies: str) -> Iterator[tuple[str, int]]:
     yield from zip(parts, (1, 2), strict=True)
 
 
-OPERATORS = [concat, cut_out, pad, split]
+OPERATORS = [concat, cut_out, cut_out_by_int32, pad, split]
 
 
 @pytest.mark.parametrize("lies", WAYS)
@@ -94,6 +99,19 @@ def test_the_parts_of_a_shuffle_are_gathered_whole(sizes: tuple[int, int]) -> No
     model = net.model()
     legal, report = checked(model, "onnx")
     assert (report.after.transposes, operators(legal)) == (0, ["Gather", "Gather"])
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("lies", ["bacW", "aWbc", "Wabc", "acbW"])
+def test_pieces_that_the_parts_are_asked_in_are_made_before_the_split(lies: str) -> None:
+    net = Net()
+    whole = net.node("Softmax", net.input("x", (20, 5)), axis=1)
+    parts = net.node("Split", whole, net.constant(np.array([8, 12])), axis=0, results=2)
+    for part, outer in zip(parts, (2, 3), strict=True):
+        net.output(apart(net, part, lies, outer))
+    model = net.model()
+    legal, report = checked(model, "onnx", objective="transposes")
+    assert (report.before.transposes, report.after.transposes) == (2, 1)
     assert_same_numbers(model, legal)
 
 

@@ -37,7 +37,7 @@ def test_a_conversion_that_does_not_exist_has_no_cost() -> None:
 
 @pytest.mark.parametrize("costs", [(), (1, -1)])
 def test_a_choice_has_alternatives_that_cost_0_or_more(costs: tuple[int, ...]) -> None:
-    with pytest.raises(InternalError, match="a choice without alternatives"):
+    with pytest.raises(InternalError, match="no alternatives or a negative cost"):
         Choice("c", costs)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from random_problems import cheapest, problems, synthetic
 
-from relayout.solve.deadline import UNLIMITED, Clock, ExpiredError
+from relayout.solve.deadline import UNLIMITED, Deadline, ExpiredError
 from relayout.solve.encode import network_of
 from relayout.solve.kernel_search import minimise
 from relayout.solve.problem import Problem, cost_of
@@ -38,13 +38,13 @@ def test_what_relaxing_and_thinning_out_do_not_finish_is_left_to_cpsat(monkeypat
     best = minimise(problem, UNLIMITED).cost
     monkeypatch.setattr("relayout.solve.kernel_search.LARGE_CELLS", 4)
     monkeypatch.setattr("relayout.solve.kernel_search.ROUNDS", 1)
-    monkeypatch.setattr("relayout.solve.kernel_search._rounded", lambda *_: None)
-    monkeypatch.setattr("relayout.solve.kernel_search._dived", lambda *_: None)
+    monkeypatch.setattr("relayout.solve.kernel_search._round", lambda *_: None)
+    monkeypatch.setattr("relayout.solve.kernel_search._dive", lambda *_: None)
     outcome = minimise(problem, UNLIMITED)
     assert (outcome.status, outcome.cost, outcome.bound) == ("optimal", best, best)
 
 
-class Few(Clock):
+class Few(Deadline):
     """So many looks at the clock, and the time is over: a limit that every machine meets at the same point."""
 
     def __init__(self, looks: int) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relayout.solve.eliminate import eliminate, failure, guess, walk_back
+from relayout.solve.eliminate import back_substitute, eliminate, greedy_states, infeasible_scope
 from relayout.solve.network import FORBIDDEN, Network, vector
 
 
@@ -42,13 +42,13 @@ networks = st.integers(0, 2**32).map(lambda seed: random_network(Random(seed)))
 @given(networks)
 def test_elimination_finds_the_least_cost_and_walking_back_an_assignment_of_it(network: Network) -> None:
     best = least(network)
-    work, alive = network.copy(), set(range(len(network.unary)))
-    gone, constant = eliminate(work, alive, 1 << 20)
-    assert not alive
+    work, remaining = network.copy(), set(range(len(network.unary)))
+    eliminated, constant = eliminate(work, remaining, 1 << 20)
+    assert not remaining
     assert not work.tables
     assert min(best, FORBIDDEN) == constant
     states = [0] * len(network.unary)
-    walk_back(gone, states)
+    back_substitute(eliminated, states)
     if best < FORBIDDEN:
         assert cost(network, tuple(states)) == best
 
@@ -56,9 +56,9 @@ def test_elimination_finds_the_least_cost_and_walking_back_an_assignment_of_it(n
 @settings(max_examples=200, deadline=None)
 @given(networks)
 def test_what_is_left_and_the_constant_cost_together_what_the_whole_did(network: Network) -> None:
-    work, alive = network.copy(), set(range(len(network.unary)))
-    _, constant = eliminate(work, alive, 0)
-    kernel = sorted(alive)
+    work, remaining = network.copy(), set(range(len(network.unary)))
+    _, constant = eliminate(work, remaining, 0)
+    kernel = sorted(remaining)
     rest = min(
         sum(int(work.unary[x][states[x]]) for x in kernel)
         + sum(int(table[tuple(states[x] for x in scope)]) for scope, table in work.tables.items())
@@ -72,7 +72,7 @@ def test_what_is_left_and_the_constant_cost_together_what_the_whole_did(network:
 @settings(max_examples=200, deadline=None)
 @given(networks)
 def test_a_guess_is_allowed(network: Network) -> None:
-    states = guess(network.copy(), set(range(len(network.unary))), 0)
+    states = greedy_states(network.copy(), set(range(len(network.unary))), 0)
     if states is not None:
         assert cost(network, tuple(states[x] for x in range(len(network.unary)))) < FORBIDDEN
 
@@ -80,9 +80,9 @@ def test_a_guess_is_allowed(network: Network) -> None:
 @settings(max_examples=300, deadline=None)
 @given(networks)
 def test_a_failure_is_found_where_and_only_where_nothing_is_allowed(network: Network) -> None:
-    work, alive = network.copy(), set(range(len(network.unary)))
-    gone, constant = eliminate(work, alive, 1 << 20)
-    assert bool(failure(work, gone)) == (constant >= FORBIDDEN)
+    work, remaining = network.copy(), set(range(len(network.unary)))
+    eliminated, constant = eliminate(work, remaining, 1 << 20)
+    assert bool(infeasible_scope(work, eliminated)) == (constant >= FORBIDDEN)
 
 
 def test_of_equal_states_the_first_is_taken() -> None:
@@ -92,6 +92,6 @@ def test_of_equal_states_the_first_is_taken() -> None:
     for scope in ((0, 1), (1, 2)):
         network.add(scope, vector([[0] * 3] * 3))
     states = [0] * 3
-    gone, _ = eliminate(network, {0, 1, 2}, 1 << 20)
-    walk_back(gone, states)
+    eliminated, _ = eliminate(network, {0, 1, 2}, 1 << 20)
+    back_substitute(eliminated, states)
     assert states == [1, 1, 1]

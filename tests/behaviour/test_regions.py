@@ -17,6 +17,8 @@ from sameness import Feeds, assert_legal_and_the_same, drawn
 from relayout import legalize, verify
 from relayout.backend import Backend, Implementation
 from relayout.layout.layout import Layout
+from relayout.model.io import read_model
+from relayout.model.shape_inference import subgraphs_of
 
 BACKENDS = ["onnx", "nhwc", "canonical"]
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -466,3 +468,84 @@ def test_the_state_of_a_loop_in_a_branch_may_come_from_outside_of_the_branch() -
     net.output(net.conv(net.transpose(chosen, *TO_NCHW), 4, 2))
     feeds = [{"x": drawn(1, 3, 6, 6), "c": np.array(taken)} for taken in (True, False)]
     assert assert_legal_and_the_same(net.model(), "onnx", feeds).after.transposes == 0
+
+
+SCAN_WITHOUT_SHAPES = """<ir_version: 10, opset_import: ["" : 18]>
+    net (float[1,2,8,8] s, float[2,8,5,8] x, float[2,2,1,1] w) => (float[1,8,8,2] last, z) {
+        first = Transpose <perm = [0,2,3,1]> (s)
+        last, z = Scan <num_scan_inputs = 1, scan_input_axes = [-2], body = body (float st, float e) => (
+                float so, float eo) {
+            laid = Transpose <perm = [0,3,1,2]> (st)
+            c = Conv (laid, w)
+            so = Transpose <perm = [0,2,3,1]> (c)
+            turned = Transpose <perm = [1,2,0]> (e)
+            r = Relu (turned)
+            eo = Transpose <perm = [2,0,1]> (r) }> (first, x) }"""
+
+LOOP_WITHOUT_SHAPES = """<ir_version: 10, opset_import: ["" : 18]>
+    net (float[1,2,8,8] s, float[2,2,1,1] w) => (float[1,8,8,2] last) {
+        first = Transpose <perm = [0,2,3,1]> (s)
+        rounds = Constant <value = int64 {2}> ()
+        last = Loop (rounds, "", first) <body = body (int64 i, bool going, float st) => (bool on, float so) {
+            on = Identity (going)
+            laid = Transpose <perm = [0,3,1,2]> (st)
+            c = Conv (laid, w)
+            so = Transpose <perm = [0,2,3,1]> (c) }> }"""
+
+IF_IN_A_SCAN_WITHOUT_SHAPES = """<ir_version: 10, opset_import: ["" : 18]>
+    net (float[1,2,8,8] s, float[5,2,8,8] x, float[2,2,1,1] w, bool b) => (float[1,2,8,8] last, z) {
+        last, z = Scan <num_scan_inputs = 1, body = body (float st, float e) => (float so, float eo) {
+            so = Conv (st, w)
+            eo = If (b) <
+                then_branch = then () => (float p) {
+                    turned = Transpose <perm = [1,2,0]> (e)
+                    r = Relu (turned)
+                    p = Transpose <perm = [2,0,1]> (r) },
+                else_branch = other () => (float q) { q = Relu (e) }> }> (s, x) }"""
+
+
+def without_shapes(text: str) -> onnx.ModelProto:
+    """The model, with no shape told of what goes into a body or comes out of it, which ONNX allows."""
+    model = onnx.parser.parse_model(text)
+    for graph in list(subgraphs_of(model.graph))[1:]:
+        for value in (*graph.input, *graph.output):
+            value.type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("text", "moved"), [(SCAN_WITHOUT_SHAPES, 1024), (LOOP_WITHOUT_SHAPES, 1024), (IF_IN_A_SCAN_WITHOUT_SHAPES, 0)]
+)
+def test_a_body_whose_inputs_have_no_shape_keeps_no_transposes(text: str, moved: int, backend: str) -> None:
+    """`moved`: the bytes of the transpose between the input and the output of the graph, which no backend saves."""
+    model = without_shapes(text)
+    legal, report = legalize(model, backend)
+    assert report.status == "optimal"
+    assert verify(legal, backend, against=model, report=report).passed
+    if backend == "onnx":
+        assert (report.after.transposes, report.after.bytes) == (moved // 1024, moved)
+    again, second = legalize(legal, backend)
+    assert again == legal
+    assert second.cost == report.cost
+    assert second.after == second.before == report.after
+
+
+def test_both_branches_of_an_if_tell_the_rank_of_what_they_read() -> None:
+    """And one alone does not: it may never run."""
+    opsets = '"" : 18, "custom" : 1'
+    text = f"""<ir_version: 10, opset_import: [{opsets}]>
+        net (float[1,2,8,8] s, bool b) => (y, z) {{
+            both = custom.Op (s)
+            one = custom.Op (s)
+            y = If (b) <then_branch = then () => (float p) {{ p = Transpose <perm = [0,2,3,1]> (both) }},
+                        else_branch = other () => (float q) {{ q = Transpose <perm = [0,3,2,1]> (both) }}>
+            z = If (b) <then_branch = then2 () => (float t) {{ t = Transpose <perm = [0,2,3,1]> (one) }},
+                        else_branch = other2 () => (float u) {{ u = Relu (one) }}> }}"""
+    model = without_shapes(text)
+    for name in ("both", "one"):
+        model.graph.value_info.append(helper.make_value_info(name, helper.make_tensor_type_proto(FLOAT, None)))
+    shapes = {value.name: value.shape for node in read_model(model).graph for value in node.outputs}
+    assert shapes["both"] is not None
+    assert len(shapes["both"]) == 4
+    assert shapes["one"] is None

@@ -9,7 +9,7 @@ from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN
 from relayout.solve.or_tools import relax, solve_kernel, solve_whole
 from relayout.solve.problem import Problem, cost_of
-from relayout.solve.reparametrize import price_of, shift
+from relayout.solve.reparametrize import apply_shifts, assignment_cost
 
 
 @settings(max_examples=150, deadline=None)
@@ -36,25 +36,25 @@ def test_at_most_so_many_conversions_are_made(problem: Problem, most: int) -> No
 
 @settings(max_examples=150, deadline=None)
 @given(problems(), st.sampled_from([0, 4, 128]))
-def test_a_kernel_costs_what_elimination_says(problem: Problem, hub_states: int) -> None:
-    network = network_of(problem, hub_states=hub_states)
-    alive = set(range(len(network.unary)))
-    outcome = solve_kernel(network, alive, None)
-    _, least = eliminate(network.copy(), set(alive), 1 << 20)
+def test_a_kernel_costs_what_elimination_says(problem: Problem, set_states: int) -> None:
+    network = network_of(problem, set_states=set_states)
+    remaining = set(range(len(network.unary)))
+    outcome = solve_kernel(network, remaining, None)
+    _, least = eliminate(network.copy(), set(remaining), 1 << 20)
     assert outcome.status == ("infeasible" if least >= FORBIDDEN else "optimal")
     if outcome.states is not None:
-        assert price_of(network, alive, outcome.states) == least == outcome.bound
+        assert assignment_cost(network, remaining, outcome.states) == least == outcome.bound
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems(), st.sampled_from([0, 4, 128]))
-def test_the_relaxation_never_promises_more_than_the_optimum(problem: Problem, hub_states: int) -> None:
-    network = network_of(problem, hub_states=hub_states)
-    alive = set(range(len(network.unary)))
-    _, least = eliminate(network.copy(), set(alive), 1 << 20)
-    relaxation = relax(network, alive)
+def test_the_relaxation_never_promises_more_than_the_optimum(problem: Problem, set_states: int) -> None:
+    network = network_of(problem, set_states=set_states)
+    remaining = set(range(len(network.unary)))
+    _, least = eliminate(network.copy(), set(remaining), 1 << 20)
+    relaxation = relax(network, remaining)
     if relaxation is not None:
-        assert shift(network, alive, relaxation.shifts) <= least
+        assert apply_shifts(network, remaining, relaxation.shifts) <= least
         assert all(abs(sum(values) - 1) < 1e-6 for values in relaxation.values.values())
 
 

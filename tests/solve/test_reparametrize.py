@@ -11,7 +11,7 @@ from random_problems import problems
 from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN, Network, vector
 from relayout.solve.problem import Problem
-from relayout.solve.reparametrize import implications, price_of, restrict, shift, worthwhile
+from relayout.solve.reparametrize import apply_shifts, assignment_cost, implications, restrict, states_within
 
 
 def assignments(network: Network) -> list[dict[int, int]]:
@@ -27,14 +27,14 @@ def everything(network: Network) -> set[int]:
 @given(problems(most=4), st.integers(0, 2**32))
 def test_shifting_changes_the_cost_of_no_assignment(problem: Problem, seed: int) -> None:
     draw = Random(seed)
-    network = network_of(problem, hub_states=4)
-    before = [price_of(network, everything(network), states) for states in assignments(network)]
+    network = network_of(problem, set_states=4)
+    before = [assignment_cost(network, everything(network), states) for states in assignments(network)]
     shifts = {
         scope: [vector([draw.randint(-9, 9) for _ in range(size)]) for size in table.shape]
         for scope, table in network.tables.items()
     }
-    paid = shift(network, everything(network), shifts)
-    after = [price_of(network, everything(network), states) for states in assignments(network)]
+    paid = apply_shifts(network, everything(network), shifts)
+    after = [assignment_cost(network, everything(network), states) for states in assignments(network)]
     if paid < FORBIDDEN:
         assert [min(cost, FORBIDDEN) for cost in before] == [
             FORBIDDEN if cost >= FORBIDDEN else cost + paid for cost in after
@@ -45,18 +45,18 @@ def test_shifting_changes_the_cost_of_no_assignment(problem: Problem, seed: int)
 @settings(max_examples=200, deadline=None)
 @given(problems(most=4), st.integers(0, 12))
 def test_what_is_cheap_enough_survives_thinning_out_at_the_same_cost(problem: Problem, most: int) -> None:
-    network = network_of(problem, hub_states=4)
+    network = network_of(problem, set_states=4)
     if (
-        shift(network, everything(network), {scope: [vector([0])] * len(scope) for scope in network.tables})
+        apply_shifts(network, everything(network), {scope: [vector([0])] * len(scope) for scope in network.tables})
         >= FORBIDDEN
     ):
         return
     cheap = {
         tuple(states.values()): cost
         for states in assignments(network)
-        if (cost := price_of(network, everything(network), states)) <= most
+        if (cost := assignment_cost(network, everything(network), states)) <= most
     }
-    left = worthwhile(network, everything(network), most)
+    left = states_within(network, everything(network), most)
     if not all(left.values()):
         assert not cheap
         return
@@ -64,7 +64,7 @@ def test_what_is_cheap_enough_survives_thinning_out_at_the_same_cost(problem: Pr
     still = {
         tuple(left[x][state] for x, state in states.items()): cost
         for states in assignments(thin)
-        if (cost := price_of(thin, everything(thin), states)) <= most
+        if (cost := assignment_cost(thin, everything(thin), states)) <= most
     }
     assert still == cheap
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import cheapest, problems, random_problem
 
-from relayout.solve.conflict import Requirement, questions_of, relaxed, requirements_of, softened
+from relayout.solve.conflict import Requirement, feasibility_problem, relaxed, requirements_of, soft_problem
 from relayout.solve.problem import Choice, Problem, Use, Value, cost_of
 from relayout.solve.solver import solve
 
@@ -17,13 +17,13 @@ NO_WAY = ((0, None), (None, 0))
 
 def without(problem: Problem, lifted: set[Requirement]) -> Problem:
     """The problem's question, some requirements lifted."""
-    questions = questions_of(problem, counted=False)
+    questions = feasibility_problem(problem, counted=False)
     return relaxed(questions, [one for one in requirements_of(questions) if one not in lifted])
 
 
 def least_conflict(problem: Problem, most: int | None, *, size: int) -> int:
     """How many requirements the smallest conflict has, by trying all sets of up to `size`."""
-    questions = questions_of(problem, counted=most is not None)
+    questions = feasibility_problem(problem, counted=most is not None)
     for count in range(size):
         for some in combinations(requirements_of(questions), count):
             cost = cheapest(relaxed(questions, some))
@@ -40,7 +40,7 @@ def test_a_conflict_cannot_be_met_and_without_any_of_it_can(problem: Problem) ->
         assert (solution.conflict, solution.relaxation) == ((), ())
         return
     assert solution.conflict
-    questions = questions_of(problem, counted=False)
+    questions = feasibility_problem(problem, counted=False)
     assert cheapest(relaxed(questions, solution.conflict)) is None
     for one in solution.conflict:
         assert cheapest(relaxed(questions, [other for other in solution.conflict if other != one])) is not None
@@ -65,7 +65,7 @@ def test_what_is_lifted_is_enough_and_less_is_not(problem: Problem) -> None:
     lifted = {one.requirement for one in solution.relaxation}
     assert lifted
     assert cheapest(without(problem, lifted)) is not None
-    for fewer in combinations(requirements_of(questions_of(problem, counted=False)), len(lifted) - 1):
+    for fewer in combinations(requirements_of(feasibility_problem(problem, counted=False)), len(lifted) - 1):
         assert cheapest(without(problem, set(fewer))) is None
 
 
@@ -75,13 +75,13 @@ def test_a_limit_on_conversions_has_its_conflict_and_the_least_limit_that_can_be
     problem: Problem, most: int
 ) -> None:
     solution = solve(problem, max_conversions=most)
-    fewest = cheapest(questions_of(problem, counted=True))
+    fewest = cheapest(feasibility_problem(problem, counted=True))
     assert solution.over_limit == (fewest is not None and fewest > most)
     if not solution.over_limit:
         assert solution.fewest_conversions is None
         return
     assert solution.fewest_conversions == fewest
-    questions = questions_of(problem, counted=True)
+    questions = feasibility_problem(problem, counted=True)
 
     def kept(requirements: list[Requirement]) -> bool:
         cost = cheapest(relaxed(questions, requirements))
@@ -97,7 +97,7 @@ def test_no_conflict_with_a_limit_is_smaller(seed: int) -> None:
     draw = Random(seed)
     while True:
         problem = random_problem(draw, most=3)
-        questions = questions_of(problem, counted=True)
+        questions = feasibility_problem(problem, counted=True)
         fewest = cheapest(questions)
         # Few enough to try all sets of them.
         if fewest and len(requirements_of(questions)) <= 10:
@@ -110,9 +110,9 @@ def test_no_conflict_with_a_limit_is_smaller(seed: int) -> None:
 @given(problems(most=4), st.integers(0, 2**32))
 def test_a_softened_problem_costs_what_lifting_costs(problem: Problem, seed: int) -> None:
     draw = Random(seed)
-    every = requirements_of(questions_of(problem, counted=False))
+    every = requirements_of(feasibility_problem(problem, counted=False))
     hard = {one for one in every if draw.random() < 0.5}
-    soft, adapters = softened(questions_of(problem, counted=False), hard, lambda _: 1)
+    soft, adapters = soft_problem(feasibility_problem(problem, counted=False), hard, lambda _: 1)
     assert not hard & {requirement for requirement, _ in adapters}
     least = next(
         (

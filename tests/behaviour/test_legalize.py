@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers, run
+from outcomes import checked, operators
 
 from relayout.errors import InfeasibleError, InputError, UsageError
 from relayout.legalization import legalize
@@ -354,6 +355,33 @@ def test_what_a_node_is_written_as_is_in_the_layouts_that_the_backend_asks_for(b
     assert report.verification is not None
     assert report.verification.findings == ()
     assert_same_numbers(shuffled().model(), legal)
+
+
+def test_what_all_results_of_a_split_are_asked_in_is_made_once_before_it() -> None:
+    net = Net()
+    whole = net.node("Softmax", net.input("x", (1, 8, 4, 4)), axis=2)
+    for part in net.node("Split", whole, net.constant(np.array([2, 2, 3, 1])), axis=1, results=4):
+        net.output(net.transpose(part, 0, 2, 3, 1))
+    model = net.model()
+    legal, report = checked(model, "onnx", objective="transposes")
+    assert operators(legal) == ["Softmax", "Transpose", "Split"]
+    assert (report.cost, report.after.transposes) == (1, 1)
+    assert_same_numbers(model, legal)
+
+
+@pytest.mark.parametrize("indices", [(10,), (5, 2), (1, 10), (2, 5, 1)])
+def test_what_a_gather_makes_longer_is_converted_before_it(indices: tuple[int, ...]) -> None:
+    net = Net()
+    whole = net.node("Softmax", net.input("x", (2, 4, 8, 4)), axis=3)
+    index = net.constant(np.arange(10).reshape(indices) % 8)
+    gathered = net.node("Gather", whole, index, axis=2)
+    rank = 3 + len(indices)
+    net.output(net.transpose(gathered, 0, *range(2, rank), 1))
+    model = net.model()
+    legal, report = checked(model, "onnx")
+    assert operators(legal) == ["Softmax", "Transpose", "Gather"]
+    assert report.cost == 2 * 4 * 2 * 4 * 8 * 4
+    assert_same_numbers(model, legal)
 
 
 def test_a_channel_shuffle_goes_into_the_kernels_that_follow_it() -> None:

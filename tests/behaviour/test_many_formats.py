@@ -1,0 +1,84 @@
+"""Tensors with more formats in reach than are considered: those of the source stay, and no optimum is claimed."""
+
+from __future__ import annotations
+
+from itertools import islice, permutations
+
+import onnx
+import pytest
+from graphs import Net, assert_same_numbers
+
+from relayout import explain, legalize, verify
+from relayout.candidates.propagation import FORMATS_PER_TENSOR
+from relayout.errors import InfeasibleError
+
+SHAPE = (2, 3, 4, 5, 6)
+BYTES = 2 * 4 * 720
+
+
+def read_in(count: int) -> onnx.ModelProto:
+    """An input that is given in so many orders, and read by an operator in the last of them."""
+    net = Net()
+    x = net.input("x", SHAPE)
+    for perm in islice(permutations(range(5)), 1, count + 1):
+        turned = net.transpose(x, *perm)
+        net.output(turned)
+    net.output(net.node("Softmax", net.node("Tanh", turned), axis=1))
+    return net.model()
+
+
+@pytest.mark.parametrize("objective", ["bytes", "transposes"])
+def test_the_result_is_never_dearer_than_the_source(objective: str) -> None:
+    count = FORMATS_PER_TENSOR + 10
+    model = read_in(count)
+    legal, report = legalize(model, objective=objective)
+    assert report.before.transposes == count
+    assert report.after.transposes == count
+    assert report.cost == (count * BYTES if objective == "bytes" else count)
+    assert_same_numbers(model, legal)
+
+
+def test_what_was_left_out_is_said_and_nothing_is_proved() -> None:
+    model = read_in(FORMATS_PER_TENSOR + 10)
+    legal, report = legalize(model)
+    assert (report.status, report.bound) == ("feasible", 0)
+    assert [w for w in report.warnings if "formats of 'tanh_" in w] != []
+    assert verify(legal, "onnx", model, report=report).findings == ()
+
+
+def test_nothing_is_left_out_below_the_limit() -> None:
+    _, report = legalize(read_in(FORMATS_PER_TENSOR - 1))
+    assert (report.status, report.bound, report.warnings) == ("optimal", report.cost, ())
+
+
+def test_what_costs_nothing_is_proved_all_the_same() -> None:
+    net = Net()
+    value = net.node("Tanh", net.input("x", SHAPE))
+    for perm in islice(permutations(range(5)), 1, FORMATS_PER_TENSOR + 10):
+        inverse = [perm.index(axis) for axis in range(5)]
+        net.output(net.transpose(net.node("Neg", net.transpose(value, *perm)), *inverse))
+    _, report = legalize(net.model())
+    assert report.warnings != ()
+    assert (report.status, report.cost, report.bound) == ("optimal", 0, 0)
+
+
+def test_no_saving_is_exact_where_formats_were_left_out() -> None:
+    report = explain(read_in(FORMATS_PER_TENSOR + 10), limit=2)
+    reasons = [reason for made in report.conversions for reason in made.reasons]
+    assert reasons != []
+    assert not any(reason.saved.exact for reason in reasons)
+
+
+def test_a_refusal_says_that_formats_were_left_out() -> None:
+    with pytest.raises(InfeasibleError) as refused:
+        legalize(read_in(FORMATS_PER_TENSOR + 10), max_transposes=3)
+    assert "there may be a cheaper result" in refused.value.hint
+
+
+@pytest.mark.parametrize(("shape", "left_out"), [((1, 1, 1, 1, 6), False), (SHAPE, True)])
+def test_unit_axes_have_many_places_only_where_a_tied_value_is_longer(shape: tuple[int, ...], left_out: bool) -> None:
+    net = Net()
+    net.output(net.node("Tanh", net.input("x", (1, 1, 1, 1, 6))))
+    net.output(net.node("Neg", net.transpose(net.input("y", shape), 4, 3, 2, 1, 0)))
+    _, report = legalize(net.model(), input_layouts={"x,y": "any"})
+    assert bool(report.warnings) == left_out
