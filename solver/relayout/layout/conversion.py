@@ -102,7 +102,9 @@ def _way(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
 
 
 @lru_cache(maxsize=4096)
-def moves(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]) -> tuple[tuple[str, MemoryFormat, MemoryFormat], ...]:
+def moves(
+    source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]
+) -> tuple[tuple[str, MemoryFormat, MemoryFormat], ...]:
     """What is read and written on the way: each stage but a regrouping, its kind, and the formats before and after."""
     found: list[tuple[str, MemoryFormat, MemoryFormat]] = []
     dims = one_each(source)
