@@ -1,4 +1,4 @@
-"""One dimension of a layout: its name, and what its brackets say."""
+"""One dimension of a layout: its name and its extensions."""
 
 from __future__ import annotations
 

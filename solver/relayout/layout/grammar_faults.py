@@ -1,6 +1,6 @@
-"""What is wrong with a text that is no layout, and where: names, extensions, numbers, and how dimensions go together.
+"""Syntax errors of layout strings: names, extensions, numbers, and dimensions that do not go together.
 
-A `Fault` has a place and no text yet: whoever has the text makes the error of both.
+A `Fault` has a position and no text; the caller, which has the text, makes the error of both.
 """
 
 from __future__ import annotations

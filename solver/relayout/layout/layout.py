@@ -1,4 +1,4 @@
-"""Layouts such as `N[a=32]HWC`: Glow's language, which backends speak. `layout_syntax` has the grammar.
+"""Layouts such as `N[a=32]HWC`, in Glow's language, which backends use. `grammar` has the grammar.
 
 A lower-case letter beside its upper-case one is the inner part of that dimension and carries its size in the namespace
 `tile`: `NCHWc[tile:16]` is TVM's `NCHW16c`. A lower-case letter without its upper-case one is a dimension of its own.

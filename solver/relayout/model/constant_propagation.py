@@ -1,8 +1,8 @@
-"""Small values that are known before the model runs: shape arithmetic, computed on the graph itself.
+"""Constant propagation of shape arithmetic.
 
 Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape,
-Gather, Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and
-sizes that the op table reads. The graph is not changed.
+Gather, Mul and Concat. Their numbers make shapes known, and the axes and sizes that the operator table reads. The graph
+is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dim_unification import MADE_UP, name_alike
+from relayout.model.dim_unification import GENERATED, unify_names
 from relayout.model.inference_placeholders import carry_over, graphs_in
 from relayout.model.tensor_types import is_absent
 
@@ -64,7 +64,7 @@ def infer_with_values(
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
     _enter_scan_inputs(inferred.graph, {})
-    name_alike(inferred.graph)
+    unify_names(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
 
@@ -106,7 +106,7 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
             if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
                 continue
-            # The operator looks at nothing but the shape: a view without memory stands in for the tensor.
+            # The operator reads nothing but the shape: an array without memory is enough.
             operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
         elif node.input and all(name in known or not name for name in node.input):
             operands = [known[name] for name in node.input if name]
@@ -321,15 +321,15 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
     # Inference leaves a dim that it once named as it is, whatever is known by now, and what is said without a shape.
-    settled = [v for v in probe.graph.value_info if not _has_made_up_dim(v) and v.name not in values]
+    settled = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend(settled)
     return probe
 
 
-def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
-    """Whether a dim has a name that onnx's inference makes up where it does not know the number."""
-    return any(dim.dim_param.startswith(MADE_UP) for dim in value.type.tensor_type.shape.dim)
+def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
+    """Whether onnx's inference generated the name of a dim."""
+    return any(dim.dim_param.startswith(GENERATED) for dim in value.type.tensor_type.shape.dim)
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:

@@ -1,4 +1,4 @@
-"""What a model says of a tensor's shape when it asks for it, where all extents are known before it runs."""
+"""The value of a Shape or Size node whose operand has a static shape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["known_shape"]
 
 
 def known_shape(node: ir.Node) -> np.ndarray | None:
-    """What a Shape or Size of known extents gives, whatever its input holds: int64, (entries,) or (); else None."""
+    """The result of a Shape or Size of a static shape, int64 of shape (entries,) or (); None for any other node."""
     if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx"):
         return None
     source = node.inputs[0]

@@ -1,4 +1,4 @@
-"""Whether one graph is a graph: names given once, operands that exist, no cycle, operators as ONNX defines them."""
+"""Structural validation of one graph: unique names, existing operands, no cycle, operators as ONNX defines them."""
 
 from __future__ import annotations
 

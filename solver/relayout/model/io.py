@@ -1,8 +1,8 @@
-"""Models in and out: an ONNX file, bytes or protobuf, an onnx_ir.Model or graph JSON, to and from one `onnx_ir.Model`.
+"""Reading and writing of models: ONNX files, bytes or protobufs, `onnx_ir.Model`s and graph JSON.
 
-What `read_model` returns is valid by construction: the structure is checked, local functions are inlined (all but those
-of the domain `relayout`), nodes are in topological order, every value has the type and shape that can be inferred. It
-shares tensors with the source, which nothing changes, and no other object.
+`read_model` returns a model that is valid by construction: the structure is checked, local functions are inlined (all
+but those of the domain `relayout`), nodes are in topological order, every value has the type and shape that can be
+inferred. It shares tensors with the source, which nothing changes, and no other object.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ WARNINGS_KEY = "relayout.warnings"
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile. Nearly all that the stages make stays to the end, and the collector would
-    look through all of it again and again: measured, half of the CPU time."""
+    """Pause the search for cyclic garbage. Nearly all objects of a run live to its end, and the collector would visit
+    them again and again: half of the CPU time, measured."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -96,7 +96,7 @@ def read_model(source: Source, *, external_data: bool = True, bodies: bool = Tru
 
 
 def warnings_of(model: ir.Model) -> tuple[str, ...]:
-    """What was changed on reading that its owner may want to know."""
+    """The changes on reading that the model's owner may want to know."""
     return tuple(model.meta.get(WARNINGS_KEY, ()))
 
 
@@ -179,7 +179,7 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
 
 
 def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
-    """Let each computed value carry its numbers, as onnx_ir lets any value do; only constants' are ever written."""
+    """Give each propagated constant its numbers as `const_value`; onnx_ir writes only those of initializers."""
     for node in graph:
         for value in node.outputs:
             if value.name is not None and value.name in known:

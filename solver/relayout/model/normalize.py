@@ -1,4 +1,4 @@
-"""One way to say each thing, so that later stages need to know only one.
+"""Canonicalization of a model, so that later stages know one spelling of each thing.
 
 The standard domain is '', an unknown extent is no number, constants are inputs only where they can be overridden, local
 functions are inlined (all but those of the domain `relayout`, which hold our own operators), nodes are in topological

@@ -39,7 +39,7 @@ TENSOR_RAW_DATA = 9
 
 
 def write_onnx(model: ir.Model, path: Path) -> None:
-    """Write `model` to `path`; whoever looks there sees the old file or the whole new one."""
+    """Write `model` to `path`, which holds the old file or the whole new one at any time."""
     skeleton = _skeleton(model)
     graph = skeleton.graph.SerializeToString(deterministic=True)
     skeleton.ClearField("graph")
@@ -62,7 +62,7 @@ def write_onnx(model: ir.Model, path: Path) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when all is written, and vanishes where anything fails."""
+    """A file to write, which replaces `path` when all is written and is removed if anything fails."""
     target = os.path.realpath(path)
     temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{secrets.token_hex(8)}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""What ONNX's own definitions say of an operator: how many operands it takes, which attributes, of which types."""
+"""ONNX's operator schemas: the number of operands, and the attributes with their types."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def has_body(op: str, versions: Versions) -> bool:
 
 
 def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
-    """InputError where a node is none of its operator; operators that ONNX does not define may be anything."""
+    """InputError where a node does not fit its operator's schema; an operator without one may have any operands."""
     if not node.op_type:
         raise InputError("a node has no operator", where=where, expected="an op_type", found="''")
     domain = "" if node.domain == "ai.onnx" else node.domain

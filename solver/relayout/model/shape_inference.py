@@ -2,7 +2,7 @@
 
 Constants up to 1 KiB and integer vectors stay, since inference follows the values of shapes through the graph. The
 others have a type and a shape only, so the graph is small whatever the model weighs and no buffer comes near protobuf's
-2 GB. Where data that inference would look at is absent, a node that it does not know stands in for the constant.
+2 GB. Where data that inference would read is absent, a placeholder takes the place of the constant.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from relayout.model.inference_placeholders import (
     carry_over,
     graphs_in,
     hide,
+    insert_placeholders,
     lend,
     misread_operands,
-    needs_stand_ins,
-    stand_in,
+    needs_placeholders,
 )
 from relayout.model.operator_schema import has_body
 from relayout.model.tensor_types import check_type
@@ -31,7 +31,7 @@ from relayout.model.tensor_types import check_type
 __all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
 
 ROUNDS = 16
-"""So many Loops may read each other's results before their shapes are no longer followed."""
+"""At most so many times are the shapes of Loops' results inferred anew from each other."""
 
 _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
@@ -69,15 +69,15 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     inferred to be of a type that nothing here knows.
     """
     probe = proto
-    stands_in = needs_stand_ins(proto)
+    has_absent = needs_placeholders(proto)
     has_subgraphs = any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
-    if stands_in or has_subgraphs or misread_operands(proto.graph):
+    if has_absent or has_subgraphs or misread_operands(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
         lend(probe.graph, {})
         hide(probe.graph)
-    if stands_in:
-        stand_in(probe)
+    if has_absent:
+        insert_placeholders(probe)
     inferred = _infer(probe) if has_subgraphs else _infer_once(probe)
     for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
         for info in (*graph.value_info, *graph.output):
@@ -99,7 +99,7 @@ def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """onnx's own inference, again as long as shapes of Loops' results can be told that it does not tell."""
+    """onnx's inference, repeated while it leaves shapes of Loops' results open that can be declared."""
     inferred = _infer_once(proto)
     for _ in range(ROUNDS):
         if not _enter_states(inferred.graph, {}):

@@ -1,7 +1,7 @@
-"""Whether an ONNX protobuf is a graph at all: names, edges and types, checked once before anything reads them.
+"""Structural validation of an ONNX model: opsets, names, edges, types and functions, before anything reads them.
 
-onnx.checker stops at the first fault with a sentence meant for its authors, wants the whole model in one buffer below
-2 GB and refuses graphs that runtimes accept; what is checked here is what the rest of relayout relies on.
+onnx.checker needs the whole model in one buffer below 2 GB and refuses graphs that runtimes accept. The rest of
+relayout relies on these checks.
 """
 
 from __future__ import annotations

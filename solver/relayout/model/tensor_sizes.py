@@ -1,8 +1,8 @@
-"""How many elements a tensor is taken to have when some of its dims are not known before run time.
+"""Sizes of tensors in elements and bytes, symbolic dims estimated.
 
-A dim that the caller gave a size has that size. Of the others, one that stands first in some graph input (as the source
-has it) is taken for a batch and counts 1, and one that a Reshape or the like makes has the size that is left of what is
-reshaped; any other counts 64.
+A dim that the caller gave a size has that size. Of the others, the first dim of a graph input (in the source's order)
+is a batch and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it. Any
+other counts 64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Element types by name, and whether a protobuf tensor's type, shape and data agree."""
+"""Names of element types, and validation of protobuf tensors and types."""
 
 from __future__ import annotations
 
