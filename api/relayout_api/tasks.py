@@ -87,10 +87,6 @@ def verify(task: Task) -> Answer:
 @cache
 def warm(memory_bytes: int) -> None:
     """Do once what requests need, so that none of them waits for an import."""
-    from relayout.cli.lazy_imports import defer_slow_imports
-
-    # This process is ours alone, as the command's is.
-    defer_slow_imports()
     # The solver's last resort, which the examples do not come to.
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY

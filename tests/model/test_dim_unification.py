@@ -10,7 +10,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout import legalize, verify
-from relayout.model.dim_unification import name_alike
+from relayout.model.dim_unification import unify_names
 from relayout.model.io import read_model
 
 
@@ -112,7 +112,7 @@ def test_what_is_fed_keeps_its_names() -> None:
     assert given(model) == ["unk__7", 12, 16]
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "pictures"
     inferred = onnx.shape_inference.infer_shapes(model)
-    name_alike(inferred.graph)
+    unify_names(inferred.graph)
     assert inferred.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "unk__7"
 
 

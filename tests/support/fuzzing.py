@@ -18,11 +18,12 @@ from sameness import first_difference, node_texts
 from relayout.candidates.axis_names import Names
 from relayout.candidates.tensors import collect_tensors
 from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
+from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.report.schema import Report
 from relayout.report.totals import totals
-from relayout.verification.memory_format import ATOMS, ORDER, parse_atoms
+from relayout.verification.memory_format import parse_atoms
 from relayout.verification.verifier import verify
 
 __all__ = ["Failure", "check", "laid", "runs"]
@@ -160,12 +161,12 @@ def _numbers(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, kind: st
 def laid(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
     """The source's array as the legal model's input or output holds it."""
     told = {entry.key: entry.value for entry in value.metadata_props}
-    if ATOMS in told:
-        arrangement = parse_atoms(told[ATOMS])
+    if ATOMS_KEY in told:
+        arrangement = parse_atoms(told[ATOMS_KEY])
         arranged = arrangement.of(array) if arrangement is not None else None
-        assert arranged is not None, f"{value.name}: {told[ATOMS]} of {array.shape}"
+        assert arranged is not None, f"{value.name}: {told[ATOMS_KEY]} of {array.shape}"
         return np.ascontiguousarray(arranged)
-    order = [int(axis) for axis in told[ORDER].split(",")] if ORDER in told else list(range(array.ndim))
+    order = [int(axis) for axis in told[ORDER_KEY].split(",")] if ORDER_KEY in told else list(range(array.ndim))
     return np.ascontiguousarray(array.transpose(order)).reshape([array.shape[axis] for axis in order])
 
 

@@ -21,7 +21,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from relayout.backend.rewriting import Rewrite
+from relayout.layout.extensions import Found
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -38,11 +40,7 @@ __all__ = [
     "rank_of",
 ]
 
-DEVICE_KEY = "relayout.device"
-"""The metadata of a node that says where it runs."""
 
-WRITTEN_KEY = "relayout.written_at"
-"""The metadata of a node that the source does not have: the device for which it was written, and which takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +220,8 @@ class Backend:
         """
         if required.rank != len(tensor.shape) or (current is not None and current.rank != required.rank):
             return False
-        factors = tensor.stride_factors()
-        return all(
-            factors[i] % required.alignment(i) == 0
-            and _extent_fits(tensor.shape[i], required.tile(i))
-            and _dim_matches(required, current, i)
-            for i in range(required.rank)
+        return all(_dim_matches(required, current, i) for i in range(required.rank)) and (
+            not required.numbers or _numbers_met(tensor, required, current)
         )
 
 
@@ -271,14 +265,14 @@ def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:
         return True
     return (
         (required.rank == 1 or "*" in (required.names[i], current.names[i]) or required.names[i] == current.names[i])
-        and _tiles_match(required.tile(i), current.tile(i))
         and sorted(required.boxes(i)) == sorted(current.boxes(i))
     )
 
 
-def _tiles_match(required: int | None, current: int | None) -> bool:
-    return required is None or current is None or required == current
-
-
-def _extent_fits(extent: int | str | None, tile: int | None) -> bool:
-    return tile is None or extent == tile
+def _numbers_met(tensor: TensorType, required: Layout, current: Layout | None) -> bool:
+    factors = tensor.stride_factors()
+    known = {} if current is None else {(i, row): number for i, row, number in current.numbers}
+    return all(
+        row.is_met(number, Found(tensor.shape[i], factors[i], known.get((i, row))))
+        for i, row, number in required.numbers
+    )

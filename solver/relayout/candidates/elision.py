@@ -13,7 +13,8 @@ from itertools import chain
 from relayout.candidates.alternatives import FixedLowering, Port
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View, atom_extent, normal_form, with_units
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, with_units
+from relayout.layout.view import View
 from relayout.ops import Axes, Free, Relabel
 
 __all__ = ["Pieces", "pieces_of"]

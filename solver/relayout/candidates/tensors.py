@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from relayout.layout.memory_format import Box, Extent, MemoryFormat, View, boxes_of, normal_form, source_order
+from relayout.layout.memory_format import Box, Extent, MemoryFormat, boxes_of, normal_form, source_order
+from relayout.layout.view import View
 from relayout.model.constants import gives_constants, known_shape
 from relayout.ops import Fixed, Free, Listed, RegionEdge, Relabel, Rule, extents_of, graphs_of, region_edges_of, rule_of
 from relayout.ops.operand_roles import OTHER, input_role, result_role

@@ -24,11 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     from relayout.cli.commands import app
     from relayout.cli.exit_status import INTERRUPTED
-    from relayout.cli.lazy_imports import defer_slow_imports
     from relayout.cli.terminal import prepare_streams
 
     prepare_streams()
-    defer_slow_imports()
     status = app(args=arguments, prog_name="relayout", standalone_mode=False)
     if status == INTERRUPTED:
         # The parser has made this status of an interrupt.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
 from relayout.cli.job import Wanted, legalize_file, save
-from relayout.cli.output_files import SUFFIXES, check_files, put
+from relayout.cli.output_files import check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import tell
 from relayout.errors import UsageError
@@ -55,11 +55,13 @@ def run_batch(folder: Path, output: Path, wanted: Wanted, report_file: Path | No
 
 
 def _models(folder: Path) -> list[Path]:
+    from relayout.model.io import FORMATS
+
     if not folder.is_dir():
         raise UsageError("no such folder", where=str(folder), expected="a folder with models", found="none")
-    models = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    models = sorted(path for path in folder.iterdir() if path.suffix in FORMATS and path.is_file())
     if not models:
-        raise UsageError("no models", where=f"folder {folder}", expected="files .onnx or .json", found="none")
+        raise UsageError("no models", where=f"folder {folder}", expected=f"files {' or '.join(FORMATS)}", found="none")
     return models
 
 

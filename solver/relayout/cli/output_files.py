@@ -9,19 +9,20 @@ from pathlib import Path
 from relayout.cli.terminal import print_data
 from relayout.errors import UsageError
 
-__all__ = ["STDOUT", "SUFFIXES", "check_files", "check_output", "put"]
+__all__ = ["STDOUT", "check_files", "check_output", "put"]
 
-SUFFIXES = (".onnx", ".json")
 STDOUT = Path("-")
 
 
 def check_output(path: Path) -> None:
     """Raise UsageError for a name that does not say the model's format."""
-    if path.suffix not in SUFFIXES:
+    from relayout.model.io import FORMATS
+
+    if path.suffix not in FORMATS:
         raise UsageError(
             "the suffix says the format",
             where=f"-o {path}",
-            expected=".onnx or .json",
+            expected=" or ".join(FORMATS),
             found=path.suffix or "no suffix",
         )
 

@@ -1,4 +1,4 @@
-"""How a layout string binds to a memory format, by the letters of an operand's axes, and back.
+"""Binding of a layout to a memory format by the letters of an operand's axes, and back.
 
     >>> bind(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 64, 7, 7), 4)
     (Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=16, outer=0), Atom(axis=2, inner=1, outer=0), \

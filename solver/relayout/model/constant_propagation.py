@@ -1,8 +1,8 @@
-"""Small values that are known before the model runs: shape arithmetic, computed on the graph itself.
+"""Constant propagation of shape arithmetic.
 
 Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape,
-Gather, Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and
-sizes that the op table reads. The graph is not changed.
+Gather, Mul and Concat. Their numbers make shapes known, and the axes and sizes that the operator table reads. The graph
+is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dim_unification import MADE_UP
+from relayout.model.dim_unification import GENERATED, unify_names
 from relayout.model.inference_placeholders import carry_over, graphs_in
 from relayout.model.tensor_types import is_absent
 
@@ -45,12 +45,14 @@ def infer_with_values(
     `infer` fills shapes in; it is called again as long as new values make new shapes known.
     """
     inferred = infer(proto)
+    known = _stored(proto.graph)
+    stored = set(known)
+    if _is_static(inferred.graph):
+        return inferred, {name: known[name] for name in _compute(inferred, known)}
     for _ in range(ROUNDS):
         if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
             break
         inferred = infer(proto)
-    known = _stored(proto.graph)
-    stored = set(known)
     for _ in range(ROUNDS):
         found = _compute(inferred, known)
         hints = _same_shapes(inferred.graph)
@@ -62,16 +64,27 @@ def infer_with_values(
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
     _enter_scan_inputs(inferred.graph, {})
+    unify_names(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
+
+
+def _is_static(graph: onnx.GraphProto) -> bool:
+    """Whether the graph has no graphs inside and every extent in it is known: no value can tell a shape then."""
+    shapes = _shapes(graph)
+    return all(value.name in shapes for value in graph.input) and not any(
+        any(name and name not in shapes for name in node.output) or any(map(graphs_in, node.attribute))
+        for node in graph.node
+    )
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     inputs = {value.name for value in graph.input}
-    tensors = [(t.name, t) for t in graph.initializer if t.name not in inputs]
+    read = {name for node in graph.node if node.op_type in ARITHMETIC for name in node.input} - inputs
+    tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [
         (node.output[0], node.attribute[0].t)
         for node in graph.node
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value"
+        if node.op_type == "Constant" and node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
@@ -88,12 +101,12 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     shapes = _shapes(model.graph) if asks else {}
     found: set[str] = set()
     for node in model.graph.node:
-        if node.output[0] in known or not _is_arithmetic(node):
+        if node.op_type not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
             continue
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
             if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
                 continue
-            # The operator looks at nothing but the shape: a view without memory stands in for the tensor.
+            # The operator reads nothing but the shape: an array without memory is enough.
             operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
         elif node.input and all(name in known or not name for name in node.input):
             operands = [known[name] for name in node.input if name]
@@ -109,8 +122,8 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
 
 
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
-    """Whether onnx's reference implementation is sure to compute this as any runtime does."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC:
+    """Whether onnx's reference implementation is sure to compute this node of ARITHMETIC as any runtime does."""
+    if node.domain not in ("", "ai.onnx"):
         return False
     # Several axes of an attribute it enters one after the other.
     return node.op_type != "Unsqueeze" or all(len(attribute.ints) < 2 for attribute in node.attribute)
@@ -126,6 +139,20 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
 
 
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
+    try:
+        arrays = _filled(node, *operands) if node.op_type == "ConstantOfShape" else _evaluate(node, operands, model)
+    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
+        return None
+    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
+
+
+def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
+    """What a ConstantOfShape gives. Exporters write weights so, and the reference evaluator is slow to import."""
+    values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
+    return [np.full(shape, values[0].item(), values[0].dtype)]
+
+
+def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = dict(zip([name for name in node.input if name], operands, strict=True))
@@ -134,24 +161,21 @@ def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProt
         for name, array in feeds.items()
     ]
     outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
-    try:
-        # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
-        alone = onnx.helper.make_graph([node], "known", inputs, outputs)
-        results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
-    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
-        return None
-    arrays = [np.asarray(result) for result in results]
-    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
+    # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
+    alone = onnx.helper.make_graph([node], "known", inputs, outputs)
+    results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
+    return [np.asarray(result) for result in results]
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """The shapes that are known in full."""
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
-            dims = value.type.tensor_type.shape.dim
+        kind = value.type
+        if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
+            dims = kind.tensor_type.shape.dim
             if all(dim.HasField("dim_value") for dim in dims):
-                found[value.name] = tuple(dim.dim_value for dim in dims)
+                found[value.name] = tuple([dim.dim_value for dim in dims])
     return found
 
 
@@ -297,15 +321,15 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
     # Inference leaves a dim that it once named as it is, whatever is known by now, and what is said without a shape.
-    settled = [v for v in probe.graph.value_info if not _has_made_up_dim(v) and v.name not in values]
+    settled = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend(settled)
     return probe
 
 
-def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
-    """Whether a dim has a name that onnx's inference makes up where it does not know the number."""
-    return any(dim.dim_param.startswith(MADE_UP) for dim in value.type.tensor_type.shape.dim)
+def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
+    """Whether onnx's inference generated the name of a dim."""
+    return any(dim.dim_param.startswith(GENERATED) for dim in value.type.tensor_type.shape.dim)
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:

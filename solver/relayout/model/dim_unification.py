@@ -1,8 +1,8 @@
-"""One name for one extent: what a Reshape leaves open is what it reads, where all the rest is known and as many.
+"""Unification of symbolic dims: one name for dims that a Reshape shows to have one extent.
 
-onnx's inference makes up a name for each dim whose number it does not know. `[N, 12, 4, 4]` seen as `[-1, 12, 16]` has
-N pictures all the same: who does not know that prices them as if they were others. So does `[-1, 12, 4, 4]` that comes
-by way of `[-1, 16]`, which has 12 N rows.
+onnx's inference generates a name for each dim of unknown extent. `[N, 12, 4, 4]` reshaped to
+`[-1, 12, 16]` still has N pictures, and `[-1, 12, 4, 4]` that comes by way of `[-1, 16]`, which has 12 N rows, has too.
+A generated name would be estimated by itself in the cost.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import onnx
 
 from relayout.model.inference_placeholders import graphs_in
 
-__all__ = ["MADE_UP", "name_alike"]
+__all__ = ["GENERATED", "unify_names"]
 
-MADE_UP = "unk__"
-"""What the names begin with that onnx's inference makes up."""
+GENERATED = "unk__"
+"""The prefix of the names that onnx's inference generates."""
 
 _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
 
 
-def name_alike(graph: onnx.GraphProto) -> None:
-    """Give dims that must be equal the name of the one that is not made up, in the graph and those inside it. What a
-    caller feeds keeps the names that it has."""
+def unify_names(graph: onnx.GraphProto) -> None:
+    """Give dims that must be equal one name, a generated one only where there is no other, in the graph and those
+    inside it. The graph's inputs keep their names."""
     fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
     measures: dict[str, _Measure] = {}
     for one, other, ratio in _alike(graph, {}):
@@ -38,7 +38,7 @@ def name_alike(graph: onnx.GraphProto) -> None:
         alike.setdefault(_measured(name, measures), []).append(name)
     same: dict[str, str] = {}
     for names in alike.values():
-        given = [name for name in names if name in fed or not name.startswith(MADE_UP)]
+        given = [name for name in names if name in fed or not name.startswith(GENERATED)]
         same |= {name: [*given, *names][0] for name in names if name not in given}
     if same:
         _rename(graph, same)

@@ -171,7 +171,9 @@ class Emitter:
         given_value = self.node("Concat", parts, {"axis": 0}, whole, [len(parts)], f"{stem}_shape")
         return self.node("Reshape", [source.value, given_value], {}, source.value, shape, stem)
 
-    def _extent_of(self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str) -> ir.Value:
+    def _extent_of(
+        self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str
+    ) -> ir.Value:
         """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits."""
 
         def gather(places: Sequence[int]) -> ir.Value:

@@ -1,13 +1,13 @@
-"""What onnx's inference is shown in place of constants whose data it would miss.
+"""Placeholders for constants of which onnx's inference would read data that is absent.
 
-A node that it does not know stands in for one whose data is absent. The graphs inside a node are lent the shapes, axes
-and scales around them that they read, for inference does not look for the values of constants outside of a graph. Where
+A node of an unknown operator takes the place of such a constant. The graphs inside a node are lent the shapes, axes and
+scales around them that they read, for inference does not look for the values of constants outside of a graph. Where
 onnx would propagate the values of a matrix as those of a vector, they are hidden from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
@@ -18,32 +18,32 @@ __all__ = [
     "carry_over",
     "graphs_in",
     "hide",
+    "insert_placeholders",
     "lend",
     "misread_operands",
-    "needs_stand_ins",
-    "stand_in",
+    "needs_placeholders",
 ]
 
 LARGEST_KEPT = 1024
-STAND_IN = "relayout.absent"
+PLACEHOLDER = "relayout.absent"
 
 # The operators through which onnx propagates values. It holds them as one vector, whatever the rank of the tensor.
 _ORDER_KEEPING = frozenset({"Cast", "Squeeze", "Unsqueeze"})
 _COMBINING = frozenset({"Add", "Concat", "Gather", "Mul", "Slice", "Sub"})
 
 
-def needs_stand_ins(proto: onnx.ModelProto) -> bool:
+def needs_placeholders(proto: onnx.ModelProto) -> bool:
     """Whether the model has a constant of which inference would read the data, and the data is not there."""
-    return any(map(_stands_in, _constants(proto.graph)))
+    return any(map(_is_missed, _constants(proto.graph)))
 
 
-def stand_in(proto: onnx.ModelProto) -> None:
-    """Let nodes of no known operator stand for such constants, in place."""
-    _stand_in(proto.graph)
-    proto.opset_import.add(domain=STAND_IN, version=1)
+def insert_placeholders(proto: onnx.ModelProto) -> None:
+    """Put nodes of an unknown operator in the place of such constants."""
+    _insert(proto.graph)
+    proto.opset_import.add(domain=PLACEHOLDER, version=1)
 
 
-def _stands_in(tensor: onnx.TensorProto) -> bool:
+def _is_missed(tensor: onnx.TensorProto) -> bool:
     """Inference reads vectors of integers, and small ones of floats: shapes, axes, scales."""
     outside = tensor.data_location == onnx.TensorProto.EXTERNAL
     if len(tensor.dims) > 1 or not (outside or is_absent(tensor)):
@@ -61,14 +61,16 @@ def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from _constants(subgraph)
 
 
-def graphs_in(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
     """The graphs that an attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+    kind = attribute.type
+    if kind == onnx.AttributeProto.GRAPH and attribute.HasField("g"):
+        return (attribute.g,)
+    graphs: Sequence[onnx.GraphProto] = attribute.graphs if kind == onnx.AttributeProto.GRAPHS else ()
+    return graphs
 
 
-def _stand_in(graph: onnx.GraphProto) -> None:
+def _insert(graph: onnx.GraphProto) -> None:
     inputs = {info.name for info in graph.input}
     declared = inputs | {info.name for info in graph.value_info}
 
@@ -76,19 +78,20 @@ def _stand_in(graph: onnx.GraphProto) -> None:
         if name not in declared:
             graph.value_info.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
 
-    missing = [tensor for tensor in graph.initializer if _stands_in(tensor)]
+    missing = [tensor for tensor in graph.initializer if _is_missed(tensor)]
     for tensor in missing:
         declare(tensor.name, tensor)
     for node in graph.node:
         for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.HasField("t") and _stands_in(attribute.t):
+            if node.op_type == "Constant" and attribute.HasField("t") and _is_missed(attribute.t):
                 declare(node.output[0], attribute.t)
-                node.domain = STAND_IN
+                node.domain = PLACEHOLDER
             for subgraph in graphs_in(attribute):
-                _stand_in(subgraph)
+                _insert(subgraph)
     for tensor in missing:
         if tensor.name not in inputs:
-            graph.node.insert(0, onnx.helper.make_node("Initializer", [], [tensor.name], STAND_IN, domain=STAND_IN))
+            placeholder = onnx.helper.make_node("Initializer", [], [tensor.name], PLACEHOLDER, domain=PLACEHOLDER)
+            graph.node.insert(0, placeholder)
         graph.initializer.remove(tensor)
 
 
@@ -165,8 +168,8 @@ def hide(graph: onnx.GraphProto) -> None:
         node = graph.node[index]
         for place in places:
             # onnx propagates no values through an Identity.
-            hidden = f"{STAND_IN}.{node.output[0]}.{place}"
-            graph.node.insert(index, onnx.helper.make_node("Identity", [node.input[place]], [hidden], STAND_IN))
+            hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
+            graph.node.insert(index, onnx.helper.make_node("Identity", [node.input[place]], [hidden], PLACEHOLDER))
             node.input[place] = hidden
     for node in graph.node:
         for attribute in node.attribute:
@@ -194,11 +197,11 @@ def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
 
 def carry_over(inferred: onnx.GraphProto, proto: onnx.GraphProto) -> None:
     """Take the inferred types over, graph by graph: sibling subgraphs may use the same names."""
-    twins = [node for node in inferred.node if node.name != STAND_IN]
+    twins = [node for node in inferred.node if node.name != PLACEHOLDER]
     for node, twin in zip(proto.node, twins, strict=True):
         for attribute, other in zip(node.attribute, twin.attribute, strict=True):
             for subgraph, twin_graph in zip(graphs_in(attribute), graphs_in(other), strict=True):
                 carry_over(twin_graph, subgraph)
     for field in ("value_info", "output"):
         proto.ClearField(field)
-        getattr(proto, field).extend(info for info in getattr(inferred, field) if not info.name.startswith(STAND_IN))
+        getattr(proto, field).extend(info for info in getattr(inferred, field) if not info.name.startswith(PLACEHOLDER))

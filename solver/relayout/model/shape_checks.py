@@ -1,7 +1,7 @@
-"""Shapes that contradict each other where onnx's inference does not look (measured with onnx 1.23).
+"""Checks of shapes that onnx's inference does not make (measured with onnx 1.23).
 
-Each operator has one function that tells what it expects and what it finds, where these differ. Only extents that are
-known count.
+Each operator has one function, which returns what is expected and what is found where these differ. Unknown extents are
+not checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Fault = tuple[str, str] | None
 
 
 def check_shapes(model: ir.Model) -> None:
-    """Raise InputError for the first node whose operands cannot be what it needs."""
+    """Raise InputError for the first node whose operands do not fit it."""
     for graph in all_graphs(model):
         for node in graph:
             check = _CHECKS.get(node.op_type) if node.domain == "" else None

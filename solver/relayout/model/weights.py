@@ -1,6 +1,6 @@
-"""A model taken apart into its graph and its weights, and put together again.
+"""Large constants detached from a model and attached again.
 
-Between the two, structure, functions and shapes are worked on in a protobuf that is small and that nobody else holds.
+Between the two, structure, functions and shapes are processed in a protobuf that is small and belongs to nobody else.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from relayout.candidates.alternatives import in_source
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat
+from relayout.layout.view import View
 from relayout.model.metadata import LAYOUT_KEY
 
 __all__ = ["annotate", "noted_view"]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from relayout.candidates.alternatives import Port
 from relayout.layout.memory_format import MemoryFormat
-from relayout.model.graph_json.codec import SOURCE_KEY
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.ops import extents_of
 from relayout.rewrite.constant_steps import Laid
 from relayout.rewrite.context import RewriteContext

@@ -16,9 +16,9 @@ from relayout.candidates.alternatives import in_source
 from relayout.candidates.tensors import Tensors
 from relayout.layout.conversion import one_each
 from relayout.layout.memory_format import order_of
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import Step, relaid, transform_of
 from relayout.model.emit import Emitter, Physical
-from relayout.model.graph_json.codec import SOURCE_KEY
 from relayout.ops import Axes, Free, Relabel, extents_of
 from relayout.rewrite.constant_folding import folded_value
 from relayout.rewrite.constant_steps import Laid, input_dims, is_turned, space_order, steps_to, view_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from relayout.model.graph_json.codec import SOURCE_KEY
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.ops import graphs_of
 from relayout.rewrite.context import RewriteContext
 

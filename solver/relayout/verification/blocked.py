@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from relayout.backend.interface import Backend, TensorType
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import BLOCK_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import walk
 from relayout.verification.blocked_types import (
-    BLOCK_KEY,
     BLOCKED_DOMAIN,
     POINTWISE,
     STANDARD,

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
-from relayout.verification.memory_format import ORDER
 from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["bytes_of", "count", "extent_counter"]
@@ -111,7 +111,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def _batch(value: ir.Value) -> int:
     """The place of the source's first axis, where the input's annotation tells it."""
-    order = value.metadata_props.get(ORDER, "").split(",")
+    order = value.metadata_props.get(ORDER_KEY, "").split(",")
     return order.index("0") if value.shape is not None and len(order) == len(value.shape) and "0" in order else 0
 
 

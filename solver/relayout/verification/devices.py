@@ -10,8 +10,9 @@ import onnx_ir as ir
 from relayout.backend.calls import ask
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import BackendError
+from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.report.schema import Finding, Transfer
-from relayout.verification.axis_names import DEVICE, walk
+from relayout.verification.axis_names import walk
 from relayout.verification.constants import constants_of
 from relayout.verification.counting import bytes_of, extent_counter
 
@@ -23,7 +24,7 @@ _MOVES = frozenset(["Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze",
 
 def ways_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
     """What a backend asks of a node: of one that says where it runs, the backend of that device."""
-    device = node.metadata_props.get(DEVICE)
+    device = node.metadata_props.get(DEVICE_KEY)
     if not backend.devices():
         return ask(backend, node)
     if device in backend.devices():
@@ -38,7 +39,7 @@ def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
         return
     constants = constants_of(model.graph)
     for node in walk(model.graph):
-        told = node.metadata_props.get(DEVICE)
+        told = node.metadata_props.get(DEVICE_KEY)
         if told is not None and told not in devices:
             yield _finding(node, f"one of {', '.join(devices)}", told, "there is no such device")
         elif not all(value in constants for value in node.outputs) and not _lays_out(node):
@@ -92,15 +93,15 @@ def _transfer(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Va
     readers: dict[ir.Value, dict[str, None]] = {}
     made_at: dict[ir.Value, str] = {}
     for graph, home in _graphs(model.graph, ""):
-        made_at.update({value: value.metadata_props.get(DEVICE, home) for value in graph.inputs})
+        made_at.update({value: value.metadata_props.get(DEVICE_KEY, home) for value in graph.inputs})
         for node in graph:
-            device = node.metadata_props.get(DEVICE, "")
+            device = node.metadata_props.get(DEVICE_KEY, "")
             made_at.update(dict.fromkeys(node.outputs, device))
             for value in node.inputs:
                 if value is not None and device:
                     readers.setdefault(value, {})[device] = None
         for value in graph.outputs:
-            if device := value.metadata_props.get(DEVICE, home):
+            if device := value.metadata_props.get(DEVICE_KEY, home):
                 readers.setdefault(value, {})[device] = None
     for value, devices in readers.items():
         source = made_at.get(value, "")
@@ -114,7 +115,7 @@ def _graphs(graph: ir.Graph, home: str) -> Iterator[tuple[ir.Graph, str]]:
     for node in graph:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph(), node.metadata_props.get(DEVICE, ""))
+                yield from _graphs(attribute.as_graph(), node.metadata_props.get(DEVICE_KEY, ""))
 
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["ATOMS", "ORDER", "Arrangement", "Atom", "Extent", "arrangement_of", "parse_atoms", "whole"]
+from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 
-ORDER = "relayout.order"
-ATOMS = "relayout.atoms"
+__all__ = ["Arrangement", "Atom", "Extent", "arrangement_of", "parse_atoms", "whole"]
+
 
 Extent = int | ir.SymbolicDim | None
 
@@ -179,9 +179,9 @@ def arrangement_of(value: ir.Value) -> Arrangement | None:
 
 
 def _annotated(told: Mapping[str, str]) -> Arrangement | None:
-    if ATOMS in told:
-        return parse_atoms(told[ATOMS])
-    text = told.get(ORDER)
+    if ATOMS_KEY in told:
+        return parse_atoms(told[ATOMS_KEY])
+    text = told.get(ORDER_KEY)
     try:
         return None if text is None else whole([int(axis) for axis in text.split(",")] if text else [])
     except ValueError:

@@ -8,8 +8,9 @@ from functools import partial
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding, Numeric, OutputDifference
-from relayout.verification.axis_names import SOURCE, fed
+from relayout.verification.axis_names import fed
 from relayout.verification.blocked_types import types_of
 from relayout.verification.constants import constants_of
 from relayout.verification.memory_format import Arrangement, arrangement_of, whole
@@ -105,7 +106,7 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
         for m, value in enumerate(node.outputs):
-            told = value.metadata_props.get(SOURCE, value.name)
+            told = value.metadata_props.get(SOURCE_KEY, value.name)
             source = sources.get(told) or sources.get((node.name, node.op_type, m))
             if source is None or value in constants or source in constants or value in blocked:
                 continue
