@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 import pytest
-from models_to_spoil import (
+from mutation import is_sound, mutants
+from mutation_models import (
     FILLED,
     KERAS,
     MIXED,
@@ -25,7 +26,6 @@ from models_to_spoil import (
     Fours,
     build,
 )
-from spoiling import is_sound, mutants
 
 from relayout.backend import Backend
 from relayout.legalization import legalize

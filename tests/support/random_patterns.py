@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from random_bodies import branches, loop, scan
 from random_constants import computed, parameters
 from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
 from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
+from random_subgraphs import branches, loop, scan
 
 from relayout.ops import Row, rows
 

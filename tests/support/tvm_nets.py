@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 from graphs import Net, assert_same_numbers
-from outcomes import checked
+from legalization_checks import checked
 
 from relayout import Layout, Report
 

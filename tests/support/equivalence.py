@@ -11,7 +11,7 @@ from graphs import run
 
 from relayout import legalize, verify
 
-__all__ = ["Feeds", "assert_legal_and_the_same", "drawn"]
+__all__ = ["Feeds", "assert_legal_and_equivalent", "drawn"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -20,7 +20,7 @@ def drawn(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def assert_legal_and_the_same(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
+def assert_legal_and_equivalent(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
     """The legal model passes onnx and the verifier, and gives the same numbers for all of the feeds."""
     legal, report = legalize(model, backend)
     if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
