@@ -1,4 +1,4 @@
-"""Whether a legal model is what it should be, beside its source."""
+"""The check that a legal model passes the verifier and computes the same as its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drawn(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def assert_legal_and_equivalent(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
-    """The legal model passes onnx and the verifier, and gives the same numbers for all of the feeds."""
+    """Legalize; the model passes onnx and the verifier, and gives the source's numbers for all feeds."""
     legal, report = legalize(model, backend)
     if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
         onnx.checker.check_model(legal, full_check=True)

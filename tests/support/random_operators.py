@@ -1,4 +1,4 @@
-"""One way or more to add each operator of the op table to a random graph, by name in `PROPOSALS`."""
+"""For each operator of the op table, a function in `PROPOSALS` that adds it to a random graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that say how values are seen."""
+"""Random view ops: Transpose, Reshape, Squeeze and similar operators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def squeeze(b: Builder, operator: str) -> Any:
         return b.node("Squeeze", [x])
     if b.opset >= 11:
         axes = [a - x.rank if b.chance(0.3) else a for a in axes]
-    # onnx infers another rank where the attribute is not sorted.
+    # onnx infers a wrong rank unless the attribute is sorted.
     return (
         b.node("Squeeze", [x], axes=sorted(a % x.rank for a in axes))
         if b.opset < 13
