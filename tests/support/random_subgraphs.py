@@ -148,8 +148,8 @@ def branches(b: Builder) -> Any:
     perm = b.perm(x.rank)
     shape = tuple(x.shape[p] for p in perm)
     graphs, read = [], [condition, x]
-    for place in range(2):
-        body = Body(b, str(place))
+    for index in range(2):
+        body = Body(b, str(index))
         results = []
         for _ in range(count):
             if b.chance(0.1):
@@ -159,7 +159,7 @@ def branches(b: Builder) -> Any:
                 value = body.node("Transpose", body.same_shape(start, x.shape, 2), perm=perm)
                 value = body.same_shape(value, shape, 1)
             results.append(body.info(value, shape))
-        graphs.append(body.graph(f"branch{place}", [], results))
+        graphs.append(body.graph(f"branch{index}", [], results))
         read += body.read
     number, names = _named(b, count)
     proto = helper.make_node(
