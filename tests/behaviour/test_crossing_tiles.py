@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
-from outcomes import checked, operators
+from legalization_checks import checked, operators
 
 import relayout
 from relayout import Backend, Implementation, Layout, Report

@@ -9,9 +9,9 @@ import onnx
 import onnx.printer
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
+from legalization_checks import checked, operators
 from onnx.reference import ReferenceEvaluator
-from outcomes import checked, operators
-from random_blocks import TO_CHANNELS, block_chain, reshape, space_to_channels
+from random_space_to_depth import TO_CHANNELS, block_chain, reshape, space_to_channels
 
 from relayout import legalize, verify
 from relayout.formulate.objective import Scale

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper, shape_inference
-from writing import OneNode, from_layout, to_layout
+from single_node_rewriter import OneNode, from_layout, to_layout
 
 from relayout.backend import Implementation, TensorType
 from relayout.backend.calls import ask

@@ -1,4 +1,4 @@
-"""Small models for the tests, built with onnx.helper, and running them without any optimisation of the runtime."""
+"""Small models built with onnx.helper, and their execution in onnxruntime without optimisations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Net", "assert_same_numbers", "random_feeds", "run"]
 
 
 class Net:
-    """A graph under construction: each call adds a node and returns its result's name."""
+    """A graph under construction: each call adds a node and returns the name of its result."""
 
     def __init__(self, opset: int = 17, seed: int = 0, prefix: str = "") -> None:
         self.prefix = prefix
@@ -95,7 +95,7 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
 def assert_same_numbers(
     model: onnx.ModelProto, legal: onnx.ModelProto, feeds: Mapping[str, np.ndarray] | None = None
 ) -> None:
-    """Both models give the same on the same inputs, up to rounding, and what they give depends on the inputs."""
+    """Both models give equal outputs up to rounding, and these outputs depend on the inputs."""
     onnx.checker.check_model(legal, full_check=True)
     feeds = feeds if feeds is not None else random_feeds(model)
     expected, found = run(model, feeds), run(legal, feeds)

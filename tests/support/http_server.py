@@ -1,4 +1,4 @@
-"""A real server process of the service, with limits small enough to run into."""
+"""A server process of the service, with limits low enough to reach in a test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server: where it listens, its process, and the folder that it runs in."""
+    """The port, process and working folder of a server."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -54,7 +54,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server with small limits, running in `folder`, with a home folder there, whose workers are warm."""
+    """A server with low limits and warm workers, running in `folder`, which is its home folder too."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -19,11 +19,11 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import numpy as np
 import onnx
+from equivalence import first_difference, node_texts
 from graphs import run
 from onnx import helper, inliner, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from random_settings import shipped
-from sameness import first_difference, node_texts
 
 from relayout import legalize, verify
 from relayout.backend import Backend, load_backend

@@ -1,4 +1,4 @@
-"""Layout problems of every kind, small enough to try all assignments, and what trying them all says."""
+"""Random layout problems, small enough for brute force, and their optimum by brute force."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from relayout.solve.problem import Choice, Problem, Use, Value, conversions_of, 
 def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Problem:
     """A problem of up to `most` choices of 1 to 3 alternatives, and up to `most` + 2 values.
 
-    Values are shared, used twice by one choice, even by their producer; a choice may produce several; conversions may
-    not exist; and the consumers of one value may all read another, in formats of other numbers.
+    Values may have several consumers. One choice may use a value twice, even its producer, and may produce several
+    values. Some conversions do not exist. The consumers of one value may all read another one, whose formats have other
+    indices.
     """
     missing = draw.choice((0.0, 0.0, 0.15, 0.4))
     choices = [
@@ -49,12 +50,12 @@ def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Proble
 
 
 def problems(most: int = 6, most_formats: int = 3) -> st.SearchStrategy[Problem]:
-    """Random problems for hypothesis; a infeasible_scope names the seed."""
+    """Random problems for hypothesis. A failing example shows the seed."""
     return st.integers(0, 2**32).map(lambda seed: random_problem(Random(seed), most, most_formats))
 
 
 def cheapest(problem: Problem, max_conversions: int | None = None) -> int | None:
-    """The optimum by trying every assignment, with at most so many conversions that cost anything; None: no optimum."""
+    """The optimum over all assignments with at most `max_conversions` conversions of non-zero cost, or None."""
     best: int | None = None
     for assignment in product(*[range(len(choice.costs)) for choice in problem.choices]):
         cost = cost_of(problem, assignment)
@@ -70,7 +71,7 @@ def paid_conversions(problem: Problem, assignment: tuple[int, ...]) -> int:
 
 
 def synthetic() -> ModuleType:
-    """The generators of `benchmarks/synthetic.py`."""
+    """The module `benchmarks/synthetic.py`."""
     path = Path(__file__).parents[2] / "benchmarks" / "synthetic.py"
     spec = spec_from_file_location("synthetic", path)
     assert spec is not None

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked
+from legalization_checks import checked
 
 import relayout
 from relayout import Backend, Layout

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
+from legalization_checks import TO_NCHW, TO_NHWC, operators
 from onnx import TensorProto
-from outcomes import TO_NCHW, TO_NHWC, operators
 from tvm_nets import CHANNELS_LAST, Desired, converted
 
 import relayout

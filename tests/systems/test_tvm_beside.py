@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from graphs import Net, assert_same_numbers
+from legalization_checks import TO_NCHW, TO_NHWC, operators
 from onnx import TensorProto
-from outcomes import TO_NCHW, TO_NHWC, operators
 from tvm_nets import CHANNELS_LAST, axes, between_convolutions, converted
 
 import relayout

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import operators
+from legalization_checks import operators
 from tvm_nets import PACKED, axes, converted, layouts
 
 import relayout

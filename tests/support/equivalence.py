@@ -1,4 +1,4 @@
-"""Whether a legal model is what it should be, beside its source."""
+"""The check that a legal model passes the verifier and computes the same as its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphs import run
 
 from relayout import legalize, verify
 
-__all__ = ["Feeds", "assert_legal_and_the_same", "drawn", "first_difference", "node_texts"]
+__all__ = ["Feeds", "assert_legal_and_equivalent", "drawn", "first_difference", "node_texts"]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -20,8 +20,8 @@ def drawn(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def assert_legal_and_the_same(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
-    """The legal model passes onnx and the verifier, and gives the same numbers for all of the feeds."""
+def assert_legal_and_equivalent(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
+    """Legalize; the model passes onnx and the verifier, and gives the source's numbers for all feeds."""
     legal, report = legalize(model, backend)
     if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
         onnx.checker.check_model(legal, full_check=True)
