@@ -18,7 +18,7 @@ from relayout.formulate.objective import Scale
 from relayout.formulate.tie_breaks import changes
 from relayout.formulate.transfers import Arrivals, State, Stated
 from relayout.layout.memory_format import MemoryFormat
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = ["formulate"]
 
@@ -52,7 +52,7 @@ def formulate(
         )
         for choice, changed in zip(requirements.choices, changes(requirements, backend), strict=True)
     ]
-    values: list[Value] = []
+    values: list[Item] = []
     uniform: dict[tuple[int, int], tuple[tuple[int | None, ...], ...]] = {}
     settled: list[DefUse] = []
     for h in def_use:
@@ -67,13 +67,13 @@ def formulate(
         elif len(h.formats) > 1:
             conversion = _conversions(prices, scale, h, uniform)
             given, *readers = [_use(requirements, use, number) for use in h.uses]
-            values.append(Value(h.tensor.base.name or "", given, tuple(readers), conversion))
+            values.append(Item(h.tensor.base.name or "", given, tuple(readers), conversion))
         settled.append(replace(h, arrivals=arrivals) if arrivals is not None else h)
     values += _together(requirements)
     return Formulation(Problem(tuple(choices), tuple(values)), requirements, scale, prices, tuple(settled))
 
 
-def _together(requirements: Requirements) -> Iterator[Value]:
+def _together(requirements: Requirements) -> Iterator[Item]:
     """What crosses the border of the graphs inside a node is where the node runs, and in the way that it runs."""
     for node, choices in requirements.region_ops().items():
         known = list(dict.fromkeys((a.device, a.way) for c in choices for a in requirements.choices[c].alternatives))
@@ -84,7 +84,7 @@ def _together(requirements: Requirements) -> Iterator[Value]:
                 Use(c, tuple([known.index((a.device, a.way)) for a in each]))
                 for c, each in zip(choices, alternatives, strict=True)
             ]
-            yield Value(f"{node.name or ''} way", uses[0], tuple(uses[1:]), table)
+            yield Item(f"{node.name or ''} way", uses[0], tuple(uses[1:]), table)
 
 
 def _stated(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFormat, int]) -> Stated:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations, product
 
-from relayout.solve.problem import Choice, Use, Value
+from relayout.solve.problem import Choice, Item, Use
 
 __all__ = ["Arrival", "Arrivals", "State", "Stated"]
 
@@ -189,7 +189,7 @@ class Arrivals:
             for q, alternatives in self._alternatives.items()
         ]
 
-    def values(self, first: int) -> Iterator[Value]:
+    def values(self, first: int) -> Iterator[Item]:
         """What ties those choices, the first of which is choice `first`, to the producer, to the readers and to each
         other."""
         number = {q: first + i for i, q in enumerate(self._alternatives)}
@@ -199,7 +199,7 @@ class Arrivals:
             if (value := self._at(q, number)) is not None:
                 yield value
 
-    def _agreement(self, device: str, number: int, alternatives: Sequence[Arrival]) -> Value:
+    def _agreement(self, device: str, number: int, alternatives: Sequence[Arrival]) -> Item:
         """That what arrives at a device comes from where it is made."""
         choice, states = self.producer
         made = len(self.given)
@@ -211,9 +211,9 @@ class Arrivals:
         rows += [tuple([0 if i == j else None for i in range(size)]) for j in range(made, size)]
         gives = tuple([self.given.index(state) for state in states])
         takes = tuple(range(made, size))
-        return Value(f"{self.name} to {device}", Use(choice, gives), (Use(number, takes),), tuple(rows))
+        return Item(f"{self.name} to {device}", Use(choice, gives), (Use(number, takes),), tuple(rows))
 
-    def _at(self, device: str, number: Mapping[str, int]) -> Value | None:
+    def _at(self, device: str, number: Mapping[str, int]) -> Item | None:
         """The tensor as it lies at one device, with the copies that are made there; None where nobody wants any."""
         nothing = self.count
         readers = [
@@ -244,7 +244,7 @@ class Arrivals:
         for formats, row in lies.items():
             if formats:
                 rows[row] = self._row(device, formats, row, size)
-        return Value(f"{self.name} at {device}", producer, tuple(readers), tuple(rows))
+        return Item(f"{self.name} at {device}", producer, tuple(readers), tuple(rows))
 
     def _row(self, device: str, formats: Formats, own: int, size: int) -> tuple[int | None, ...]:
         """What each format costs to make at a device where these lie."""

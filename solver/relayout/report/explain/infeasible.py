@@ -62,10 +62,10 @@ class _Words:
     def _use(self, requirement: Requirement) -> TensorUse | None:
         """Where the requirement is stated; None of what only stands for a tensor's way between two devices, or for where
         a node runs."""
-        if requirement.value >= len(self._def_use):
+        if requirement.item >= len(self._def_use):
             return None
-        value = self._formulation.problem.values[requirement.value]
-        def_use = self._formulation.def_use[self._def_use[requirement.value]]
+        value = self._formulation.problem.items[requirement.item]
+        def_use = self._formulation.def_use[self._def_use[requirement.item]]
         if def_use.arrivals is None:
             return def_use.uses[requirement.use]
         choice = (value.producer, *value.consumers)[requirement.use].choice
@@ -90,7 +90,7 @@ class _Words:
 
     def _layout_instead(self, change: Lifted) -> str:
         """The format that the operand has then, in the words of whoever asks for it, else in letters of the axes."""
-        def_use = self._formulation.def_use[self._def_use[change.requirement.value]]
+        def_use = self._formulation.def_use[self._def_use[change.requirement.item]]
         if def_use.arrivals is not None:
             return "another layout or at another device"
         format_ = def_use.formats[change.format]

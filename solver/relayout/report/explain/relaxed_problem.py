@@ -14,7 +14,7 @@ from relayout.candidates.alternatives import Alternative, NodeAlternatives
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.formulation import Formulation, TensorUse
 from relayout.layout.memory_format import MemoryFormat, source_order
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 from relayout.solve.solver import solve
 
 __all__ = ["Lifting", "Spent", "spent"]
@@ -39,7 +39,7 @@ class Lifting:
 
     def __init__(self, formulation: Formulation) -> None:
         self.formulation = formulation
-        values = {(v.name, v.producer.choice): n for n, v in enumerate(formulation.problem.values)}
+        values = {(i.name, i.producer.choice): n for n, i in enumerate(formulation.problem.items)}
         # Where a touch is: among the tensors, and among the values. A tensor with one format only is no value.
         self._index: dict[TensorUse, tuple[int, int]] = {}
         for index, def_use in enumerate(formulation.def_use):
@@ -47,10 +47,10 @@ class Lifting:
             if number is not None and def_use.arrivals is None and len(def_use.formats) > 1:
                 self._index.update(dict.fromkeys(def_use.uses, (index, number)))
 
-    def value_of(self, use: TensorUse) -> Value | None:
+    def value_of(self, use: TensorUse) -> Item | None:
         """The value that is touched here; None where it has one format only."""
         index = self._index.get(use)
-        return None if index is None else self.formulation.problem.values[index[1]]
+        return None if index is None else self.formulation.problem.items[index[1]]
 
     def use_of(self, use: TensorUse) -> Use | None:
         """How it is touched here."""
@@ -81,7 +81,7 @@ class Lifting:
     def _without(self, uses: Collection[TensorUse]) -> Formulation:
         formulation = self.formulation
         problem, requirements = formulation.problem, formulation.requirements
-        choices, values, def_use = list(problem.choices), list(problem.values), list(formulation.def_use)
+        choices, values, def_use = list(problem.choices), list(problem.items), list(formulation.def_use)
         nodes = list(requirements.choices)
         for use in uses:
             if use not in self._index:
