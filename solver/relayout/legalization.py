@@ -21,11 +21,12 @@ from relayout.model.layout_functions import drop_unused
 from relayout.model.normalize import inline
 from relayout.model.tensor_sizes import price_dims
 from relayout.options import BackendSpec, Options, Progress
-from relayout.pipeline import Run, boundary_layouts, settle
+from relayout.pipeline import describe, run
 from relayout.report.explain.savings import LIMIT
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
+from relayout.rewrite.annotations import annotate_boundary
 
 __all__ = ["Options", "Outcome", "explain", "inline_functions", "legalize", "legalize_model", "output_path"]
 
@@ -95,18 +96,17 @@ def legalize_model(
     before = totals(model, dims)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
-    run = Run(model, backend, options, elements, progress or (lambda stage: None))
-    run.legalize(*boundary_layouts(model, options.input_layouts, options.output_layouts))
-    if run.changed:
+    result = run(model, backend, options, elements, progress or (lambda stage: None))
+    if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)
     if finished:
         # What one node now does left others behind that only those read which are gone.
         sweep(model.graph)
-    changed = finished or run.changed or changed
+    changed = finished or result.is_changed or changed
     after = totals(model, dims) if changed else before
-    report = run.report(before, after)
-    settle(model.graph, report.boundary)
+    report = describe(result, backend, before, after)
+    annotate_boundary(model.graph, {(v.side, v.name): v.layout for v in report.boundary}, result.plan.boundary.wishes)
     _forget_untyped(model)
     return Outcome(model, report, changed)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -14,23 +14,46 @@ import onnx_ir as ir
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
 from relayout.model.metadata import noted_boxes
-from relayout.ops import Axes, RegionEdge, RegionPort, Rule, Written, given_at, graphs_of, read_at
+from relayout.ops import Axes, Free, RegionEdge, RegionPort, Rule, Written, given_at, graphs_of, read_at
 
 __all__ = [
     "Alternative",
+    "BoundaryLowering",
     "FixedLowering",
-    "Form",
     "FreeLowering",
+    "Lowering",
     "NodeAlternatives",
+    "OperandDims",
     "Port",
     "boundary_choice",
     "in_source",
+    "input_dims",
+    "is_parameter",
     "label_of",
     "passing_ports",
     "ports_of",
 ]
+
+
+OperandDims = tuple[MemoryFormat | None, ...]
+"""Dimensions of an operand as groups of atoms of its own axes; None: a unit dimension for an axis that it lacks."""
+
+
+class Lowering(Protocol):
+    """How a node is realized under an alternative."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the node stays as the source has it."""
+
+    @property
+    def is_elided(self) -> bool:
+        """Whether there is no node, and its result is the memory that it reads."""
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        """The dimensions of one operand of a node under this rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +69,24 @@ class FreeLowering:
     def axes(self) -> Axes:
         """The axis in each dimension; one that is split stands several times."""
         return tuple(group[0].axis for group in self.dims)
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.rewritten and self.dims == in_source(len(self.dims))
+
+    @property
+    def is_elided(self) -> bool:
+        return False
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        assert isinstance(rule, Free)
+        sides = rule.outputs if port.is_result else rule.inputs
+        axes = sides[port.index] if port.index < len(sides) else None
+        if axes is None or (is_parameter(rule, axes) and not self.rewritten):
+            return in_source(len(port.operand.view.axes))
+        found = input_dims(rule, axes, self.dims)
+        # Only inputs are broadcast: a result has no unit dimension for an axis that it lacks.
+        return tuple(group for group in found if group is not None) if port.is_result else found
 
     def positions_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
         """Where each index of an axis of known extent lies along its dimension: source index -> position."""
@@ -73,9 +114,61 @@ class FixedLowering:
     rewrite: Rewrite | None = None
     left_out: bool = False
 
+    @property
+    def changes_nothing(self) -> bool:
+        if self.pick or self.rewrite is not None or self.left_out:
+            return False
+        return all(dims is None or dims == in_source(len(dims)) for dims in (*self.inputs, *self.outputs))
 
-Lowering = FreeLowering | FixedLowering | MemoryFormat
-"""How an alternative is written. A graph input or output has just the order of its own axes."""
+    @property
+    def is_elided(self) -> bool:
+        return self.left_out
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        side = self.outputs if port.is_result else self.inputs
+        own = side[port.index] if port.index < len(side) else None
+        return in_source(len(port.operand.view.axes)) if own is None else own
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryLowering:
+    """A graph input or output has the format of its own axes, and nothing else."""
+
+    format: MemoryFormat
+
+    @property
+    def changes_nothing(self) -> bool:
+        return (*self.format,) == source_order(len(self.format))
+
+    @property
+    def is_elided(self) -> bool:
+        return False
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        return one_each(self.format)
+
+
+def input_dims(rule: Free, axes: Axes, dims: Dims) -> OperandDims:
+    """An input's own dimensions when the iteration space has `dims`; `axes` are the input's axes in that space.
+
+    None where a unit dimension stands for an axis that the input lacks. Leading ones are omitted: broadcasting adds
+    them.
+    """
+    found: list[MemoryFormat | None] = []
+    for group in dims:
+        axis = group[0].axis
+        if axis in axes:
+            own = [atom for atom in group if atom.axis in axes]
+            found.append(tuple([Atom(axes.index(atom.axis), atom.inner, atom.outer) for atom in own]))
+        elif axis in rule.broadcasts and found:
+            found.append(None)
+    return tuple(found)
+
+
+def is_parameter(rule: Free, axes: Axes) -> bool:
+    """Whether an operand of an operator with named axes has only some of them: it stays whole, however data are
+    tiled."""
+    return bool(rule.letters) and len(axes) < len(rule.extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +227,7 @@ class Alternative:
 
     @property
     def is_left_out(self) -> bool:
-        return isinstance(self.form, FixedLowering) and self.form.left_out
+        return self.form.is_elided
 
 
 @dataclass(slots=True)
@@ -181,7 +274,7 @@ class NodeAlternatives:
         """Enter an alternative; of two with the same formats on one device, and of one way, the cheaper stays, then the
         one that moves less, then the one that changes nothing."""
         lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
-        natural = lies and _changes_nothing(form)
+        natural = lies and form.changes_nothing
         alternative = Alternative(tuple(formats), form, cost, natural, device, moves, way)
         for index, known in enumerate(self.alternatives):
             if known.formats == alternative.formats and (known.device, known.way) == (device, way):
@@ -246,12 +339,3 @@ def in_source(rank: int) -> Dims:
     """Each axis as one dimension, as in the source."""
     return one_each(source_order(rank))
 
-
-def _changes_nothing(form: Lowering) -> bool:
-    if isinstance(form, FreeLowering):
-        return not form.rewritten and form.dims == in_source(len(form.dims))
-    if isinstance(form, FixedLowering):
-        laid = (*form.inputs, *form.outputs)
-        as_is = not form.pick and form.rewrite is None and not form.left_out
-        return as_is and all(d is None or d == in_source(len(d)) for d in laid)
-    return (*form,) == source_order(len(form))

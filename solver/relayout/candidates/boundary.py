@@ -12,7 +12,7 @@ from typing import cast
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import NodeAlternatives, Port, boundary_choice
+from relayout.candidates.alternatives import BoundaryLowering, NodeAlternatives, Port, boundary_choice
 from relayout.candidates.axis_names import Names, conventional
 from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, is_cut, is_wildcard, misfit, order_named, tied_names
@@ -72,7 +72,8 @@ class Boundary:
             for order in orders:
                 formats = [format_in(port, order) for port in choice.ports]
                 if None not in formats:
-                    choice.add(cast(list[MemoryFormat], formats), order, 0, shown(choice, order, names))
+                    known = cast(list[MemoryFormat], formats)
+                    choice.add(known, BoundaryLowering(order), 0, shown(choice, order, names))
 
 
 def set_boundary(
@@ -133,7 +134,7 @@ class _Ends:
         operand = self._operand(end)
         choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
         order = source_order(len(operand.view.axes))
-        choice.add([choice.ports[0].format_of(None)], order, 0, shown(choice, order, self._names))
+        choice.add([choice.ports[0].format_of(None)], BoundaryLowering(order), 0, shown(choice, order, self._names))
         return choice
 
     def set(self, side: str, key: str, wanted: str, boundary: Boundary) -> None:
@@ -199,7 +200,7 @@ class _Ends:
             if format_ is None:
                 raise misfit(None, wanted, where)
             boxes = operand.boxes(format_)
-            choice.add([format_], Boxed(order, boxes) if boxes else order, 0, [wanted])
+            choice.add([format_], BoundaryLowering(Boxed(order, boxes) if boxes else order), 0, [wanted])
             yield choice
 
     def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:

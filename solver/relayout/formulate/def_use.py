@@ -1,4 +1,4 @@
-"""Requirements -> each tensor with its producer and its readers, in the formats and at the devices that it may have."""
+"""The def-use chain of every tensor: its producer and consumers, and the formats and devices that it may have."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.errors import InternalError
-from relayout.formulate.conversion_costs import Prices
-from relayout.formulate.transfers import Arrivals
+from relayout.formulate.transfers import TransferChoices
 from relayout.layout.memory_format import MemoryFormat
 
 __all__ = ["DefUse", "TensorUse", "def_use_chains"]
 
+
 @dataclass(frozen=True, slots=True)
 class TensorUse:
-    """Port `port` of choice `choice`: one device where a tensor is given or read."""
+    """Port `port` of choice `choice`: one definition or use of a tensor."""
 
     choice: int
     port: int
@@ -24,45 +24,41 @@ class TensorUse:
 
 @dataclass(frozen=True, slots=True)
 class DefUse:
-    """A tensor with its producer and its readers, its formats, the devices that may touch it, and how it gets from one
-    to another where there are several. `uniform` is the price of all conversions, where there is one."""
+    """A tensor with its producer and consumers, its formats, and the devices that may use it. `transfers` are the
+    choices of how it gets from one device to another, where several may use it."""
 
     tensor: Tensor
     producer: TensorUse
-    readers: tuple[TensorUse, ...]
+    consumers: tuple[TensorUse, ...]
     formats: tuple[MemoryFormat, ...]
     devices: tuple[str, ...]
-    uniform: int | None
-    arrivals: Arrivals | None = None
+    transfers: TransferChoices | None = None
 
     @property
     def uses(self) -> tuple[TensorUse, ...]:
-        return (self.producer, *self.readers)
+        return (self.producer, *self.consumers)
 
 
-def def_use_chains(requirements: Requirements, prices: Prices, *, apart: bool) -> tuple[DefUse, ...]:
-    """Every tensor that somebody reads. `apart`: nodes run at several devices."""
+def def_use_chains(requirements: Requirements, *, has_devices: bool) -> tuple[DefUse, ...]:
+    """The chain of every tensor that has a consumer. `has_devices`: nodes run at several devices."""
     producers: dict[Tensor, TensorUse] = {}
-    readers: dict[Tensor, list[TensorUse]] = {}
+    consumers: dict[Tensor, list[TensorUse]] = {}
     for c, choice in enumerate(requirements.choices):
         for p, port in enumerate(choice.ports):
             tensor = port.operand.tensor
             if port.is_result:
                 producers[tensor] = TensorUse(c, p)
             else:
-                readers.setdefault(tensor, []).append(TensorUse(c, p))
-    for tensor in readers:
+                consumers.setdefault(tensor, []).append(TensorUse(c, p))
+    for tensor in consumers:
         if tensor not in producers:
-            raise InternalError(f"tensor '{tensor.base.name}' is read and nothing gives it")
+            raise InternalError(f"tensor '{tensor.base.name}' has consumers and no producer")
     found = []
     for tensor, producer in producers.items():
-        if tensor in readers:
-            uses = (producer, *readers[tensor])
-            devices = _devices(requirements, uses) if apart else ("",)
-            formats = _formats(requirements, uses)
-            found.append(
-                DefUse(tensor, producer, uses[1:], formats, devices, prices.uniform(tensor, formats, devices))
-            )
+        if tensor in consumers:
+            uses = (producer, *consumers[tensor])
+            devices = _devices(requirements, uses) if has_devices else ("",)
+            found.append(DefUse(tensor, producer, uses[1:], _formats(requirements, uses), devices))
     return tuple(found)
 
 
