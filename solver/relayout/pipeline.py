@@ -78,6 +78,7 @@ class Run:
         )
         host = self.backend.host()
         formulation = formulate(requirements, self.elements, self.backend, self.options.objective, host=host)
+        requirements = formulation.requirements
         clock = self._stage("build", clock)
         self.tell("solve")
         natural = formulation.source_assignment()

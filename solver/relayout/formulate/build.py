@@ -12,7 +12,8 @@ import onnx_ir as ir
 from relayout.backend.interface import Backend
 from relayout.candidates.requirements import Requirements
 from relayout.formulate.conversion_costs import Prices
-from relayout.formulate.def_use import DefUse, TensorUse, def_use_chains, settle_places
+from relayout.formulate.def_use import DefUse, TensorUse, def_use_chains
+from relayout.formulate.device_expansion import expand_devices
 from relayout.formulate.formulation import Formulation
 from relayout.formulate.objective import Scale
 from relayout.formulate.tie_breaks import changes
@@ -38,7 +39,7 @@ def formulate(
     """
     devices = backend.devices()
     if devices:
-        settle_places(requirements, devices, (host,) if host is not None else devices)
+        requirements = expand_devices(requirements, devices, (host,) if host is not None else devices)
     prices = Prices(requirements, backend, elements)
     def_use = def_use_chains(requirements, prices, apart=bool(devices))
     scale = _scale(requirements, prices, def_use, objective)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY
 from relayout.candidates.requirements import Requirements
-from relayout.formulate.def_use import told_place
+from relayout.formulate.device_expansion import annotated_device
 from relayout.formulate.formulation import PlannedConversion
 from relayout.layout.memory_format import source_order
 from relayout.ops import Relabel, graphs_of
@@ -56,7 +56,7 @@ def is_placed(requirements: Requirements, assignment: Sequence[int], made: Itera
     """Whether all nodes, inputs and outputs say already that they are where they shall be, and so does what turns a
     tensor into a format that is to be made of it."""
     for choice, picked in zip(requirements.choices, assignment, strict=True):
-        if told_place(choice) != choice.alternatives[picked].device:
+        if annotated_device(choice) != choice.alternatives[picked].device:
             return False
     tensors, turned = requirements.tensors, set()
     if any(DEVICE_KEY not in node.metadata_props for node in tensors.shapes):
