@@ -49,7 +49,7 @@ class Names:
         self._left: list[tuple[Place, str]] = []
         self._tensors = tensors
         for node, rule in tensors.rules.items():
-            if isinstance(rule, Free) and rule.left_out is not None and node.outputs[0] in tensors.apart:
+            if isinstance(rule, Free) and rule.left_out is not None and node.outputs[0] in tensors.materialized:
                 self._enter_relabel(node, rule.left_out)
             elif isinstance(rule, Free):
                 self._enter_free(node, rule)

@@ -262,7 +262,7 @@ class NodeChoices:
         """The bytes that the node reads and writes; a view that stands apart moves nothing."""
         assert choice.node is not None
         result = choice.node.outputs[0]
-        if result in self._tensors.apart:
+        if result in self._tensors.materialized:
             return 0
         return 2 * self._elements(result.shape) * element_size(result) if result.shape is not None else 0
 

@@ -66,7 +66,7 @@ def collect_requirements(
     try:
         return _collect(graph, backend, tensors, input_layouts or {}, output_layouts or {}, elements or _known_elements)
     except StandingApartError as error:
-        fewer_views = collect_tensors(graph, tensors.opsets, tensors.apart | error.values)
+        fewer_views = collect_tensors(graph, tensors.opsets, tensors.materialized | error.values)
     return collect_requirements(
         graph, backend, fewer_views, input_layouts=input_layouts, output_layouts=output_layouts, elements=elements
     )
