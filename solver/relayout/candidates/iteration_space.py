@@ -10,10 +10,10 @@ from relayout.layout.conversion import Dims, cuts_nest, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.ops import Axes, Free
 
-__all__ = ["Geometry"]
+__all__ = ["IndexingMaps", "IndexingMapsCache"]
 
 
-class Geometry:
+class IndexingMaps:
     """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Geometry:
             self._extended[key] = self._extension(place, format_)
         return self._extended[key]
 
-    def gathered(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+    def nearest_whole(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Orders of whole axes near a format of operand `place` in which they are in pieces: each axis where the first
         of its pieces stands, and each where the last does."""
         order = self._placed(place, format_)
@@ -262,6 +262,24 @@ class Geometry:
             p for p, atom in enumerate(order) if atom.axis < axis
         ]
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
+
+
+class IndexingMapsCache:
+    """The indexing maps of every iteration space so far; equal spaces share them."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, IndexingMaps] = {}
+
+    def of(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:
+        """The maps between a space of `rule` and its operands."""
+        views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
+        steps, beside = tuple(rule.steps.items()), tuple(rule.beside.items())
+        cuts = (rule.splits, rule.mixes, rule.scrambles, steps, rule.zeros, bool(rule.letters))
+        key = (rule.extents, *cuts, beside, rule.insert, views)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = IndexingMaps(rule, operands)
+        return found
 
 
 def _cut_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:

@@ -102,7 +102,7 @@ class Lifting:
         return replace(
             formulation,
             problem=Problem(tuple(choices), tuple(values)),
-            requirements=replace(requirements, choices=nodes),
+            requirements=replace(requirements, choices=tuple(nodes)),
             def_use=tuple(def_use),
         )
 
@@ -112,7 +112,7 @@ class Lifting:
         port, device = producer.ports[use.port], producer.alternatives[0].device
         form = source_order(len(port.operand.view.axes))
         alternatives = [Alternative((format_,), form, device=device) for format_ in formats]
-        return NodeAlternatives(f"{producer.label}, lifted", None, (port,), alternatives)
+        return NodeAlternatives(f"{producer.label}, lifted", None, (port,), alternatives=tuple(alternatives))
 
 
 def spent(formulation: Formulation, assignment: Sequence[int], *, proved: bool) -> Spent:
