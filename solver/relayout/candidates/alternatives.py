@@ -16,7 +16,7 @@ from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
 from relayout.model.metadata import noted_boxes
-from relayout.ops import Axes, RegionEdge, RegionPort, Rule, Written, given_at, graphs_of, read_at
+from relayout.ops import Axes, Decomposition, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
 __all__ = [
     "Alternative",
@@ -41,7 +41,7 @@ class FreeLowering:
 
     dims: Dims
     asked: bool = False
-    rewritten: Written | None = None
+    rewritten: Decomposition | None = None
 
     @property
     def axes(self) -> Axes:

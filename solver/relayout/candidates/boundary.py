@@ -56,7 +56,8 @@ class Boundary:
 def coupled_formats(boundary: Boundary, formats: Formats) -> list[FormatSeed]:
     """The formats that coupled inputs and outputs must have because one of them may have such an order."""
     groups = [choice.ports for choice in (*boundary.inputs, *boundary.outputs) if len(choice.ports) > 1]
-    every = ((port, format_in(port, order)) for ports in groups for order in orders_of(ports, formats) for port in ports)
+    pairs = ((port, order) for ports in groups for order in orders_of(ports, formats) for port in ports)
+    every = [(port, format_in(port, order)) for port, order in pairs]
     return [FormatSeed(port.operand.tensor, format_) for port, format_ in every if format_ is not None]
 
 

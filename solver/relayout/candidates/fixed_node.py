@@ -42,12 +42,12 @@ def port_letters(rule: Rule | None, ports: Sequence[Port]) -> tuple[str | None, 
 
 
 def laid_forms(choice: NodePorts, rule: Rule | None, implementation: Implementation) -> list[FixedLowering]:
-    """The forms that a node outside every space has under this implementation; none where a layout cannot be bound."""
+    """The lowerings of a node without an iteration space; none where a layout cannot be bound."""
     if isinstance(rule, Fixed):
         return fixed_forms(choice, rule, implementation)
     if isinstance(rule, Listed):
-        sides = [(inputs, outputs) for inputs, outputs, _ in rule.alternatives]
-        return [FixedLowering(_dims_of(inputs), _dims_of(outputs), pick) for pick, (inputs, outputs) in enumerate(sides)]
+        sides = [(_dims_of(inputs), _dims_of(outputs)) for inputs, outputs, _ in rule.alternatives]
+        return [FixedLowering(*dims, pick) for pick, dims in enumerate(sides)]
     assert choice.node is not None
     return [FixedLowering((None,) * len(choice.node.inputs), (None,) * len(choice.node.outputs))]
 

@@ -73,7 +73,7 @@ class FreeNode:
     def proposed(self, order: MemoryFormat) -> Iterator[MemoryFormat]:
         """The orders that the rule proposes beside one that the node runs in."""
         dims = self._maps.grouped(order) or ()
-        for places in self._rule.proposed(tuple([group[0].axis for group in dims])):
+        for places in self._rule.suggested(tuple([group[0].axis for group in dims])):
             yield self._normal(tuple(chain.from_iterable(dims[place] for place in places)))
 
     def witnesses(self, wish: Wish) -> Iterator[MemoryFormat]:
@@ -124,12 +124,12 @@ class FreeNode:
         return written
 
     def _is_scrambled(self, dims: Dims) -> bool:
-        return any(len(group) > 1 and group[0].axis in self._rule.scrambles for group in dims)
+        traits = self._rule.traits
+        return any(len(group) > 1 and traits[group[0].axis].permutable_within == "asymmetric" for group in dims)
 
     def _is_cut(self, dims: Dims) -> bool:
         """Whether axes lie in pieces of which ONNX's operator knows nothing."""
-        rule = self._rule
-        knows = rule.splits or rule.mixes or rule.scrambles or rule.steps
+        knows = any(t.tileable or t.permutable_within or t.tile_multiple for t in self._rule.traits)
         return not knows and any(not a.is_whole for group in dims for a in group)
 
     def _unasked(self, wish: Wish, dims: Dims) -> Way | None:
@@ -158,7 +158,7 @@ class FreeNode:
         then what they are asked counts, and not what it would have been."""
         if wish not in self._reach:
             dims = [d for order in self.witnesses(wish) if (d := self._maps.grouped(order)) is not None]
-            is_written = bool(dims) and bool(self._rule.written) and not self._rule.letters
+            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.letters
             self._reach[wish] = is_written and not any(self._taken(each) for each in dims)
         return self._reach[wish]
 
@@ -168,7 +168,7 @@ class FreeNode:
 
     def _written(self, wish: Wish, dims: Dims) -> Way | None:
         """The node as the operators that its rule writes, for a wish that asks for no layout."""
-        for written in self._rule.written:
+        for written in self._rule.decompositions:
             forms = (FreeLowering(place, rewritten=written) for place in placements(dims, len(self._rule.extents)))
             form = next((form for form in forms if written.takes(form.axes)), None)
             if form is None or not self._suits(wish, form):
@@ -184,7 +184,7 @@ class FreeNode:
         for place in placements(dims, len(rule.extents)):
             form = FreeLowering(place, asked=True)
             is_itself = not scrambled and (rule.allows(form.axes) or bool(rule.letters))
-            for written in (None,) if is_itself else rule.written:
+            for written in (None,) if is_itself else rule.decompositions:
                 if written is not None and not written.takes(form.axes):
                     continue
                 form = FreeLowering(place, asked=True, rewritten=written)

@@ -203,7 +203,7 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
     letters = port_letters(rule, own.ports)
     forms = [(wish, form) for wish in wishes for form in laid_forms(own, rule, wish.implementation)]
     placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
-    mixes = rule.mixes if isinstance(rule, Fixed | Listed) else ()
+    mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
     return NodeSeed(
         own,
         written.fixed + placed.fixed,
@@ -255,7 +255,7 @@ def _seed_free(
     maps = context.maps.of(rule, operands)
     free = FreeNode(own, rule, wishes, maps=maps, contract=context.contract, elements=context.elements)
     space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.ways, free.proposed)
-    pieces = pieces_of(rule.left_out, *own.ports) if rule.left_out is not None else None
+    pieces = pieces_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
     spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:
         spaces.append(_elided(context, own, pieces))

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from relayout.layout.memory_format import Box, Extent, MemoryFormat, View, boxes_of, normal_form, source_order
 from relayout.model.constants import known_shape
-from relayout.ops import Free, Listed, RegionEdge, Relabel, Rule, extents_of, graphs_of, region_edges_of, rule_of
+from relayout.ops import Free, Listed, RegionEdge, Relabel, Rule, extents_of, free, graphs_of, region_edges_of, rule_of
 
 __all__ = ["Operand", "Tensor", "Tensors", "collect_tensors"]
 
@@ -175,7 +175,7 @@ class _Collector:
             ):
                 return
             rule = self._materialized_rule(node, rule) if node.outputs[0] in self.materialized else None
-        elif isinstance(rule, Free) and rule.left_out is not None and self._cancels(node, rule.left_out):
+        elif isinstance(rule, Free) and rule.elidable_as is not None and self._cancels(node, rule.elidable_as):
             return
         for graph in graphs_of(node):
             self.collect_graph(graph)
@@ -205,8 +205,8 @@ class _Collector:
         if read is None or given is None or self.is_constant(source) or not all(map(self.is_constant, others)):
             return None
         axes = tuple(range(len(read) + len(given)))
-        return Free(
-            (*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, left_out=rule
+        return free(
+            (*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule
         )
 
     def _enter_view(self, node: ir.Node, rule: Relabel, view: Operand | None) -> bool:

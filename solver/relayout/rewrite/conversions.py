@@ -89,9 +89,9 @@ def _first_dims(context: RewriteContext, made: PlannedConversion) -> Dims:
 def _dims_for(context: RewriteContext, choice: NodeAlternatives, place: int) -> Dims:
     chosen, port = context.chosen[id(choice)], choice.ports[place]
     rule = choice.rule(context.tensors)
-    if chosen.is_left_out and isinstance(rule, Free) and rule.left_out is not None:
+    if chosen.is_left_out and isinstance(rule, Free) and rule.elidable_as is not None:
         source, result = choice.ports
-        pieces = pieces_of(rule.left_out, source, result)
+        pieces = pieces_of(rule.elidable_as, source, result)
         for reader, index in _readers(context, result.operand.tensor, chosen.formats[1]):
             dims = pieces.carried(_dims_for(context, reader, index), back=True) if pieces is not None else None
             if dims is not None:

@@ -70,12 +70,12 @@ def write_free(context: RewriteContext, choice: NodeAlternatives, node: ir.Node,
 
 def _in_steps(rule: Free, form: FreeLowering) -> Edit:
     """How the node's text changes, where an axis that it works on may be cut."""
-    is_cut = any(not atom.is_whole and atom.axis in rule.steps for group in form.dims for atom in group)
-    if rule.edit_steps is None or not is_cut:
+    is_cut = any(not atom.is_whole and rule.traits[atom.axis].tile_multiple for group in form.dims for atom in group)
+    if rule.edit_tiled is None or not is_cut:
         return rule.edit(form.axes)
     # What reaches up to the end of an axis is its outer piece.
     strides = tuple(1 if len(group) > 1 else 0 if group[0].outer else group[0].inner for group in form.dims)
-    return rule.edit_steps(form.axes, strides)
+    return rule.edit_tiled(form.axes, strides)
 
 
 def _hidden_shape(
@@ -138,7 +138,7 @@ Ports = dict[tuple[bool, int], tuple[Port, MemoryFormat]]
 def is_elementwise(rule: Free, form: FreeLowering) -> bool:
     """Whether the node's elements at equal places meet, and its text says nothing of axes."""
     axes = tuple(range(len(rule.extents)))
-    return rule.splits == rule.broadcasts == axes and rule.edit(form.axes) is NO_EDIT
+    return rule.tileable == rule.broadcasts == axes and rule.edit(form.axes) is NO_EDIT
 
 
 def as_it_lies(context: RewriteContext, node: ir.Node, rule: Free, form: FreeLowering, ports: Ports) -> FreeLowering:

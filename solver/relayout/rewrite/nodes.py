@@ -130,9 +130,9 @@ def leave_out(context: RewriteContext, choice: NodeAlternatives, node: ir.Node, 
     """No node: the values that hold what it reads hold what it gives, by other names of their dimensions."""
     rule = context.tensors.rules.get(node)
     assert isinstance(rule, Free)
-    assert rule.left_out is not None
+    assert rule.elidable_as is not None
     source, result = choice.ports
-    pieces = pieces_of(rule.left_out, source, result)
+    pieces = pieces_of(rule.elidable_as, source, result)
     assert pieces is not None
     read, given = context.chosen[id(choice)].formats
     tensor = source.operand.tensor

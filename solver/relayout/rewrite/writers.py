@@ -182,7 +182,7 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
 
 
 class SpaceWay(_Way):
-    """One node of a Free rule in an order that its operator does not take (see `relayout.rules.SpaceWriting`)."""
+    """One node of a Free rule in an order that its operator does not take (see `relayout.ops.DecompositionWriter`)."""
 
     def __init__(self, context: RewriteContext, choice: NodeAlternatives, node: ir.Node, rule: Free, form: FreeLowering) -> None:
         super().__init__(context, node.outputs[0].name or "value")
