@@ -19,6 +19,7 @@ from relayout.errors import UsageError
 from relayout.model.io import Source, collector_paused, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
 from relayout.model.normalize import inline
+from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.options import BackendSpec, Options, Progress
 from relayout.pipeline import describe, run
@@ -107,16 +108,8 @@ def legalize_model(
     after = totals(model, dims) if changed else before
     report = describe(result, backend, before, after)
     annotate_boundary(model.graph, {(v.side, v.name): v.layout for v in report.boundary}, result.plan.boundary.wishes)
-    _forget_untyped(model)
+    drop_untyped_ranks(model)
     return Outcome(model, report, changed)
-
-
-def _forget_untyped(model: ir.Model) -> None:
-    """A value without a type cannot be written down with a shape: the rank that a rule gave it is for us alone."""
-    for node in model.graph.all_nodes():
-        for value in node.outputs:
-            if value.type is None:
-                value.shape = None
 
 
 def inline_functions(model: ir.Model) -> None:

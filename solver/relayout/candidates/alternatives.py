@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any, Protocol
@@ -16,18 +16,19 @@ from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
 from relayout.model.metadata import noted_boxes
-from relayout.ops import Axes, Free, RegionEdge, RegionPort, Rule, Written, given_at, graphs_of, read_at
+from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
 __all__ = [
     "Alternative",
+    "AlternativeList",
     "BoundaryLowering",
     "FixedLowering",
     "FreeLowering",
     "Lowering",
     "NodeAlternatives",
+    "NodePorts",
     "OperandDims",
     "Port",
-    "boundary_choice",
     "in_source",
     "input_dims",
     "is_parameter",
@@ -63,7 +64,7 @@ class FreeLowering:
 
     dims: Dims
     asked: bool = False
-    rewritten: Written | None = None
+    rewritten: Decomposition | None = None
 
     @property
     def axes(self) -> Axes:
@@ -230,23 +231,21 @@ class Alternative:
         return self.form.is_elided
 
 
-@dataclass(slots=True)
-class NodeAlternatives:
-    """A node, or a graph input or output (`node` is None), with its ports and alternatives.
+@dataclass(frozen=True, eq=False, slots=True)
+class NodePorts:
+    """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
-    `layouts` says, for each alternative and port, the layout that was asked for, or nothing. `passage`: the choice is
-    not how the node lies, but what crosses the border of the graphs inside it; ports count what that reads and gives.
+    A region edge is a value that crosses the border of the graphs inside the node; its ports count the edge's own reads
+    and results.
     """
 
     label: str
     node: ir.Node | None
     ports: tuple[Port, ...]
-    alternatives: list[Alternative] = field(default_factory=list)
-    layouts: list[tuple[str, ...]] = field(default_factory=list)
     region_edge: RegionEdge | None = None
 
     def rule(self, tensors: Tensors) -> Rule | None:
-        """What a format does to the choice."""
+        """What a format does to the node."""
         if self.region_edge is not None:
             return self.region_edge.rule
         return tensors.rules.get(self.node) if self.node is not None else None
@@ -261,6 +260,29 @@ class NodeAlternatives:
             return RegionPort(None, port.index)
         return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
 
+    def port_name(self, port: Port) -> str:
+        """The port as messages name it."""
+        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeAlternatives(NodePorts):
+    """A decision variable: the ports of a node, and the alternatives to choose from.
+
+    `layouts` says, for each alternative and port, the layout that is required, or nothing.
+    """
+
+    alternatives: tuple[Alternative, ...] = ()
+    layouts: tuple[tuple[str, ...], ...] = ()
+
+
+class AlternativeList:
+    """The alternatives of one node while they are listed."""
+
+    def __init__(self, node: NodePorts) -> None:
+        self.node = node
+        self._found: dict[tuple[object, ...], tuple[Alternative, tuple[str, ...]]] = {}
+
     def add(
         self,
         formats: Sequence[MemoryFormat],
@@ -271,27 +293,24 @@ class NodeAlternatives:
         moves: int = 0,
         way: int = 0,
     ) -> None:
-        """Enter an alternative; of two with the same formats on one device, and of one way, the cheaper stays, then the
-        one that moves less, then the one that changes nothing."""
-        lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
-        natural = lies and form.changes_nothing
-        alternative = Alternative(tuple(formats), form, cost, natural, device, moves, way)
-        for index, known in enumerate(self.alternatives):
-            if known.formats == alternative.formats and (known.device, known.way) == (device, way):
-                if (cost, moves, not natural) < (known.cost, known.moves, not known.is_source):
-                    self.alternatives[index], self.layouts[index] = alternative, tuple(layouts)
-                return
-        self.alternatives.append(alternative)
-        self.layouts.append(tuple(layouts))
+        """Add an alternative. Of two with the same formats, device and implementation the cheaper stays, then the one
+        with less elidable traffic, then the one that changes nothing."""
+        identity = all(port.lies_in(f) for port, f in zip(self.node.ports, formats, strict=True))
+        new = Alternative(tuple(formats), form, cost, identity and form.changes_nothing, device, moves, way)
+        key = (new.formats, device, way)
+        known = self._found.get(key)
+        if known is None or _rank(new) < _rank(known[0]):
+            self._found[key] = (new, tuple(layouts))
 
-    def port_name(self, port: Port) -> str:
-        """The port as messages name it."""
-        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+    def listed(self) -> NodeAlternatives:
+        """The node with what was added."""
+        own, found = self.node, self._found.values()
+        alternatives, layouts = tuple([each for each, _ in found]), tuple([each for _, each in found])
+        return NodeAlternatives(own.label, own.node, own.ports, own.region_edge, alternatives, layouts)
 
 
-def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int) -> NodeAlternatives:
-    """A graph input (it gives its tensor) or output (it reads one), without alternatives yet."""
-    return NodeAlternatives(label, None, (Port(operand, is_input, index),))
+def _rank(alternative: Alternative) -> tuple[int, int, bool]:
+    return alternative.cost, alternative.moves, not alternative.is_source
 
 
 def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
@@ -301,17 +320,17 @@ def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
 
 
 def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge] = ()) -> tuple[Port, ...]:
-    """The operands that are no constants, and what goes into and comes out of the graphs inside the node: with an index
-    past the node's own inputs or results. Without what crosses the border by `passages`."""
+    """The operands that are no constants, and the values into and out of the graphs inside the node, with an index past
+    the node's own inputs or results. Without the values of `region_edges`."""
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
         values: Sequence[ir.Value | None] = own
         taken: set[int] = set()
         if node in tensors.region_edges:
-            region_ports = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
-            passing = {region_port for region_edge in region_edges for region_port in (region_edge.gives if is_result else region_edge.reads)}
-            values = given_at(node, region_ports) if is_result else read_at(node, region_ports)
-            taken = {index for index, region_port in enumerate(region_ports) if region_port in passing}
+            every = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
+            crossing = {port for edge in region_edges for port in (edge.gives if is_result else edge.reads)}
+            values = given_at(node, every) if is_result else read_at(node, every)
+            taken = {index for index, port in enumerate(every) if port in crossing}
         ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
     return tuple(ports)
 

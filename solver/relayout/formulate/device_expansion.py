@@ -22,7 +22,7 @@ def expand_devices(requirements: Requirements, devices: Sequence[str], hosts: Se
 
     An alternative leaves a node as it is only at its annotated device, or else at the first device that takes it.
     """
-    return replace(requirements, choices=[_expanded(choice, devices, hosts) for choice in requirements.choices])
+    return replace(requirements, choices=tuple([_expanded(choice, devices, hosts) for choice in requirements.choices]))
 
 
 def _expanded(choice: NodeAlternatives, devices: Sequence[str], hosts: Sequence[str]) -> NodeAlternatives:
@@ -33,8 +33,8 @@ def _expanded(choice: NodeAlternatives, devices: Sequence[str], hosts: Sequence[
     known = {a.device for a, _ in pairs}
     preferred = (annotated_device(choice), *(hosts if choice.node is None else devices))
     usual = next(device for device in preferred if device in known)
-    alternatives = [replace(a, is_source=a.is_source and a.device == usual) for a, _ in pairs]
-    return replace(choice, alternatives=alternatives, layouts=[layouts for _, layouts in pairs])
+    alternatives = tuple([replace(a, is_source=a.is_source and a.device == usual) for a, _ in pairs])
+    return replace(choice, alternatives=alternatives, layouts=tuple([layouts for _, layouts in pairs]))
 
 
 def _with_device_sets(pairs: list[tuple[Alternative, tuple[str, ...]]]) -> list[tuple[Alternative, tuple[str, ...]]]:

@@ -88,9 +88,9 @@ def _dims_for(context: RewriteContext, use: TensorUse) -> Dims:
     """The dimensions in which this use reads its tensor, through elided nodes."""
     plan, planned = context.plan, context.plan.nodes[use.choice]
     rule = planned.rule
-    if planned.is_elided and isinstance(rule, Free) and rule.left_out is not None:
+    if planned.is_elided and isinstance(rule, Free) and rule.elidable_as is not None:
         source, result = planned.ports
-        pieces = pieces_of(rule.left_out, source, result)
+        pieces = pieces_of(rule.elidable_as, source, result)
         for consumer in plan.consumers_of.get(result.operand.tensor, ()):
             if pieces is not None and plan.format_at(consumer) == planned.formats[1]:
                 dims = pieces.carried(_dims_for(context, consumer), back=True)

@@ -73,12 +73,12 @@ def write_free(
 
 def _edit(rule: Free, lowering: FreeLowering) -> Edit:
     """The node's edit, where an axis that it works on may be tiled."""
-    is_tiled = any(not atom.is_whole and atom.axis in rule.steps for group in lowering.dims for atom in group)
-    if rule.edit_steps is None or not is_tiled:
+    is_tiled = any(not atom.is_whole and rule.traits[atom.axis].tile_multiple for group in lowering.dims for atom in group)
+    if rule.edit_tiled is None or not is_tiled:
         return rule.edit(lowering.axes)
     # The outer tile reaches up to the end of its axis.
     strides = tuple(1 if len(group) > 1 else 0 if group[0].outer else group[0].inner for group in lowering.dims)
-    return rule.edit_steps(lowering.axes, strides)
+    return rule.edit_tiled(lowering.axes, strides)
 
 
 def _stays_onnx(
@@ -119,7 +119,7 @@ def _is_elementwise(rule: Free, lowering: FreeLowering) -> bool:
     if all(atom.is_whole for group in lowering.dims for atom in group):
         return False
     axes = tuple(range(len(rule.extents)))
-    return rule.splits == rule.broadcasts == axes and rule.edit(lowering.axes) is NO_EDIT
+    return rule.tileable == rule.broadcasts == axes and rule.edit(lowering.axes) is NO_EDIT
 
 
 def _aliased_shape(

@@ -113,9 +113,9 @@ def _elide(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
     """Write no node: the values that it reads are its result, with other dimensions."""
     rule = planned.rule
     assert isinstance(rule, Free)
-    assert rule.left_out is not None
+    assert rule.elidable_as is not None
     source, result = planned.ports
-    pieces = pieces_of(rule.left_out, source, result)
+    pieces = pieces_of(rule.elidable_as, source, result)
     assert pieces is not None
     read, produced = planned.formats
     tensor = source.operand.tensor

@@ -182,7 +182,7 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
 
 
 class SpaceWriter(_Writer):
-    """One node of a Free rule in an order that its operator does not take (see `relayout.ops.SpaceWriting`)."""
+    """One node of a Free rule in an order that its operator does not take (see `relayout.ops.DecompositionWriter`)."""
 
     def __init__(
         self, context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering

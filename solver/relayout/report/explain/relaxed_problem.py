@@ -97,7 +97,7 @@ class Relaxation:
         return replace(
             formulation,
             problem=Problem(tuple(choices), tuple(items)),
-            requirements=replace(requirements, choices=nodes),
+            requirements=replace(requirements, choices=tuple(nodes)),
             def_use=tuple(def_use),
         )
 
@@ -106,8 +106,8 @@ class Relaxation:
         producer = self.formulation.requirements.choices[def_use.producer.choice]
         port, device = producer.ports[def_use.producer.port], producer.alternatives[0].device
         lowering = BoundaryLowering(source_order(len(port.operand.view.axes)))
-        alternatives = [Alternative((format_,), lowering, device=device) for format_ in def_use.formats]
-        return NodeAlternatives(f"{producer.label}, relaxed", None, (port,), alternatives)
+        alternatives = tuple([Alternative((format_,), lowering, device=device) for format_ in def_use.formats])
+        return NodeAlternatives(f"{producer.label}, relaxed", None, (port,), alternatives=alternatives)
 
 
 def spent(formulation: Formulation, plan: Plan, *, proved: bool) -> Spent:
