@@ -88,8 +88,8 @@ class Run:
         made = list(formulation.conversions(assignment))
         self.spent = solution, *_in_units(solution, formulation, assignment, self.options.objective)
         self.conversions = tuple(conversions_of(formulation, assignment))
-        if self.options.explain is not None:
-            self._explain(formulation, assignment, self.options.explain, proved=solution.status == "optimal")
+        if self.options.limit is not None:
+            self._explain(formulation, assignment, self.options.limit, proved=solution.status == "optimal")
             clock = self._stage("explain", clock)
         self.boundary = boundary_of(graph, formulation, assignment)
         self.transfers = transfers_of(formulation, assignment)
