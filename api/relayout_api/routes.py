@@ -19,21 +19,19 @@ from relayout.errors import BackendError, InputError, InternalError, RelayoutErr
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page, tasks
 from relayout_api.bodies import JSON, ONNX, media_type, read_body
+from relayout_api.messages import Answer, Task
 from relayout_api.problems import KINDS, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, refuse_query
 from relayout_api.schemas import (
     BackendInfo,
     BackendList,
     DimInfo,
-    ExplainWish,
     LayoutInfo,
     LayoutText,
-    LegalizeWish,
     OptionInfo,
-    VerifyWish,
+    Parameters,
 )
 from relayout_api.settings import Settings
-from relayout_api.tasks import Answer, Task
 from relayout_api.validation import load_body, validated
 from relayout_api.workers import Workers
 
@@ -50,7 +48,7 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
     application/octet-stream`, with the model's bytes: then the header `Relayout-Report` has the report without its
     lists.
     """
-    return await _work(request, tasks.legalize, query.wish)
+    return await _work(request, tasks.legalize, query.parameters)
 
 
 @router.post("/v1/explain", **openapi.EXPLAIN)
@@ -59,7 +57,7 @@ async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> 
 
     Each saving is found by solving the problem again without that requirement.
     """
-    return await _work(request, tasks.explain, query.wish)
+    return await _work(request, tasks.explain, query.parameters)
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
@@ -68,7 +66,7 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
 
     What is wrong is in the report's `verification`; a graph that is not legal is no error of the request.
     """
-    return await _work(request, tasks.verify, query.wish)
+    return await _work(request, tasks.verify, query.parameters)
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
@@ -118,7 +116,7 @@ async def index() -> Response:
 
 
 async def _work(
-    request: Request, function: Callable[[Task], Answer], wish: Callable[[], LegalizeWish | ExplainWish | VerifyWish]
+    request: Request, function: Callable[[Task], Answer], parameters: Callable[[], Parameters]
 ) -> Response:
     """Read the body, have a worker do `function`, and answer; what the caller does not wait for is stopped."""
     settings: Settings = request.app.state.settings
@@ -126,11 +124,11 @@ async def _work(
     kind = media_type(request, JSON, ONNX)
     if kind == JSON:
         refuse_query(request)
-    wished = wish() if kind == ONNX else None
+    given = parameters() if kind == ONNX else None
     as_bytes = kind == ONNX and function is tasks.legalize and _prefers_bytes(request)
     with workers.admitted():
         body = await read_body(request, settings)
-        task = Task(body, wished, settings.time_limit, settings.memory_bytes, as_bytes)
+        task = Task(body, given, settings.time_limit, settings.memory_bytes, as_bytes)
         answer = await _unless_gone(request, workers, function, task)
     if as_bytes:
         return Response(answer.content, media_type=ONNX, headers={"Relayout-Report": answer.summary, "Vary": "Accept"})

@@ -1,4 +1,4 @@
-"""What the server hands to a worker and gets back. What does the work is heavy, and imported there alone."""
+"""The functions that the server calls in a worker process. The work itself is heavy, and imported there alone."""
 
 from __future__ import annotations
 
@@ -6,42 +6,18 @@ import gc
 import json
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, wraps
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api.memory import limit_memory
+from relayout_api.messages import Answer, Task
 from relayout_api.problems import RefusedError
-from relayout_api.schemas import ExplainWish, LegalizeWish, VerifyWish
 
-__all__ = ["Answer", "Task", "explain", "legalize", "verify", "warm"]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a request asks for.
-
-    `wish` has the backend and the options that go with an ONNX model in `body`; it is None where `body` is JSON, which
-    brings its own. `seconds` and `memory_bytes` are what the server gives. `as_bytes` asks for the model's bytes alone.
-    """
-
-    body: bytes
-    wish: LegalizeWish | ExplainWish | VerifyWish | None
-    seconds: float
-    memory_bytes: int
-    as_bytes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The body of the response, and the report without its lists where the body has no room for it."""
-
-    content: bytes
-    summary: str = ""
+__all__ = ["explain", "legalize", "verify", "warm"]
 
 
 def _accountable(function: Callable[[Task], Answer]) -> Callable[[Task], Answer]:
-    """`function`, held to its memory, and raising nothing but RelayoutErrors: what else it raises becomes one."""
+    """`function` within its limit of memory; any other exception than a RelayoutError becomes one."""
 
     @wraps(function)
     def accounted(task: Task) -> Answer:
@@ -86,12 +62,12 @@ def verify(task: Task) -> Answer:
 
 @cache
 def warm(memory_bytes: int) -> None:
-    """Do once what requests need, so that none of them waits for an import."""
+    """Run the examples once, so that no request waits for an import."""
     from relayout.cli.lazy_imports import defer_slow_imports
 
-    # This process is ours alone, as the command's is.
+    # The process is the service's own, as the command's is its own.
     defer_slow_imports()
-    # The solver's last resort, which the examples do not come to.
+    # The examples are solved without it.
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
 
@@ -99,5 +75,5 @@ def warm(memory_bytes: int) -> None:
         for example in examples.values():
             body = json.dumps(example).encode()
             function(Task(body, None, 60.0, memory_bytes))
-    # What is there now stays: the collector need not look at it again. Measured: a fifth of a request's time.
+    # All objects so far stay, so the garbage collector need not visit them: a fifth of a request's time, measured.
     gc.freeze()

@@ -10,9 +10,10 @@ import anyio
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from relayout.errors import InternalError, OutOfTimeError, RelayoutError
+from relayout_api.messages import Answer, Task
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
-from relayout_api.tasks import Answer, Task, warm
+from relayout_api.tasks import warm
 
 __all__ = ["Workers"]
 

@@ -84,11 +84,11 @@ def run(model: ir.Model, backend: Backend, options: Options, elements: Elements,
     with _timed("rewrite", seconds):
         planned = plan(formulation, solution)
         conversions, explanation = conversions_of(planned), None
-    if options.explain is not None:
+    if options.limit is not None:
         with _timed("explain", seconds):
             is_proved = solution.status == "optimal"
             conversions, explanation = explained(
-                formulation, planned, conversions, proved=is_proved, limit=options.explain, deadline=deadline
+                formulation, planned, conversions, proved=is_proved, limit=options.limit, deadline=deadline
             )
     with _timed("rewrite", seconds):
         transfers, devices = transfers_of(planned), _placements(planned, backend)

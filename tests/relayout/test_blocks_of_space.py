@@ -227,7 +227,7 @@ def test_channels_that_are_one_block_before_they_are_put_together_are_annotated_
     joined = net.node("Concat", x, net.node("Neg", x), axis=1)
     net.output(net.conv(joined, 8, 12, 1))
     model = net.model()
-    legal, _ = checked(model, "convert-layout", desired_layouts={"Conv": ["NCHW4c", "OIHW4o"]})
+    legal, _ = checked(model, "convert-layout", backend_options={"desired_layouts": {"Conv": ["NCHW4c", "OIHW4o"]}})
     assert_same_numbers(model, legal)
     assert {"relayout.layout NHWC", "relayout.layout NCHWc[tile:4]"} <= set(annotations(legal))
 

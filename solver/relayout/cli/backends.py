@@ -1,4 +1,4 @@
-"""`relayout backends`: which there are, and what one wants of each operator."""
+"""The verb `backends`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from relayout.cli.exit_status import DONE
 from relayout.cli.terminal import print_result
@@ -19,14 +21,26 @@ if TYPE_CHECKING:
     from relayout.backend.registry import Plugin
     from relayout.layout.layout import Layout
 
-__all__ = ["list_backends", "show_backend"]
+__all__ = ["backends"]
 
 # With one, two and three spatial axes.
 RANKS = (3, 4, 5)
 WIDTH = 100
 
 
-def list_backends() -> int:
+def backends(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|FILE]", help="One backend: its options and requirements.", show_default=False),
+    ] = None,
+) -> int:
+    """List the backends, or describe one.
+
+    One is described by its options and its requirements on each operator."""
+    return _list_backends() if name is None else _show_backend(name)
+
+
+def _list_backends() -> int:
     """Print the installed backends, each with the first line of its documentation and where it comes from."""
     from relayout.backend.registry import find_backends
 
@@ -37,7 +51,7 @@ def list_backends() -> int:
     return DONE
 
 
-def show_backend(spec: str) -> int:
+def _show_backend(spec: str) -> int:
     """Print what a backend wants of each operator, by rank; operators that it treats alike share a paragraph."""
     from relayout.backend.loading import load_backend
 

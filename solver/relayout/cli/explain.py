@@ -1,41 +1,49 @@
-"""`relayout explain`."""
+"""The verb `explain`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayout.cli.exit_status import DONE
-from relayout.cli.job import STEPS, Wanted, legalize_file
-from relayout.cli.output_files import STDOUT, check_files, put
+from relayout.cli.job import STEPS, backend_of, legalize_file
+from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with_options
+from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, tell
 
 if TYPE_CHECKING:
     from relayout.report.schema import BoundaryValue, Conversion, Reason, Report, RequiredBy, Saving, SharedReason
 
-__all__ = ["boundary_lines", "explained", "run_explain"]
+__all__ = ["boundary_lines", "explain"]
 
 _MOST_REASONS = 8
 _MOST_NAMES = 4
 
 
-def run_explain(model: Path, wanted: Wanted, report_file: Path | None) -> int:
-    """Legalize `model` without writing it, and print why each conversion is there."""
-    check_files({"--report": report_file}, reads=[model])
-    from relayout.report.render import render_json
+@with_options("explain")
+def explain(
+    model: Model,
+    request: Request,
+    report: ReportFiles = [],  # noqa: B006
+    format: ReportFormat = None,
+) -> int:
+    """Print the reasons for each conversion.
 
+    The reasons are the requirements behind a conversion of the legal model, each with the saving without it, found by
+    solving the problem again."""
+    backend = backend_of(request)
+    reports = report_formats(report, format)
+    check_files([("--report", path) for path in report], reads=[model])
     with Bar(STEPS) as bar:
-        report = legalize_file(model, wanted, bar).report
-    if report_file is not None:
-        put(report_file, "--report", render_json(report))
-    say = tell if report_file == STDOUT else print_result
-    say(explained(report))
+        done = legalize_file(model, request, backend, bar).report
+    write_reports(reports, done, model)
+    say = tell if STDOUT in report else print_result
+    say(_explanation(done))
     return DONE
 
 
-def explained(report: Report) -> str:
+def _explanation(report: Report) -> str:
     """Each conversion, once where several are alike, with what holds it in place; then that by kind, and the sum."""
     blocks = [_block(alike) for alike in _alike(report.conversions)]
     explanation = report.explanation
