@@ -31,7 +31,7 @@ def _option(value: Any, text: str, verbs: tuple[str, ...], **more: Any) -> Any:
 class Options:
     """The options of a run beside the backend. Raises UsageError for a value out of range."""
 
-    objective: str = _option("bytes", "The cost to minimize.", SOLVING, choices=OBJECTIVES)
+    objective: str = _option("bytes", "The cost to minimize.", SOLVING, choices=tuple(OBJECTIVES))
     input_layouts: Mapping[str, str] | None = _option(
         None,
         "The layout of a graph input of the legal model; `any` lets the solver choose. Several names with commas "

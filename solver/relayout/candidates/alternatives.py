@@ -87,7 +87,7 @@ class FreeLowering:
             return in_source(len(port.operand.view.axes))
         found = input_dims(rule, axes, self.dims)
         # Only inputs are broadcast: a result has no unit dimension for an axis that it lacks.
-        return tuple(group for group in found if group is not None) if port.is_result else found
+        return tuple([group for group in found if group is not None]) if port.is_result else found
 
     def positions_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
         """Where each index of an axis of known extent lies along its dimension: source index -> position."""
@@ -155,6 +155,8 @@ def input_dims(rule: Free, axes: Axes, dims: Dims) -> OperandDims:
     None where a unit dimension stands for an axis that the input lacks. Leading ones are omitted: broadcasting adds
     them.
     """
+    if axes == tuple(range(len(rule.extents))):
+        return dims
     found: list[MemoryFormat | None] = []
     for group in dims:
         axis = group[0].axis

@@ -109,6 +109,8 @@ def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
 
 def _noted(text: str) -> Dims | None:
     """The dimensions of an annotation."""
+    if not text:
+        return None
     found: list[MemoryFormat] = []
     for part in text.split(","):
         matches = [_ATOM.fullmatch(atom) for atom in part.split("+")] if part else []
@@ -116,7 +118,7 @@ def _noted(text: str) -> Dims | None:
         if len(atoms) != len(matches) or any(atom.inner < 1 for atom in atoms):
             return None
         found.append(tuple(atoms))
-    return tuple(found) if text else None
+    return tuple(found)
 
 
 def _of_earlier(group: MemoryFormat, earlier: View) -> MemoryFormat | None:

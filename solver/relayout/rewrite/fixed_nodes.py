@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import FixedLowering, in_source
+from relayout.candidates.alternatives import FixedLowering
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent
 from relayout.model.layout_functions import DOMAIN, Turn
@@ -34,6 +34,8 @@ def write_fixed(
     context: RewriteContext, node: ir.Node, rule: Fixed, lowering: FixedLowering, extents: _Extents
 ) -> None:
     """Write the node as ONNX's own operator where that has these layouts, else as `relayout::`."""
+    if lowering.changes_nothing and node.domain != DOMAIN:
+        return
 
     def layouts_of(letters: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
         return [
@@ -47,7 +49,7 @@ def write_fixed(
         if node.domain == DOMAIN:
             use_onnx_operator(node)
         return
-    if all(d is None or d == in_source(len(d)) for d in (*lowering.inputs, *lowering.outputs)):
+    if lowering.changes_nothing:
         return
     data, result = inputs[0], results[0]
     assert data is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -45,6 +46,7 @@ def use_onnx_operator(node: ir.Node) -> None:
         node.attributes.pop(name, None)
 
 
+@lru_cache(maxsize=4096)
 def layout_string(dims: Dims, letters: str, extents: tuple[Extent, ...] | None) -> str | None:
     """The layout of these dimensions. A permutation of atoms within one dimension does not show in it."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]

@@ -20,7 +20,7 @@ def port_dims(planned: PlannedNode, port: Port) -> Dims:
 
 def present(own: OperandDims) -> Dims:
     """The dimensions without those for axes that the operand lacks."""
-    return tuple(group for group in own if group is not None)
+    return tuple([group for group in own if group is not None])
 
 
 def flat(dims: Dims) -> MemoryFormat:
@@ -30,14 +30,15 @@ def flat(dims: Dims) -> MemoryFormat:
 
 def base_dims(operand: Operand, own: OperandDims) -> Dims:
     """Dimensions of the operand's own axes as groups of atoms of the base tensor's."""
-    return tuple(_base_group(operand, group) if group is not None else () for group in own)
+    return tuple([_base_group(operand, group) if group is not None else () for group in own])
 
 
 def _base_group(operand: Operand, group: MemoryFormat) -> MemoryFormat:
     view = operand.view
-    if view.extents[group[0].axis] == 1:
+    first = group[0]
+    if view.extents[first.axis] == 1:
         return ()
-    if len(group) == 1:
+    if len(group) == 1 and not first.is_whole:
         # A tile of the whole axis is the axis, also where the base tensor's extents do not say so.
         group = normal_form(group, view.extents)
         if not group:
