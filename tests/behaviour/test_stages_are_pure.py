@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,24 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
-from relayout import Backend, load_backend
+from relayout import Backend, legalize, load_backend
 from relayout.backend import Composite, Device
 from relayout.candidates.axis_names import Names
 from relayout.candidates.requirements import Requirements, collect_requirements
 from relayout.candidates.tensors import Tensors, collect_tensors
-from relayout.formulate.build import formulate
+from relayout.formulate.build import build
+from relayout.formulate.formulation import Formulation
+from relayout.formulate.objective import objective_named
+from relayout.formulate.plan import plan
 from relayout.model.io import read_model
 from relayout.model.rank_completion import complete_ranks, drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
+from relayout.options import Options
+from relayout.pipeline import describe, run
+from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
+from relayout.report.totals import totals
+from relayout.rewrite import rewrite
+from relayout.solve.solver import solve
 
 
 def island() -> onnx.ModelProto:
@@ -89,11 +99,77 @@ def test_each_stage_gives_the_same_twice(model: Callable[[], onnx.ModelProto], b
         assert listed(first) == listed(second)
     assert first.tensors.materialized == second.tensors.materialized
     choices = listed(first)
-    one, other = (formulate(first, price_dims(source, {}), target, "bytes") for _ in range(2))
-    assert one.problem == other.problem
+    one, other = (build(first, price_dims(source, {}), target, objective_named("bytes")) for _ in range(2))
+    assert (one.problem, one.provenance, one.scale) == (other.problem, other.provenance, other.scale)
     assert listed(one.requirements) == listed(other.requirements)
     assert listed(first) == choices
     assert ir.to_proto(source).SerializeToString(deterministic=True) == before
+
+
+def built(model: ir.Model, backend: Backend) -> Formulation:
+    tensors = collect_tensors(model.graph, model.opset_imports)
+    found = collect_requirements(model.graph, backend, tensors)
+    return build(found, price_dims(model, {}), backend, objective_named("bytes"))
+
+
+def written(model: ir.Model) -> bytes:
+    return ir.to_proto(model).SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_solving_planning_and_describing_change_nothing(
+    model: Callable[[], onnx.ModelProto], backend: Callable[[], Backend]
+) -> None:
+    source = read_model(model())
+    before, formulation = written(source), built(source, backend())
+    one, other = (replace(solve(formulation.problem), seconds={}) for _ in range(2))
+    assert one == other
+    first, second = (plan(formulation, one) for _ in range(2))
+    assert first == second
+    told = [(conversions_of(each), transfers_of(each), boundary_of(source.graph, each)) for each in (first, second)]
+    assert told[0] == told[1]
+    assert plan(formulation, one) == first
+    assert written(source) == before
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_plan_is_carried_out_alike_and_stays_as_it_was(
+    model: Callable[[], onnx.ModelProto], backend: Callable[[], Backend]
+) -> None:
+    legal: list[bytes] = []
+    for _ in range(2):
+        source, target = read_model(model()), backend()
+        formulation = built(source, target)
+        planned = plan(formulation, solve(formulation.problem))
+        before = planned.nodes, planned.conversions, planned.transfers
+        rewrite(source, target, planned)
+        assert (planned.nodes, planned.conversions, planned.transfers) == before
+        legal.append(written(source))
+    assert legal[0] == legal[1]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_result_is_described_alike_each_time(
+    model: Callable[[], onnx.ModelProto], backend: Callable[[], Backend]
+) -> None:
+    source, target = read_model(model()), backend()
+    before = totals(source, {})
+    result = run(source, target, Options(), price_dims(source, {}), lambda _: None)
+    after = totals(source, {})
+    assert describe(result, target, before, after) == describe(result, target, before, after)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_legalizing_a_model_leaves_the_argument_as_it_was(model: Callable[[], onnx.ModelProto]) -> None:
+    source = ir.from_proto(model())
+    before = written(source)
+    first, second = (legalize(source, "nhwc") for _ in range(2))
+    assert written(source) == before
+    assert written(first[0]) == written(second[0])
+    assert first[1].model_copy(update={"solver": None}) == second[1].model_copy(update={"solver": None})
 
 
 def test_a_view_that_blocks_a_tiling_is_materialized_once() -> None:

@@ -73,7 +73,8 @@ def write_free(
 
 def _edit(rule: Free, lowering: FreeLowering) -> Edit:
     """The node's edit, where an axis that it works on may be tiled."""
-    is_tiled = any(not atom.is_whole and rule.traits[atom.axis].tile_multiple for group in lowering.dims for atom in group)
+    tiles = (atom for group in lowering.dims for atom in group if not atom.is_whole)
+    is_tiled = any(rule.traits[atom.axis].tile_multiple for atom in tiles)
     if rule.edit_tiled is None or not is_tiled:
         return rule.edit(lowering.axes)
     # The outer tile reaches up to the end of its axis.
