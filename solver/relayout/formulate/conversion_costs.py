@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -20,7 +21,8 @@ from relayout.candidates.backend_conversions import Question, question_of, writt
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.layout.conversion import moves, passes
-from relayout.layout.memory_format import MemoryFormat, atom_extent, boxes_of
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, source_order
 from relayout.model.tensor_sizes import padded_elements, tensor_bytes
 
 __all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
@@ -43,7 +45,7 @@ _NOTHING = ConversionCost(0, 0, 0, 0)
 
 @dataclass(frozen=True, eq=False)
 class CostTable:
-    """The costs of the conversions between some formats of tensors of one size: `rows[source][target]`, None where no
+    """The costs of all conversions between some formats of tensors of one size: `rows[source][target]`, None where no
     conversion exists."""
 
     rows: tuple[tuple[ConversionCost | None, ...], ...]
@@ -55,6 +57,15 @@ class CostTable:
     @cached_property
     def most_passes(self) -> int:
         return max(each.passes for each in chain.from_iterable(self.rows) if each is not None)
+
+
+class _Size(NamedTuple):
+    """The facts about a tensor that costs depend on. `layout` names its axes where a backend has costs of its own."""
+
+    elements: int
+    dtype: ir.DataType | None
+    extents: tuple[Extent, ...]
+    layout: Layout | None
 
 
 class ConversionCosts:
@@ -72,29 +83,25 @@ class ConversionCosts:
         self._elements = elements
         self._at = {device: backend.at(device) for device in backend.devices() or ("",)}
         self._own = {device for device, each in self._at.items() if _prices_itself(each)}
-        self._counts: dict[Tensor, int] = {}
+        self._sizes: dict[Tensor, _Size] = {}
         self._tables: dict[object, CostTable] = {}
-        self._stated_costs: dict[tuple[str, Question], int | None] = {}
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
         """The size of the tensor in this format."""
-        return tensor_bytes(padded_elements(self._count(tensor), format_, tensor.extents), tensor.base.dtype)
+        return tensor_bytes(padded_elements(self._size_of(tensor).elements, format_, tensor.extents), tensor.base.dtype)
 
     def table(self, tensor: Tensor, device: str, formats: tuple[MemoryFormat, ...]) -> CostTable:
         """The costs of all conversions between these formats at a device."""
-        # A backend is asked by the names of the tensor's axes, so its answers are those for this tensor alone.
-        size = tensor if device in self._own else (self._count(tensor), tensor.base.dtype, tensor.extents)
-        key = size, device, formats
+        key = self._size_of(tensor), device, formats
         known = self._tables.get(key)
         if known is None:
-            rows = tuple(tuple(self.conversion(tensor, device, f, g) for g in formats) for f in formats)
+            rows = tuple(tuple([self._conversion(tensor, device, f, g) for g in formats]) for f in formats)
             known = self._tables[key] = CostTable(rows)
         return known
 
-    def conversion(
+    def _conversion(
         self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
     ) -> ConversionCost | None:
-        """What making `target` from `source` costs at a device; None: no conversion exists."""
         if source == target:
             return _NOTHING
         backend, is_own = self._at[device], device in self._own
@@ -115,11 +122,15 @@ class ConversionCosts:
         """What copying the tensor in this format from one device to another costs."""
         return transfer_cost_of(self._backend, self.bytes_of(tensor, format_), source, target)
 
-    def _count(self, tensor: Tensor) -> int:
-        count = self._counts.get(tensor)
-        if count is None:
-            count = self._counts[tensor] = self._elements(tensor.base.shape)
-        return count
+    def _size_of(self, tensor: Tensor) -> _Size:
+        size = self._sizes.get(tensor)
+        if size is None:
+            count, layout = self._elements(tensor.base.shape), None
+            base = self._operands[tensor.base]
+            if self._own and base is not None:
+                layout = self._names.layout(base, source_order(len(tensor.extents)))
+            size = self._sizes[tensor] = _Size(count, tensor.base.dtype, tensor.extents, layout)
+        return size
 
     def _ends(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:
         """The tensor read in one format and written in another."""
@@ -139,13 +150,9 @@ class ConversionCosts:
         question = self._question(tensor, source, target)
         if question is None:
             return None
-        key = device, question
-        if key not in self._stated_costs:
-            backend = self._at[device]
-            own = conversion_of(backend, *question) if not question.is_nameless else None
-            stated = own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
-            self._stated_costs[key] = stated
-        return self._stated_costs[key]
+        backend = self._at[device]
+        own = conversion_of(backend, *question) if not question.is_nameless else None
+        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
 
 
 def _prices_itself(backend: Backend) -> bool:

@@ -308,7 +308,8 @@ def _conversion(
     consumers: Sequence[TensorUse],
     serves: Sequence[TensorUse],
 ) -> PlannedConversion:
-    cost = formulation.costs.conversion(def_use.tensor, device, source, target)
+    table, formats = formulation.costs.table(def_use.tensor, device, def_use.formats), def_use.formats
+    cost = table.rows[formats.index(source)][formats.index(target)]
     if cost is None:
         raise InternalError(f"tensor '{def_use.tensor.base.name}' is wanted in a format that cannot be made")
     return PlannedConversion(
