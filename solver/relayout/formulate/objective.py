@@ -25,8 +25,8 @@ LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One row a measure: `tiers` are lexicographic, the quantities of one tier are added up. The cost of a run is told
-    in `unit`, the quantity of the first tier."""
+    """One row a measure: `tiers` are lexicographic, the quantities of one tier are added up. The report has the
+    cost in `unit`, the quantity of the first tier."""
 
     name: str
     tiers: tuple[tuple[str, ...], ...]

@@ -1,4 +1,4 @@
-"""What a graph spends on layouts, counted in the graph alone."""
+"""What a graph spends on layouts, counted in the graph itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relayout.report.schema import Totals
 
 __all__ = ["constant_values", "data_transposes", "totals"]
 
-# Without inputs, or with constant ones only, these still give other data in each run.
+# The results of these differ from run to run, even with constant inputs.
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -27,7 +27,7 @@ def totals(model: ir.Model, dims: Mapping[str, int]) -> Totals:
     Subgraphs count. Constants, and what is computed from constants only, do not run, so they do not count. A body of a
     `relayout::` function says what an operator means and does not count; any other local function counts as often as it
     is called. A transpose that moves only dims of extent 1 leaves memory as it is: it counts as a transpose, and its
-    bytes do not. `dims` gives sizes to symbolic dims (see `pricing`).
+    bytes do not. `dims` gives sizes to symbolic dims (see `model.tensor_sizes`).
     """
     flat = _inlined(model)
     elements = price_dims(flat, dims)

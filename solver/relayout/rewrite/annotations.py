@@ -32,19 +32,19 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
     annotation of the source's value by an earlier run, with which this one is composed."""
     for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY):
         value.metadata_props.pop(key, None)
-    laid = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
-    groups = [group for group in laid if group is not None]
-    if len(groups) < len(laid):
+    composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
+    groups = [group for group in composed if group is not None]
+    if len(groups) < len(composed):
         return
-    if laid == in_source(rank if earlier is None else len(earlier.base_extents)):
+    if composed == in_source(rank if earlier is None else len(earlier.base_extents)):
         if layout is None or not any(layout.boxes(i) for i in range(layout.rank)):
             return
     elif all(len(group) == 1 and group[0].is_whole for group in groups):
         value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
         # A tile of a whole axis has an outer one of extent 1 beside it, which has no position.
-        placed = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
-        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in placed)
+        kept = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
+        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
     if layout is not None and layout.rank == len(own):
         value.metadata_props[LAYOUT_KEY] = str(layout)
 
@@ -52,8 +52,8 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
 def annotate_boundary(
     graph: ir.Graph, layouts: Mapping[tuple[str, str], str | None], wanted: Mapping[tuple[str, str], str]
 ) -> None:
-    """Replace the declared layout of each input and output that was left to the solver, or told in numbers of axes, by
-    the one that was chosen, or by nothing. A wanted layout with black boxes is written: nothing else tells of them.
+    """Replace the declared layout of each input and output that was left to the solver, or spelled by axis numbers, by
+    the one that was chosen, or by none. A wanted layout with black boxes is written, as no other annotation has them.
 
     `layouts` and `wanted` are by side, "input" or "output", and name.
     """

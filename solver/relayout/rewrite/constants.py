@@ -57,9 +57,9 @@ class Constants:
                 self._computed[wanted] = self._compute(*wanted)
             while pending and self._known(*pending[-1]) is not None:
                 pending.pop()
-        made = self._known(value, dims)
-        assert made is not None
-        return made
+        constant = self._known(value, dims)
+        assert constant is not None
+        return constant
 
     def after_steps(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
@@ -123,10 +123,10 @@ class Constants:
         """The steps applied to a stored constant, to the folded data of a computed one, or else emitted as nodes."""
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
-            made = self._stored(value, relaid(tensor, steps))
+            constant = self._stored(value, relaid(tensor, steps))
             known = value.metadata_props.get(SOURCE_KEY) if transform_of(tensor) else None
-            made.metadata_props[SOURCE_KEY] = known or value.name or ""
-            return made
+            constant.metadata_props[SOURCE_KEY] = known or value.name or ""
+            return constant
         producer = value.producer()
         assert producer is not None
         if producer.op_type == "ConstantOfShape" and not any(step["op"] == "pad" for step in steps):
@@ -157,18 +157,18 @@ class Constants:
     def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         name = self._emitter.fresh(f"{value.name}_laid")
         tensor.name = name
-        made = ir.Value(
+        constant = ir.Value(
             name=name,
             shape=ir.Shape(tensor.shape.numpy()),
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
             doc_string=value.doc_string,
         )
-        self._emitter.constants.append(made)
-        self.replaced.setdefault(value, []).append(made)
+        self._emitter.constants.append(constant)
+        self.replaced.setdefault(value, []).append(constant)
         if value.graph is not None:
-            self.graph_of[made] = value.graph
-        return made
+            self.graph_of[constant] = value.graph
+        return constant
 
     def _uniform(self, producer: ir.Node, steps: Sequence[Step]) -> ir.Value | None:
         """The same element throughout in another shape, which moves and stores nothing; None for an unknown shape."""
@@ -180,12 +180,12 @@ class Constants:
         for step in steps:
             shape = step["shape"] if "shape" in step else [shape[p] for p in step["perm"]]
         stem = f"{source.name}_laid"
-        given = self._emitter.integers(f"{stem}_shape", shape)
-        made = self._emitter.node("ConstantOfShape", [given], {}, source, shape, stem)
-        node = made.producer()
+        new_shape = self._emitter.integers(f"{stem}_shape", shape)
+        constant = self._emitter.node("ConstantOfShape", [new_shape], {}, source, shape, stem)
+        node = constant.producer()
         assert node is not None
         node.attributes.update(producer.attributes)
-        return made
+        return constant
 
     def _recomputed(self, producer: ir.Node, rule: Free, order: Axes) -> ir.Value:
         """The same computation in another order of its axes."""
@@ -227,21 +227,21 @@ class Constants:
         extents = extents_of(value)
         assert extents is not None
         shape: Sequence[Any] = extents
-        made = value
+        constant = value
         stem = f"{value.name}_laid"
         for step in steps:
             if step["op"] == "transpose":
                 shape = [shape[p] for p in step["perm"]]
-                made = self._emitter.node("Transpose", [made], {"perm": list(step["perm"])}, value, shape, stem)
+                constant = self._emitter.node("Transpose", [constant], {"perm": list(step["perm"])}, value, shape, stem)
             elif step["op"] == "reshape":
                 shape = step["shape"]
-                given = self._emitter.integers(f"{stem}_shape", shape)
-                made = self._emitter.node("Reshape", [made, given], {}, value, shape, stem)
+                new_shape = self._emitter.integers(f"{stem}_shape", shape)
+                constant = self._emitter.node("Reshape", [constant, new_shape], {}, value, shape, stem)
             elif step["op"] == "pad":
                 ends = step["pads"][len(shape) :]
                 shape = [extent + zeros for extent, zeros in zip(shape, ends, strict=True)]
-                made = self._emitter.padded(made, ends, shape, stem)
+                constant = self._emitter.padded(constant, ends, shape, stem)
             else:
                 shape = step["shape"]
-                made = self._emitter.cropped(made, range(len(shape)), shape, stem)
-        return made
+                constant = self._emitter.cropped(constant, range(len(shape)), shape, stem)
+        return constant

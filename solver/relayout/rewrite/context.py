@@ -26,7 +26,7 @@ __all__ = ["RewriteContext"]
 
 
 class RewriteContext:
-    """A model that is rewritten in place by a plan; `graph` is the current one, the model's own or a region's."""
+    """A model that is rewritten in place by a plan; `graph` is the current one: the main graph or a region."""
 
     def __init__(self, model: ir.Model, backend: Backend, plan: Plan) -> None:
         self.backend = backend

@@ -68,7 +68,7 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
     source, target = with_units(conversion.source, tensor.extents), with_units(conversion.target, tensor.extents)
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
     writer.write(backend, reordering.rewrite, f"{question.source} to {question.target}")
-    context.copies.add(tensor, conversion.target, writer.given[0])
+    context.copies.add(tensor, conversion.target, writer.defined[0])
     return True
 
 

@@ -60,9 +60,9 @@ class Copies:
         if alike is not None:
             return Physical(alike, dims)
         plain = next((physical for physical in known if physical.shape is None), known[0])
-        made = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
-        known.append(made)
-        return made
+        physical = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
+        known.append(physical)
+        return physical
 
     def read_as(
         self, tensor: Tensor, format_: MemoryFormat, dims: Dims, shape: Sequence[Extent], *, stem: str
@@ -76,9 +76,9 @@ class Copies:
         if alike is not None:
             return Physical(alike, dims, tuple(shape))
         plain = self.read(tensor, format_, dims, stem=stem)
-        made = self._emitter.shaped(plain, tuple(shape), tensor.extents, f"{stem}_as")
-        known.append(made)
-        return made
+        physical = self._emitter.shaped(plain, tuple(shape), tensor.extents, f"{stem}_as")
+        known.append(physical)
+        return physical
 
     def aliased_shape(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Extent, ...] | None:
         """The shape of a value that has other dimensions than its format says, where there is one."""

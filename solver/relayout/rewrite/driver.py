@@ -16,7 +16,7 @@ __all__ = ["rewrite"]
 
 
 def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> None:
-    """Carry the plan out in the model that it was made for, which is changed in place.
+    """Rewrite the model by its plan, in place.
 
     The caller owns the only copy of the model: to clone one of 10,000 nodes takes as long as this whole rewrite. The
     public entry functions read a model of their own and leave their argument as it is.

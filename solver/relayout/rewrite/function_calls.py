@@ -29,8 +29,8 @@ def call_function(
     """Let the node be a `relayout::` operator with these layouts; the turns lead from its operands to ONNX's order."""
     # A result that nothing reads stays as in the source: a runtime may have another kernel for fewer results.
     named = max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
-    turned = [turn.outward() if turn is not None else None for turn in results[:named]]
-    signature = Signature(node.op_type, layouts, inputs, tuple(turned))
+    outward = [turn.outward() if turn is not None else None for turn in results[:named]]
+    signature = Signature(node.op_type, layouts, inputs, tuple(outward))
     use_onnx_operator(node)
     node.resize_outputs(len(signature.results))
     node.domain = DOMAIN

@@ -35,7 +35,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
     if isinstance(lowering, FixedLowering) and lowering.rewrite is not None:
         node_writer = NodeWriter(context, planned, node)
         node_writer.write(context.backend.at(planned.device), lowering.rewrite)
-        _replace_node(context, planned, node, node_writer.given)
+        _replace_node(context, planned, node, node_writer.defined)
         return
     if node in context.tensors.region_edges:
         write_region_op(context, planned, node, write)
@@ -48,7 +48,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
         if lowering.rewritten:
             space_writer = SpaceWriter(context, planned, node, rule, lowering)
             lowering.rewritten.write(space_writer)
-            _replace_node(context, planned, node, space_writer.given)
+            _replace_node(context, planned, node, space_writer.defined)
             return
         edit = write_free(context, planned, node, rule, lowering)
     else:
@@ -76,7 +76,7 @@ def _replace_node(context: RewriteContext, planned: PlannedNode, node: ir.Node, 
         physical = written.get(port.index)
         if physical is None:
             if node.outputs[port.index].uses() or node.outputs[port.index].is_graph_output():
-                raise InternalError(f"{planned.label}: its rewrite gives no result {port.index}")
+                raise InternalError(f"{planned.label}: its rewrite defines no result {port.index}")
             continue
         context.copies.add(port.operand.tensor, format_, physical)
         own = present(planned.operand_dims(port))
@@ -122,7 +122,7 @@ def _elide(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
     first = context.copies.first(tensor, read)
     dims = pieces.carried(first.dims)
     if dims is None:
-        # Its dimensions are not made up of the tiles of the view.
+        # Its dimensions are no groups of the tiles of the view.
         first = context.copies.read(tensor, read, port_dims(planned, source), stem=stem_of(tensor))
         dims = pieces.carried(first.dims)
         assert dims is not None

@@ -1,4 +1,4 @@
-"""The writers that rewrites are given: a backend's for a node or a conversion, a rule's for a node in another order."""
+"""The writers for rewrites: a backend writes a node or a conversion, a rule a node in an order that ONNX lacks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Writer:
     def __init__(self, context: RewriteContext, stem: str) -> None:
         self._context = context
         self._stem = stem
-        self.given: dict[int, Physical] = {}
+        self.defined: dict[int, Physical] = {}
 
     @property
     def opset(self) -> int:
@@ -46,7 +46,7 @@ class _Writer:
         with blaming(backend, "a rewrite", where):
             rewrite(self)  # type: ignore[arg-type]  # the subclasses have the rest of the protocol
         for index in results:
-            if index not in self.given:
+            if index not in self.defined:
                 raise wrong_answer(backend, where, f"result {index}, by `give`", "a rewrite that does not give it")
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -125,7 +125,7 @@ class NodeWriter(_Writer):
     def give(self, index: int, value: ir.Value) -> None:
         port, _ = self._ports[True, index]
         dims = self._dims(port)
-        self.given[index] = _physical(value, dims, port.operand.tensor.extents)
+        self.defined[index] = _physical(value, dims, port.operand.tensor.extents)
 
     def _dims(self, port: Port) -> Dims:
         return port_dims(self._planned, port)
@@ -163,7 +163,7 @@ class ConversionWriter(_Writer):
         raise BackendError("a conversion has no constants")
 
     def give(self, index: int, value: ir.Value) -> None:
-        self.given[index] = _physical(value, self._target, self._conversion.tensor.extents)
+        self.defined[index] = _physical(value, self._target, self._conversion.tensor.extents)
 
 
 def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physical:
@@ -173,7 +173,7 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
         return Physical(value, dims)
     if all(isinstance(extent, int) for extent in (*own, *shape)) and prod(own) != prod(shape):  # type: ignore[arg-type]
         raise BackendError(
-            "a rewrite gives another tensor than its layout says",
+            "a rewrite defines another tensor than its layout says",
             where=f"value {value.name}",
             expected=f"the elements of {list(shape)}",
             found=f"a tensor of {list(own)}",
@@ -222,12 +222,12 @@ class SpaceWriter(_Writer):
         port, _ = self._ports[True, index]
         extents = port.operand.tensor.extents
         if axes is None:  # as in the source
-            self.given[index] = Physical(value, port_dims(self._planned, port))
+            self.defined[index] = Physical(value, port_dims(self._planned, port))
             return
         physical = Physical(value, self._base(port, axes, dims))
         value.shape = ir.Shape(dims_shape(physical.dims, extents))
         own = port_dims(self._planned, port)
-        self.given[index] = self._context.emitter.convert(physical, own, extents, f"{self._stem}_view")
+        self.defined[index] = self._context.emitter.convert(physical, own, extents, f"{self._stem}_view")
 
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))

@@ -2,8 +2,8 @@
 
 A **choice** is a node that picks one of its alternatives (implementations). An **item** stands for a tensor. It is
 produced by one choice and used by several; each alternative of its producer puts it into one of the item's formats, and
-each alternative of a consumer wants it in one. A format that is wanted and was not produced is made by one conversion, paid once however
-many consumers want it:
+each alternative of a consumer wants it in one. A format that is wanted and was not produced is made by one conversion,
+paid once however many consumers want it:
 
     cost = sum over choices  costs[alternative]
          + sum over items    sum over {formats wanted} \\ {format produced} of conversion[produced][wanted]

@@ -1,4 +1,4 @@
-"""A plan in the report's words: each conversion and transfer with its producer and consumers, and the boundary."""
+"""A plan as records of the report: each conversion and transfer with its producer and consumers, and the boundary."""
 
 from __future__ import annotations
 

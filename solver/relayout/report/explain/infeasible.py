@@ -52,7 +52,7 @@ class _Messages:
 
     def of_relaxation(self, relaxation: Sequence[Lifted]) -> tuple[str, ...]:
         """Each requirement that is relaxed, with what its operand could be then."""
-        texts = [self._lifted(use, one) for one in relaxation if (use := self._use(one.requirement)) is not None]
+        texts = [self._relaxed(use, one) for one in relaxation if (use := self._use(one.requirement)) is not None]
         return tuple(dict.fromkeys(texts))
 
     def _def_use(self, requirement: Requirement) -> DefUse | None:
@@ -61,7 +61,7 @@ class _Messages:
         return None if origin is None else self._formulation.def_use[origin]
 
     def _use(self, requirement: Requirement) -> TensorUse | None:
-        """The use that is required; None of what only stands for a transfer, or for the device of a node."""
+        """The use that is required; None of what is only about a transfer, or the device of a node."""
         def_use = self._def_use(requirement)
         if def_use is None or def_use.transfers is None:
             return def_use.uses[requirement.use] if def_use is not None else None
@@ -76,7 +76,7 @@ class _Messages:
         tied = [self._port(other) for other in conflict if other.choice == use.choice and other != use]
         return required(name, layouts, [_name(other) for other in tied])
 
-    def _lifted(self, use: TensorUse, change: Lifted) -> str:
+    def _relaxed(self, use: TensorUse, change: Lifted) -> str:
         choice, port = self._choices[use.choice], self._port(use)
         layout = self._layout_instead(change)
         if choice.node is not None:
