@@ -17,7 +17,7 @@ from relayout.backend.options import options_of
 from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout.layout import Layout
-from relayout_api import openapi, page, tasks
+from relayout_api import openapi, page
 from relayout_api.bodies import JSON, ONNX, media_type, read_body
 from relayout_api.messages import Answer, Task
 from relayout_api.problems import KINDS, RefusedError
@@ -48,7 +48,7 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
     application/octet-stream`, with the model's bytes: then the header `Relayout-Report` has the report without its
     lists.
     """
-    return await _work(request, tasks.legalize, query.parameters)
+    return await _work(request, "legalize", query.parameters)
 
 
 @router.post("/v1/explain", **openapi.EXPLAIN)
@@ -57,7 +57,7 @@ async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> 
 
     Each saving is found by solving the problem again without that requirement.
     """
-    return await _work(request, tasks.explain, query.parameters)
+    return await _work(request, "explain", query.parameters)
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
@@ -66,7 +66,7 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
 
     What is wrong is in the report's `verification`; a graph that is not legal is no error of the request.
     """
-    return await _work(request, tasks.verify, query.parameters)
+    return await _work(request, "verify", query.parameters)
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
@@ -115,27 +115,25 @@ async def index() -> Response:
     return HTMLResponse(page.HTML, headers=page.HEADERS)
 
 
-async def _work(
-    request: Request, function: Callable[[Task], Answer], parameters: Callable[[], Parameters]
-) -> Response:
-    """Read the body, have a worker do `function`, and answer; what the caller does not wait for is stopped."""
+async def _work(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
+    """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
     settings: Settings = request.app.state.settings
     workers: Workers = request.app.state.workers
     kind = media_type(request, JSON, ONNX)
     if kind == JSON:
         refuse_query(request)
     given = parameters() if kind == ONNX else None
-    as_bytes = kind == ONNX and function is tasks.legalize and _prefers_bytes(request)
+    as_bytes = kind == ONNX and verb == "legalize" and _prefers_bytes(request)
     with workers.admitted():
         body = await read_body(request, settings)
-        task = Task(body, given, settings.time_limit, settings.memory_bytes, as_bytes)
-        answer = await _unless_gone(request, workers, function, task)
+        task = Task(verb, body, given, settings.time_limit, settings.memory_bytes, as_bytes)
+        answer = await _unless_gone(request, workers, task)
     if as_bytes:
         return Response(answer.content, media_type=ONNX, headers={"Relayout-Report": answer.summary, "Vary": "Accept"})
     return Response(answer.content, media_type=JSON, headers={"Vary": "Accept"})
 
 
-async def _unless_gone(request: Request, workers: Workers, function: Callable[[Task], Answer], task: Task) -> Answer:
+async def _unless_gone(request: Request, workers: Workers, task: Task) -> Answer:
     """The worker's answer. Raises ClientDisconnect, the worker killed, as soon as nobody waits for it any more."""
     answer: Answer | RelayoutError = InternalError("no answer")
     gone = False
@@ -150,7 +148,7 @@ async def _unless_gone(request: Request, workers: Workers, function: Callable[[T
     async with anyio.create_task_group() as both:
         both.start_soon(leave_when_gone)
         try:
-            answer = await workers.run(function, task)
+            answer = await workers.run(task)
         except RelayoutError as error:
             # An exception that left this block would come out as a group.
             answer = error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import anyio
@@ -13,7 +13,7 @@ from relayout.errors import InternalError, OutOfTimeError, RelayoutError
 from relayout_api.messages import Answer, Task
 from relayout_api.problems import RefusedError
 from relayout_api.settings import Settings
-from relayout_api.tasks import warm
+from relayout_api.tasks import perform, warm
 
 __all__ = ["Workers"]
 
@@ -57,10 +57,10 @@ class Workers:
         finally:
             self._admitted -= 1
 
-    async def run(self, function: Callable[[Task], Answer], task: Task) -> Answer:
-        """What `function` answers, in a worker. The worker is killed when its time is over, or this is cancelled.
+    async def run(self, task: Task) -> Answer:
+        """The answer to a request, from a worker. The worker is killed when its time is over, or this is cancelled.
 
-        Raises the RelayoutErrors of `function`, OutOfTimeError, and InternalError where the worker ended by itself.
+        Raises the RelayoutErrors of the work, OutOfTimeError, and InternalError where the worker ended by itself.
         """
         seconds = self._settings.time_limit
         async with self._free:
@@ -69,7 +69,7 @@ class Workers:
                 # A worker that is new does its imports first, on nobody's time.
                 await self._warmed()
                 with anyio.fail_after(seconds):
-                    answer = await to_process.run_sync(function, task, cancellable=True, limiter=self._processes)
+                    answer = await to_process.run_sync(perform, task, cancellable=True, limiter=self._processes)
                 lost = False
                 return answer
             except RelayoutError:
