@@ -16,12 +16,14 @@ from relayout.backend.loading import load_backend
 from relayout.model.io import Source, collector_paused, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
 from relayout.model.normalize import inline
+from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.options import Options, Progress, given_options, takes_options
-from relayout.pipeline import Run, boundary_layouts, settle
+from relayout.pipeline import describe, run
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
+from relayout.rewrite.annotations import annotate_boundary
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -86,28 +88,19 @@ def legalize_model(
     before = totals(model, dims)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
-    run = Run(model, backend, options, elements, progress or (lambda stage: None))
-    run.legalize(*boundary_layouts(model, options.input_layouts, options.output_layouts))
-    if run.changed:
+    result = run(model, backend, options, elements, progress or (lambda stage: None))
+    if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)
     if finished:
         # What one node now does left others behind that only those read which are gone.
         sweep(model.graph)
-    changed = finished or run.changed or changed
+    changed = finished or result.is_changed or changed
     after = totals(model, dims) if changed else before
-    report = run.report(before, after)
-    settle(model.graph, report.boundary)
-    _forget_untyped(model)
+    report = describe(result, backend, before, after)
+    annotate_boundary(model.graph, {(v.side, v.name): v.layout for v in report.boundary}, result.plan.boundary.wishes)
+    drop_untyped_ranks(model)
     return Outcome(model, report, changed)
-
-
-def _forget_untyped(model: ir.Model) -> None:
-    """A value without a type cannot be written down with a shape: the rank that a rule gave it is for us alone."""
-    for node in model.graph.all_nodes():
-        for value in node.outputs:
-            if value.type is None:
-                value.shape = None
 
 
 def finish(

@@ -13,7 +13,7 @@ from outcomes import checked, operators
 
 import relayout
 from relayout import Backend, Implementation, Layout, Report
-from relayout.candidates.iteration_space import Geometry
+from relayout.candidates.iteration_space import IndexingMaps
 from relayout.candidates.tensors import collect_tensors
 from relayout.layout.memory_format import Atom, MemoryFormat
 from relayout.model.io import read_model
@@ -285,7 +285,7 @@ def test_operands_whose_pieces_cut_through_each_other_lead_to_no_order_of_both()
         for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=True)
         if value is not None and axes is not None
     ]
-    geometry = Geometry(rule, tuple(operands))  # type: ignore[arg-type]
+    geometry = IndexingMaps(rule, tuple(operands))  # type: ignore[arg-type]
 
     def cut(axis: int, *tiles: int) -> MemoryFormat:
         return tuple(Atom(axis, low, high) for low, high in zip((1, *tiles), (*tiles, 0), strict=True))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -14,23 +14,47 @@ import onnx_ir as ir
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
 from relayout.model.metadata import noted_boxes
-from relayout.ops import Axes, RegionEdge, RegionPort, Rule, Written, given_at, graphs_of, read_at
+from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
 __all__ = [
     "Alternative",
+    "AlternativeList",
+    "BoundaryLowering",
     "FixedLowering",
-    "Form",
     "FreeLowering",
+    "Lowering",
     "NodeAlternatives",
+    "NodePorts",
+    "OperandDims",
     "Port",
-    "boundary_choice",
     "in_source",
+    "input_dims",
+    "is_parameter",
     "label_of",
     "passing_ports",
     "ports_of",
 ]
+
+
+OperandDims = tuple[MemoryFormat | None, ...]
+"""Dimensions of an operand as groups of atoms of its own axes; None: a unit dimension for an axis that it lacks."""
+
+
+class Lowering(Protocol):
+    """How a node is realized under an alternative."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the node stays as the source has it."""
+
+    @property
+    def is_elided(self) -> bool:
+        """Whether there is no node, and its result is the memory that it reads."""
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        """The dimensions of one operand of a node under this rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +64,30 @@ class FreeLowering:
 
     dims: Dims
     asked: bool = False
-    rewritten: Written | None = None
+    rewritten: Decomposition | None = None
 
     @property
     def axes(self) -> Axes:
         """The axis in each dimension; one that is split stands several times."""
         return tuple(group[0].axis for group in self.dims)
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.rewritten and self.dims == in_source(len(self.dims))
+
+    @property
+    def is_elided(self) -> bool:
+        return False
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        assert isinstance(rule, Free)
+        sides = rule.outputs if port.is_result else rule.inputs
+        axes = sides[port.index] if port.index < len(sides) else None
+        if axes is None or (is_parameter(rule, axes) and not self.rewritten):
+            return in_source(len(port.operand.view.axes))
+        found = input_dims(rule, axes, self.dims)
+        # Only inputs are broadcast: a result has no unit dimension for an axis that it lacks.
+        return tuple(group for group in found if group is not None) if port.is_result else found
 
     def positions_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
         """Where each index of an axis of known extent lies along its dimension: source index -> position."""
@@ -73,9 +115,61 @@ class FixedLowering:
     rewrite: Rewrite | None = None
     left_out: bool = False
 
+    @property
+    def changes_nothing(self) -> bool:
+        if self.pick or self.rewrite is not None or self.left_out:
+            return False
+        return all(dims is None or dims == in_source(len(dims)) for dims in (*self.inputs, *self.outputs))
 
-Lowering = FreeLowering | FixedLowering | MemoryFormat
-"""How an alternative is written. A graph input or output has just the order of its own axes."""
+    @property
+    def is_elided(self) -> bool:
+        return self.left_out
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        side = self.outputs if port.is_result else self.inputs
+        own = side[port.index] if port.index < len(side) else None
+        return in_source(len(port.operand.view.axes)) if own is None else own
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryLowering:
+    """A graph input or output has the format of its own axes, and nothing else."""
+
+    format: MemoryFormat
+
+    @property
+    def changes_nothing(self) -> bool:
+        return (*self.format,) == source_order(len(self.format))
+
+    @property
+    def is_elided(self) -> bool:
+        return False
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        return one_each(self.format)
+
+
+def input_dims(rule: Free, axes: Axes, dims: Dims) -> OperandDims:
+    """An input's own dimensions when the iteration space has `dims`; `axes` are the input's axes in that space.
+
+    None where a unit dimension stands for an axis that the input lacks. Leading ones are omitted: broadcasting adds
+    them.
+    """
+    found: list[MemoryFormat | None] = []
+    for group in dims:
+        axis = group[0].axis
+        if axis in axes:
+            own = [atom for atom in group if atom.axis in axes]
+            found.append(tuple([Atom(axes.index(atom.axis), atom.inner, atom.outer) for atom in own]))
+        elif axis in rule.broadcasts and found:
+            found.append(None)
+    return tuple(found)
+
+
+def is_parameter(rule: Free, axes: Axes) -> bool:
+    """Whether an operand of an operator with named axes has only some of them: it stays whole, however data are
+    tiled."""
+    return bool(rule.letters) and len(axes) < len(rule.extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,26 +228,24 @@ class Alternative:
 
     @property
     def is_left_out(self) -> bool:
-        return isinstance(self.form, FixedLowering) and self.form.left_out
+        return self.form.is_elided
 
 
-@dataclass(slots=True)
-class NodeAlternatives:
-    """A node, or a graph input or output (`node` is None), with its ports and alternatives.
+@dataclass(frozen=True, eq=False, slots=True)
+class NodePorts:
+    """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
-    `layouts` says, for each alternative and port, the layout that was asked for, or nothing. `passage`: the choice is
-    not how the node lies, but what crosses the border of the graphs inside it; ports count what that reads and gives.
+    A region edge is a value that crosses the border of the graphs inside the node; its ports count the edge's own reads
+    and results.
     """
 
     label: str
     node: ir.Node | None
     ports: tuple[Port, ...]
-    alternatives: list[Alternative] = field(default_factory=list)
-    layouts: list[tuple[str, ...]] = field(default_factory=list)
     region_edge: RegionEdge | None = None
 
     def rule(self, tensors: Tensors) -> Rule | None:
-        """What a format does to the choice."""
+        """What a format does to the node."""
         if self.region_edge is not None:
             return self.region_edge.rule
         return tensors.rules.get(self.node) if self.node is not None else None
@@ -168,6 +260,29 @@ class NodeAlternatives:
             return RegionPort(None, port.index)
         return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
 
+    def port_name(self, port: Port) -> str:
+        """The port as messages name it."""
+        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeAlternatives(NodePorts):
+    """A decision variable: the ports of a node, and the alternatives to choose from.
+
+    `layouts` says, for each alternative and port, the layout that is required, or nothing.
+    """
+
+    alternatives: tuple[Alternative, ...] = ()
+    layouts: tuple[tuple[str, ...], ...] = ()
+
+
+class AlternativeList:
+    """The alternatives of one node while they are listed."""
+
+    def __init__(self, node: NodePorts) -> None:
+        self.node = node
+        self._found: dict[tuple[object, ...], tuple[Alternative, tuple[str, ...]]] = {}
+
     def add(
         self,
         formats: Sequence[MemoryFormat],
@@ -178,27 +293,24 @@ class NodeAlternatives:
         moves: int = 0,
         way: int = 0,
     ) -> None:
-        """Enter an alternative; of two with the same formats on one device, and of one way, the cheaper stays, then the
-        one that moves less, then the one that changes nothing."""
-        lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
-        natural = lies and _changes_nothing(form)
-        alternative = Alternative(tuple(formats), form, cost, natural, device, moves, way)
-        for index, known in enumerate(self.alternatives):
-            if known.formats == alternative.formats and (known.device, known.way) == (device, way):
-                if (cost, moves, not natural) < (known.cost, known.moves, not known.is_source):
-                    self.alternatives[index], self.layouts[index] = alternative, tuple(layouts)
-                return
-        self.alternatives.append(alternative)
-        self.layouts.append(tuple(layouts))
+        """Add an alternative. Of two with the same formats, device and implementation the cheaper stays, then the one
+        with less elidable traffic, then the one that changes nothing."""
+        identity = all(port.lies_in(f) for port, f in zip(self.node.ports, formats, strict=True))
+        new = Alternative(tuple(formats), form, cost, identity and form.changes_nothing, device, moves, way)
+        key = (new.formats, device, way)
+        known = self._found.get(key)
+        if known is None or _rank(new) < _rank(known[0]):
+            self._found[key] = (new, tuple(layouts))
 
-    def port_name(self, port: Port) -> str:
-        """The port as messages name it."""
-        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+    def listed(self) -> NodeAlternatives:
+        """The node with what was added."""
+        own, found = self.node, self._found.values()
+        alternatives, layouts = tuple([each for each, _ in found]), tuple([each for _, each in found])
+        return NodeAlternatives(own.label, own.node, own.ports, own.region_edge, alternatives, layouts)
 
 
-def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int) -> NodeAlternatives:
-    """A graph input (it gives its tensor) or output (it reads one), without alternatives yet."""
-    return NodeAlternatives(label, None, (Port(operand, is_input, index),))
+def _rank(alternative: Alternative) -> tuple[int, int, bool]:
+    return alternative.cost, alternative.moves, not alternative.is_source
 
 
 def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
@@ -208,17 +320,17 @@ def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
 
 
 def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge] = ()) -> tuple[Port, ...]:
-    """The operands that are no constants, and what goes into and comes out of the graphs inside the node: with an index
-    past the node's own inputs or results. Without what crosses the border by `passages`."""
+    """The operands that are no constants, and the values into and out of the graphs inside the node, with an index past
+    the node's own inputs or results. Without the values of `region_edges`."""
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
         values: Sequence[ir.Value | None] = own
         taken: set[int] = set()
         if node in tensors.region_edges:
-            region_ports = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
-            passing = {region_port for region_edge in region_edges for region_port in (region_edge.gives if is_result else region_edge.reads)}
-            values = given_at(node, region_ports) if is_result else read_at(node, region_ports)
-            taken = {index for index, region_port in enumerate(region_ports) if region_port in passing}
+            every = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
+            crossing = {port for edge in region_edges for port in (edge.gives if is_result else edge.reads)}
+            values = given_at(node, every) if is_result else read_at(node, every)
+            taken = {index for index, port in enumerate(every) if port in crossing}
         ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
     return tuple(ports)
 
@@ -246,12 +358,3 @@ def in_source(rank: int) -> Dims:
     """Each axis as one dimension, as in the source."""
     return one_each(source_order(rank))
 
-
-def _changes_nothing(form: Lowering) -> bool:
-    if isinstance(form, FreeLowering):
-        return not form.rewritten and form.dims == in_source(len(form.dims))
-    if isinstance(form, FixedLowering):
-        laid = (*form.inputs, *form.outputs)
-        as_is = not form.pick and form.rewrite is None and not form.left_out
-        return as_is and all(d is None or d == in_source(len(d)) for d in laid)
-    return (*form,) == source_order(len(form))

@@ -49,8 +49,8 @@ class Names:
         self._left: list[tuple[Place, str]] = []
         self._tensors = tensors
         for node, rule in tensors.rules.items():
-            if isinstance(rule, Free) and rule.left_out is not None and node.outputs[0] in tensors.apart:
-                self._enter_relabel(node, rule.left_out)
+            if isinstance(rule, Free) and rule.elidable_as is not None and node.outputs[0] in tensors.materialized:
+                self._enter_relabel(node, rule.elidable_as)
             elif isinstance(rule, Free):
                 self._enter_free(node, rule)
             elif isinstance(rule, Relabel):
@@ -133,7 +133,7 @@ class Names:
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
         # An axis and the one beside it go by one name: what is split is still what it was.
-        alike = {axis: min(axis, partner) for axis, partner in rule.beside.items()}
+        alike = {axis: min(axis, own.companion) for axis, own in enumerate(rule.traits) if own.companion is not None}
         members = [
             (value, tuple(alike.get(axis, axis) for axis in axes))
             for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
@@ -147,7 +147,7 @@ class Names:
                 for axis, space_axis in enumerate(axes):
                     letter = rule.letters[space_axis]
                     told = self._said if tells_apart(node, letter) else self._presumed
-                    said = told if rule.left_out is None else self._left
+                    said = told if rule.elidable_as is None else self._left
                     said.append(((value, axis), letter))
 
     def _enter_pinned(self, node: ir.Node) -> None:

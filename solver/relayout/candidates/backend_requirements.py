@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from relayout.backend.calls import ask, ask_order_cost, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
-from relayout.candidates.alternatives import FreeLowering, NodeAlternatives, Port, in_source
+from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source
 from relayout.candidates.axis_names import Names
 from relayout.candidates.backend_conversions import question_of, written_by
 from relayout.candidates.dry_run import Rehearsal
 from relayout.candidates.tensors import Operand
-from relayout.layout.binding import layout_of, names_for
+from relayout.layout.binding import is_tiled, layout_of, names_for
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
@@ -28,7 +28,7 @@ __all__ = ["Contract", "Wish", "says_something"]
 class Wish:
     """One implementation as the backend states it, with the ports that it says something of."""
 
-    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "layouts", "shown", "way")
+    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "is_tiled", "layouts", "shown", "way")
 
     def __init__(self, implementation: Implementation, ports: tuple[Port, ...], way: int = 0) -> None:
         """Of what goes into and comes out of the graphs inside a node nobody says anything. `way`: see Alternative."""
@@ -43,6 +43,7 @@ class Wish:
         self.layouts = tuple(layouts)
         asks = [layout for layout in implementation.inputs if _asks_more_than_names(layout)]
         self.is_empty = not asks and all(layout is None for layout in layouts)
+        self.is_tiled = any(layout is not None and is_tiled(layout) for layout in layouts)
         self.boxes = tuple([_boxes(layout) if layout is not None else () for layout in layouts])
         self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
 
@@ -87,7 +88,7 @@ class Contract:
         return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def rehearse(
-        self, choice: NodeAlternatives, rule: Free, axes_of: Sequence[Axes | None], form: FreeLowering, device: str
+        self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], form: FreeLowering, device: str
     ) -> bool:
         """Whether what the rule writes for this form is as the backend asks for each of its operators."""
         assert choice.node is not None
@@ -100,7 +101,7 @@ class Contract:
         written = Rehearsal(choice.node, rule, form, "".join(letters), opset)
         return written.suits(self._backend, device)
 
-    def asks_nothing(self, choice: NodeAlternatives, laid: Sequence[Dims | None], device: str) -> bool:
+    def asks_nothing(self, choice: NodePorts, laid: Sequence[Dims | None], device: str) -> bool:
         """Whether the backend runs the node at `device` and asks for no layout of it when its operands have these
         dimensions, as they lie."""
         assert choice.node is not None
@@ -123,7 +124,7 @@ class Contract:
         return is_run and any(way.device == device for way in ask(self._backend, node))
 
     def is_met(
-        self, choice: NodeAlternatives, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
+        self, choice: NodePorts, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
     ) -> bool:
         """Whether every port, with these dimensions, meets the wish. `letters`: the operator's own names."""
         device = wish.implementation.device
@@ -132,7 +133,7 @@ class Contract:
             for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True)
         )
 
-    def constants_meet(self, choice: NodeAlternatives, wish: Wish, dims: Sequence[Dims | None]) -> bool:
+    def constants_meet(self, choice: NodePorts, wish: Wish, dims: Sequence[Dims | None]) -> bool:
         """Whether the constant inputs have the alignments and black boxes of the wish when they have these dimensions.
 
         A constant takes any order at no cost, so its names are met; what no order gives is still asked of it.

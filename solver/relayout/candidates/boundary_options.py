@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
 
 from relayout.backend.interface import TensorType, element_size
 from relayout.candidates.messages import contradiction
@@ -11,8 +13,9 @@ from relayout.errors import UsageError
 from relayout.layout.binding import bind, fill, is_tiled, names_for
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, order_of
+from relayout.model.graph_json.codec import BOUNDARY_LAYOUT_KEY
 
-__all__ = ["ANY", "is_cut", "is_wildcard", "misfit", "order_named", "tied_names"]
+__all__ = ["ANY", "boundary_layouts", "is_cut", "is_wildcard", "misfit", "order_named", "tied_names"]
 
 ANY = "any"
 
@@ -29,6 +32,21 @@ def tied_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
     (('state', 'new_state'), ('a,b',))
     """
     return (key,) if key in set(known) else tuple(key.split(","))
+
+
+def boundary_layouts(
+    graph: ir.Graph, input_layouts: Mapping[str, str] | None, output_layouts: Mapping[str, str] | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The layouts of the inputs and of the outputs: the caller's, and for those that no option names the ones that the
+    graph declares (graph JSON's `layout`)."""
+    options = dict(input_layouts or {}), dict(output_layouts or {})
+    known = [value.name or "" for value in (*graph.inputs, *graph.outputs)]
+    named = {name for key in (*options[0], *options[1]) for name in tied_names(key, known)}
+    found = []
+    for values, layouts in zip((graph.inputs, graph.outputs), options, strict=True):
+        declared = {v.name: v.metadata_props.get(BOUNDARY_LAYOUT_KEY) for v in values if v.name and v.name not in named}
+        found.append({name: layout for name, layout in declared.items() if layout} | layouts)
+    return found[0], found[1]
 
 
 def order_named(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:

@@ -28,7 +28,7 @@ Places = Sequence[Axes]
 
 
 class Rehearsal:
-    """One node of a Free rule as the rule would write it (see `relayout.rules.SpaceWriting`), in a graph of its own.
+    """One node as its rule would decompose it, in a graph of its own (see `relayout.ops.DecompositionWriter`).
 
     `letters` are the names of the space's axes, `*` where an axis has none.
     """

@@ -14,7 +14,7 @@ from relayout.candidates.alternatives import FixedLowering, Port
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View, atom_extent, normal_form, with_units
-from relayout.ops import Axes, Free, Relabel
+from relayout.ops import Axes, Free, Relabel, free
 
 __all__ = ["Pieces", "pieces_of"]
 
@@ -75,7 +75,7 @@ def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
             return None
         operands.append((Operand(port.operand.tensor, view, port.operand.value), axes))
     sides = (atoms, before.extents), (given, after.extents)
-    return Pieces(Free(extents, (axes,), (axes,), splits=axes), tuple(operands), sides)
+    return Pieces(free(extents, (axes,), (axes,), tileable=axes), tuple(operands), sides)
 
 
 def _is_all(view: View) -> bool:

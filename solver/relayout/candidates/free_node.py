@@ -8,10 +8,10 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.interface import element_size
-from relayout.candidates.alternatives import FreeLowering, NodeAlternatives
+from relayout.candidates.alternatives import FreeLowering, NodePorts
 from relayout.candidates.backend_requirements import Contract, Wish
 from relayout.candidates.fixed_node import of_ports, port_letters
-from relayout.candidates.iteration_space import Geometry
+from relayout.candidates.iteration_space import IndexingMaps
 from relayout.candidates.unit_axes import placements
 from relayout.layout.binding import bind, names_for
 from relayout.layout.conversion import Dims, dims_shape, one_each
@@ -32,21 +32,21 @@ _NOTHING: Traffic = ()
 class FreeNode:
     """One node whose rule gives it a space of axes, with what the backend asks of it, the cheapest wish first."""
 
-    __slots__ = ("_axes", "_choice", "_contract", "_devices", "_elements", "_geometry", "_letters", "_reach", "_rule")
+    __slots__ = ("_axes", "_choice", "_contract", "_devices", "_elements", "_letters", "_maps", "_reach", "_rule")
 
     def __init__(
         self,
-        choice: NodeAlternatives,
+        choice: NodePorts,
         rule: Free,
         wishes: Sequence[Wish],
         *,
-        geometry: Geometry,
+        maps: IndexingMaps,
         contract: Contract,
         elements: Pricing,
     ) -> None:
         self._choice = choice
         self._rule = rule
-        self._geometry = geometry
+        self._maps = maps
         self._contract = contract
         self._elements = elements
         self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
@@ -59,7 +59,7 @@ class FreeNode:
 
     def ways(self, order: MemoryFormat) -> tuple[Way, ...] | None:
         """How the node runs in this order on each device that takes it; None where there is none."""
-        dims = self._geometry.grouped(order)
+        dims = self._maps.grouped(order)
         if dims is None:
             return None
         answers = [self._accepted(wishes, dims) for wishes in self._devices.values()]
@@ -72,8 +72,8 @@ class FreeNode:
 
     def proposed(self, order: MemoryFormat) -> Iterator[MemoryFormat]:
         """The orders that the rule proposes beside one that the node runs in."""
-        dims = self._geometry.grouped(order) or ()
-        for places in self._rule.proposed(tuple([group[0].axis for group in dims])):
+        dims = self._maps.grouped(order) or ()
+        for places in self._rule.suggested(tuple([group[0].axis for group in dims])):
             yield self._normal(tuple(chain.from_iterable(dims[place] for place in places)))
 
     def witnesses(self, wish: Wish) -> Iterator[MemoryFormat]:
@@ -99,10 +99,10 @@ class FreeNode:
                 continue
             format_ = port.format_in(one_each(own))
             if format_ is not None:
-                yield from self._geometry.extend(place, format_)
+                yield from self._maps.extend(place, format_)
 
     def _normal(self, order: MemoryFormat) -> MemoryFormat:
-        return normal_form(order, self._geometry.extents)
+        return normal_form(order, self._maps.extents)
 
     def _accepted(self, wishes: Sequence[Wish], dims: Dims) -> Way | None:
         """The first wish that this order meets, and the order with its unit axes placed; None where there is none.
@@ -124,12 +124,12 @@ class FreeNode:
         return written
 
     def _is_scrambled(self, dims: Dims) -> bool:
-        return any(len(group) > 1 and group[0].axis in self._rule.scrambles for group in dims)
+        traits = self._rule.traits
+        return any(len(group) > 1 and traits[group[0].axis].permutable_within == "asymmetric" for group in dims)
 
     def _is_cut(self, dims: Dims) -> bool:
         """Whether axes lie in pieces of which ONNX's operator knows nothing."""
-        rule = self._rule
-        knows = rule.splits or rule.mixes or rule.scrambles or rule.steps
+        knows = any(t.tileable or t.permutable_within or t.tile_multiple for t in self._rule.traits)
         return not knows and any(not a.is_whole for group in dims for a in group)
 
     def _unasked(self, wish: Wish, dims: Dims) -> Way | None:
@@ -157,8 +157,8 @@ class FreeNode:
         """Whether the operator takes none of the orders that the wish names, so that it has to be written in others:
         then what they are asked counts, and not what it would have been."""
         if wish not in self._reach:
-            dims = [d for order in self.witnesses(wish) if (d := self._geometry.grouped(order)) is not None]
-            is_written = bool(dims) and bool(self._rule.written) and not self._rule.letters
+            dims = [d for order in self.witnesses(wish) if (d := self._maps.grouped(order)) is not None]
+            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.letters
             self._reach[wish] = is_written and not any(self._taken(each) for each in dims)
         return self._reach[wish]
 
@@ -168,7 +168,7 @@ class FreeNode:
 
     def _written(self, wish: Wish, dims: Dims) -> Way | None:
         """The node as the operators that its rule writes, for a wish that asks for no layout."""
-        for written in self._rule.written:
+        for written in self._rule.decompositions:
             forms = (FreeLowering(place, rewritten=written) for place in placements(dims, len(self._rule.extents)))
             form = next((form for form in forms if written.takes(form.axes)), None)
             if form is None or not self._suits(wish, form):
@@ -184,7 +184,7 @@ class FreeNode:
         for place in placements(dims, len(rule.extents)):
             form = FreeLowering(place, asked=True)
             is_itself = not scrambled and (rule.allows(form.axes) or bool(rule.letters))
-            for written in (None,) if is_itself else rule.written:
+            for written in (None,) if is_itself else rule.decompositions:
                 if written is not None and not written.takes(form.axes):
                     continue
                 form = FreeLowering(place, asked=True, rewritten=written)

@@ -10,25 +10,25 @@ from relayout.layout.conversion import Dims, cuts_nest, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.ops import Axes, Free
 
-__all__ = ["Geometry"]
+__all__ = ["IndexingMaps", "IndexingMapsCache"]
 
 
-class Geometry:
+class IndexingMaps:
     """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
 
     __slots__ = (
-        "_apart",
-        "_beside",
+        "_companions",
         "_extended",
         "_formats",
-        "_insert",
+        "_insertion_rule",
         "_lacking",
         "_merged",
-        "_mixed",
+        "_multiples",
         "_named",
         "_operands",
         "_padded",
-        "_steps",
+        "_permutable",
+        "_tileable",
         "extents",
         "is_partial",
     )
@@ -54,10 +54,11 @@ class Geometry:
             for place, axis in enumerate(axes)
             if operand.view.extents[place] not in (1, extents[axis]) or extents[axis] is None
         }
-        self._apart = frozenset(rule.splits) - uneven
-        self._steps = rule.steps
-        self._mixed = (frozenset(rule.mixes) | frozenset(rule.scrambles)) - uneven - self._apart
-        self._padded = frozenset(rule.zeros) - uneven
+        traits = list(enumerate(rule.traits))
+        self._tileable = frozenset(a for a, own in traits if own.tileable) - uneven
+        self._multiples = {a: own.tile_multiple for a, own in traits if own.tile_multiple}
+        self._permutable = frozenset(a for a, own in traits if own.permutable_within) - uneven - self._tileable
+        self._padded = frozenset(a for a, own in traits if own.zero_preserving) - uneven
         # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for,
         # but those that are of extent 1 in its result: these have no pieces there.
         different = {
@@ -67,8 +68,8 @@ class Geometry:
             if operand.view.extents[place] != extents[axis]
         }
         self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven - different
-        self._beside = rule.beside
-        self._insert = rule.insert
+        self._companions = {a: own.companion for a, own in traits if own.companion is not None}
+        self._insertion_rule = rule.insertion_rule
         self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
         self._extended: dict[tuple[int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
         self._merged: dict[tuple[int, MemoryFormat, int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
@@ -90,7 +91,7 @@ class Geometry:
             self._extended[key] = self._extension(place, format_)
         return self._extended[key]
 
-    def gathered(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+    def nearest_whole(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """Orders of whole axes near a format of operand `place` in which they are in pieces: each axis where the first
         of its pieces stands, and each where the last does."""
         order = self._placed(place, format_)
@@ -112,7 +113,7 @@ class Geometry:
                 return None
             places.setdefault(atom.axis, []).append(place)
         # One dimension for those whose factors only change places; all factors of the others stand apart.
-        joined = {a for a, own in places.items() if a in self._mixed and own[-1] - own[0] == len(own) - 1}
+        joined = {a for a, own in places.items() if a in self._permutable and own[-1] - own[0] == len(own) - 1}
         groups: list[MemoryFormat] = []
         for place, atom in enumerate(order):
             axis = atom.axis
@@ -120,15 +121,15 @@ class Geometry:
                 groups[-1] = (*groups[-1], atom)
                 continue
             alone = axis in joined or len(places[axis]) == 1
-            if not alone and axis not in self._apart and axis not in self._named and not self._in_steps(atom):
+            if not alone and axis not in self._tileable and axis not in self._named and not self._in_steps(atom):
                 return None
             groups.append((atom,))
-        loose = {axis for axis in self._steps if axis not in joined}
+        loose = {axis for axis in self._multiples if axis not in joined}
         return tuple(groups) if self._are_cut_alike(order, loose) else None
 
     def _are_cut_alike(self, order: MemoryFormat, loose: set[int]) -> bool:
         """Whether each of these axes and the one beside it, if that is one of them, are in the same pieces."""
-        for axis, partner in self._beside.items():
+        for axis, partner in self._companions.items():
             if axis in loose and partner in loose:
                 pieces = [[atom[1:] for atom in order if atom.axis == a] for a in (axis, partner)]
                 if all(pieces) and len(pieces[0]) > 1 and pieces[0] != pieces[1]:
@@ -136,7 +137,7 @@ class Geometry:
         return True
 
     def _in_steps(self, atom: Atom) -> bool:
-        step = self._steps.get(atom.axis)
+        step = self._multiples.get(atom.axis)
         return step is not None and step % atom.inner == 0 and (not atom.outer or step % atom.outer == 0)
 
     def _takes(self, atom: Atom) -> bool:
@@ -145,7 +146,7 @@ class Geometry:
         extent = self.extents[atom.axis]
         if isinstance(extent, int) and atom.outer > extent and atom.axis not in self._padded:
             return False
-        return atom.axis in self._apart or atom.axis in self._mixed or self._in_steps(atom)
+        return atom.axis in self._tileable or atom.axis in self._permutable or self._in_steps(atom)
 
     def _all_formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
         found: list[MemoryFormat] = []
@@ -161,7 +162,9 @@ class Geometry:
         """Whether one of two operands has axes that the other lacks."""
         return self._lacking[place] != self._lacking[other]
 
-    def reached(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> tuple[MemoryFormat, ...]:
+    def reached(
+        self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
+    ) -> tuple[MemoryFormat, ...]:
         """Orders of the space that two operands lead to by these formats: that in which both have them, and those in
         which one has its own and what it lacks lies as in the other's, piece by piece."""
         key = (place, format_, other, other_format)
@@ -174,7 +177,9 @@ class Geometry:
             self._merged[key] = tuple(dict.fromkeys(order for order in found if order is not None))
         return self._merged[key]
 
-    def _following(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> MemoryFormat | None:
+    def _following(
+        self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
+    ) -> MemoryFormat | None:
         """The order in which operand `place` has its format, and each piece of the axes that it lacks follows what it
         follows in the other's; None where these are in one piece, so that they go by their neighbours in the source, or
         where the two cut an axis into pieces that do not nest."""
@@ -223,7 +228,7 @@ class Geometry:
         if order is None:
             return ()
         found = [self._completed(list(order))]
-        if self._beside and self._steps:
+        if self._companions and self._multiples:
             found.append(self._completed(order, piece_by_piece=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
@@ -243,10 +248,11 @@ class Geometry:
             if axis in present or self.extents[axis] == 1:
                 continue
             present.add(axis)
-            partner = self._beside.get(axis)
+            partner = self._companions.get(axis)
             cut = [p for p, atom in enumerate(order) if atom.axis == partner and not atom.is_whole]
-            is_scrambled = partner in self._mixed and cut == list(range(min(cut, default=0), max(cut, default=0) + 1))
-            if partner is not None and len(cut) > 1 and (piece_by_piece or not is_scrambled):
+            is_one_dimension = cut == list(range(min(cut, default=0), max(cut, default=0) + 1))
+            is_permuted = partner in self._permutable and is_one_dimension
+            if partner is not None and len(cut) > 1 and (piece_by_piece or not is_permuted):
                 for position in reversed(cut):
                     order.insert(position + 1, Atom(axis, order[position].inner, order[position].outer))
                 continue
@@ -255,13 +261,30 @@ class Geometry:
 
     def _place_for(self, order: Sequence[Atom], axis: int) -> int:
         """Where a further axis goes: where the operator wants it, else after its neighbour in the source."""
-        asked = self._insert(tuple([a.axis for a in order]), axis) if self._insert is not None else None
+        present = tuple([a.axis for a in order])
+        asked = self._insertion_rule(present, axis) if self._insertion_rule is not None else None
         if asked is not None:
             return asked
-        before = [p for p, atom in enumerate(order) if atom.axis == self._beside.get(axis)] or [
+        before = [p for p, atom in enumerate(order) if atom.axis == self._companions.get(axis)] or [
             p for p, atom in enumerate(order) if atom.axis < axis
         ]
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
+
+
+class IndexingMapsCache:
+    """The indexing maps of every iteration space so far; equal spaces share them."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, IndexingMaps] = {}
+
+    def of(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:
+        """The maps between a space of `rule` and its operands."""
+        views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
+        key = (rule.extents, rule.traits, bool(rule.letters), rule.insertion_rule, views)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = IndexingMaps(rule, operands)
+        return found
 
 
 def _cut_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:

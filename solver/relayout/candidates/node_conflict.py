@@ -9,7 +9,7 @@ from itertools import combinations, islice
 import onnx_ir as ir
 
 from relayout.backend.interface import Implementation
-from relayout.candidates.alternatives import NodeAlternatives
+from relayout.candidates.alternatives import NodeAlternatives, NodePorts
 from relayout.candidates.axis_names import Names
 from relayout.candidates.backend_requirements import says_something
 from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
@@ -29,7 +29,7 @@ _Operand = tuple[bool, int]
 MOST_TRIED = 200
 
 
-def unmet(choice: NodeAlternatives, stated: Sequence[Implementation], trial: Trial, names: Names) -> InfeasibleError:
+def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, names: Names) -> InfeasibleError:
     """The error for a node that cannot run in any way that the backend states."""
     every = _asked(stated)
 
@@ -84,7 +84,7 @@ def _smallest(
 
 
 def _required(
-    choice: NodeAlternatives, operand: _Operand, conflict: Sequence[_Operand], stated: Sequence[Implementation]
+    choice: NodePorts, operand: _Operand, conflict: Sequence[_Operand], stated: Sequence[Implementation]
 ) -> str:
     layouts = [str(_layout(implementation, operand)) for implementation in stated]
     others = [_name(other) for other in conflict if other != operand]

@@ -5,43 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relayout.backend.interface import Implementation
-from relayout.candidates.alternatives import FreeLowering, NodeAlternatives
+from relayout.candidates.alternatives import FreeLowering, NodePorts
 from relayout.candidates.backend_requirements import Contract, Wish
 from relayout.candidates.fixed_node import of_ports
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
-from relayout.candidates.iteration_space import Geometry
+from relayout.candidates.iteration_space import IndexingMaps
 from relayout.candidates.unit_axes import placements
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import RegionEdge
 
-__all__ = ["PassingValue", "may_pass"]
+__all__ = ["CrossingValue", "may_cross"]
 
 _ANY = Layout.any(0)
 
 Way = tuple[Wish, FreeLowering, int]
 
 
-def may_pass(stated: Sequence[Implementation]) -> bool:
+def may_cross(stated: Sequence[Implementation]) -> bool:
     """Whether what crosses the border may be chosen for each value by itself, together with the way that the node runs.
     Not where the backend writes the node itself: then all of it is as in the source."""
     return all(each.rewrite is None for each in stated)
 
 
-class PassingValue:
+class CrossingValue:
     """One passage of a node, with what the backend asks of the node's own inputs and results among its ports."""
 
     def __init__(
         self,
-        choice: NodeAlternatives,
+        choice: NodePorts,
         region_edge: RegionEdge,
         stated: Sequence[Implementation],
         *,
-        geometry: Geometry,
+        maps: IndexingMaps,
         contract: Contract,
         elements: Pricing,
     ) -> None:
-        self._choice, self._rule, self._geometry, self._contract = choice, region_edge.rule, geometry, contract
+        self._choice, self._rule, self._maps, self._contract = choice, region_edge.rule, maps, contract
         self._axes = of_ports(choice.ports, region_edge.rule.inputs, region_edge.rule.outputs)
         self._wishes: list[Wish] = []
         for way, each in enumerate(stated):
@@ -50,12 +50,12 @@ class PassingValue:
             # What the node costs is charged for the node.
             self._wishes.append(Wish(Implementation(reads, gives, device=each.device), choice.ports, way))
         self._asked = FreeNode(
-            choice, region_edge.rule, (), geometry=geometry, contract=contract, elements=elements
+            choice, region_edge.rule, (), maps=maps, contract=contract, elements=elements
         )
 
     def ways(self, order: MemoryFormat) -> tuple[Way, ...] | None:
         """How the value lies in this order, wherever the node may run then; None where it may not."""
-        dims = self._geometry.grouped(order)
+        dims = self._maps.grouped(order)
         if dims is None:
             return None
         forms = [FreeLowering(place) for place in placements(dims, len(self._rule.extents))]

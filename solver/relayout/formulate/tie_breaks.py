@@ -69,7 +69,9 @@ def _plain(text: str) -> Layout | None:
     return layout
 
 
-def _in_layouts(requirements: Requirements, choice: NodeAlternatives, layouts: frozenset[Layout]) -> Sequence[bool] | None:
+def _in_layouts(
+    requirements: Requirements, choice: NodeAlternatives, layouts: frozenset[Layout]
+) -> Sequence[bool] | None:
     """Whether each alternative gives its result in one of these layouts; None where the result's axes have no names."""
     for device, port in enumerate(choice.ports):
         letters = requirements.names.of(port.operand) if port.is_result else None

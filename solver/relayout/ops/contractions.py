@@ -10,7 +10,18 @@ from string import ascii_letters
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import NO_EDIT, Axes, Edit, Free, Listed, Shared, SpaceWriting, Traffic, Written
+from relayout.ops.rule import (
+    NO_EDIT,
+    Axes,
+    Decomposition,
+    DecompositionWriter,
+    Edit,
+    Free,
+    Listed,
+    Shared,
+    Traffic,
+    free,
+)
 
 
 @row("contract", "MatMul")
@@ -49,17 +60,17 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     batched = len(b) > 2
     product = _Product(contracted, column, batched, extents)
     turns = node.node.op_type == "MatMul"
-    return Free(
+    return free(
         extents,
         tuple(inputs),
         ((*range(rows), column),),
         allows=product.is_plain,
         broadcasts=batch,
-        splits=batch if batched else tuple(range(rows)),
-        mixes=(contracted, column),
-        insert=_Turning(contracted, column),
-        proposed=product.proposed if turns else (lambda _order: ()),
-        written=(Written(product.write_turned, product.is_turned, product.extra),) if turns else (),
+        tileable=batch if batched else tuple(range(rows)),
+        permutable_within=(contracted, column),
+        insertion_rule=_Turning(contracted, column),
+        suggested=product.proposed if turns else (lambda _order: ()),
+        decompositions=(Decomposition(product.write_turned, product.is_turned, product.extra),) if turns else (),
     )
 
 
@@ -106,7 +117,7 @@ class _Product:
         else:
             yield (*before, *reversed(working))
 
-    def write_turned(self, writing: SpaceWriting) -> None:
+    def write_turned(self, writing: DecompositionWriter) -> None:
         """A MatMul of the transposes, in the other order."""
         at = writing.axes.index(self.contracted)
         batch = [(place,) for place in range(at - 1)]
@@ -191,13 +202,13 @@ def einsum(node: Reading) -> Free:
         return Edit({"equation": ",".join(laid[:-1]) + "->" + laid[-1]})
 
     even = tuple(axis for axis, subscript in enumerate(subscripts) if subscript not in uneven)
-    return Free(
+    return free(
         tuple(lengths[s] for s in subscripts),
         tuple(inputs),
         (output,),
         allows=lambda order: len(order) <= len(ascii_letters),
         edit=edit,
-        splits=even,
+        tileable=even,
     )
 
 

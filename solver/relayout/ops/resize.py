@@ -10,7 +10,7 @@ import numpy as np
 from relayout.ops.named_axes import SPATIAL, named, native_letters
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, position
+from relayout.ops.rule import Axes, Edit, Free, free, position
 
 
 @row("free", "Resize", since=10)
@@ -48,7 +48,7 @@ def resize(node: Reading) -> Free:
     if len(axes) == 4 and moving <= {letters.index("H"), letters.index("W")}:
         moving = {letters.index("H"), letters.index("W")}
     mode = node.string("mode", "nearest")
-    return Free(
+    return free(
         extents,
         (axes, *(None for _ in node.node.inputs[1:])),
         (axes,),

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_EDIT",
     "Axes",
+    "AxisTraits",
+    "Decomposition",
+    "DecompositionWriter",
     "Edit",
     "Fixed",
     "Free",
@@ -33,9 +37,8 @@ __all__ = [
     "Relabel",
     "Rule",
     "Shared",
-    "SpaceWriting",
     "Traffic",
-    "Written",
+    "free",
     "outer_position",
     "position",
 ]
@@ -77,7 +80,7 @@ def _nothing(order: Axes) -> tuple[()]:
     return ()
 
 
-class SpaceWriting(Protocol):
+class DecompositionWriter(Protocol):
     """What a rule's own `write` is given: its node, and its operands by the order that was chosen for the space.
 
     A dimension is given as the places in that order that make it up, outermost first; without any it has extent 1.
@@ -115,63 +118,133 @@ class SpaceWriting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Decomposition:
     """A node written in other operators by `write`, in the orders of the space that `takes` says; `extra` tells what
     that moves beyond the operator itself: (places in the order that a tensor has, how often it is read or written)."""
 
-    write: Callable[[SpaceWriting], None]
+    write: Callable[[DecompositionWriter], None]
     takes: Callable[[Axes], bool] = _always
     extra: Callable[[Axes], Traffic] = _nothing
 
 
+Permutation = Literal["", "same", "asymmetric"]
+"""Whether the factors of an axis may change places within its one dimension: no, the same in every operand, or also
+where only a decomposition runs so."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTraits:
+    """How a layout-agnostic operator treats one axis of its iteration space.
+
+    `tileable`: the factors may be dimensions of their own, wherever they stand, for neighbours along the axis do not
+    matter. `tile_multiple`: the operator works on multiples of this number, so the axis may be tiled by divisors of it;
+    0: it may not. `zero_preserving`: the axis may be padded, for zeros there give zeros. `companion`: the axis right
+    after which this one stands unless something says otherwise. `broadcasts`: an input that lacks the axis is read as
+    if it had extent 1 there.
+    """
+
+    tileable: bool = False
+    tile_multiple: int = 0
+    permutable_within: Permutation = ""
+    zero_preserving: bool = False
+    companion: int | None = None
+    broadcasts: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Operands that share a space of axes 0..len(extents)-1.
+    """A layout-agnostic operator: its operands share an iteration space of axes 0..len(extents)-1.
 
     `inputs[i][j]` is the space axis of axis j of input i; None: that input is read as in the source. An order of the
-    space orders every operand. `allows` and `edit` take a full order of the space's axes. `letters` names the space's
-    axes where the operator names them; only then can a backend ask for an order that ONNX has no word for, and the node
-    is written as `relayout::`. `broadcasts`: the axes that an input may lack and is then read as if it had them with
-    extent 1.
+    space orders every operand. `traits` has one record an axis. `letters` names the axes where the operator names them;
+    only then can a backend require an order that ONNX cannot write, and the node becomes a `relayout::` one.
 
-    `splits`: the axes whose factors may stand apart, each in a dimension of its own, for the operator does not care
-    which elements are neighbours along them; `allows` and `edit` then meet such an axis several times. `steps`: those
-    that the operator works on in multiples of a number. They may be cut by divisors of it: the operator then works on
-    the outer piece, wherever that lies, by `edit_steps`, which also takes how many indices one place in each dimension
-    stands for, 0 in one of the inner pieces, which stay whole. `mixes`: the
-    axes whose factors may change places within their one dimension, if they do so in every operand. `zeros`: those that
-    may be padded, for zeros there give zeros. `beside`: an axis that stands right after another one where nothing says
-    where it is to stand; `insert`, which is compared by value, says at which place among those that stand already a
-    further axis goes, or None where it has no say.
+    `allows` and `edit` take a full order of the axes, in which a tiled axis stands several times. `edit_tiled` replaces
+    `edit` where an axis is tiled by its multiple: the operator then works on the outermost tile. It also takes how many
+    indices one position in each dimension stands for; 0 in an inner tile, which stays whole.
 
-    `left_out`: the node computes nothing, its first result is this view of its first input, so it may be left out, as a
-    Relabel is; as the operator that it is, it moves its data.
-
-    `proposed`: orders that are worth a thought though nobody asks for them, each as the places of an order that the
-    node runs in, arranged anew.
-
-    `written`: how the node may be written where `allows` refuses an order, cheapest first. Backends have wishes of the
-    operators that they are asked for then, so the first that is as they wish counts.
+    `insertion_rule`, which is compared by value, says at which position among the present axes a further axis goes, or
+    None. `suggested` gives orders worth considering beside one in which the node runs, as positions of that order.
+    `decompositions` are the ways to write the node where `allows` refuses an order, cheapest first; the backend's
+    requirements of their operators count. `elidable_as`: the node computes nothing, its first result is this view of
+    its first input, so it may be elided.
     """
 
     extents: tuple[Extent, ...]
     inputs: tuple[Axes | None, ...]
     outputs: tuple[Axes | None, ...]
+    traits: tuple[AxisTraits, ...]
     allows: Callable[[Axes], bool] = _always
     edit: Callable[[Axes], Edit] = _unchanged
+    edit_tiled: Callable[[Axes, Axes], Edit] | None = None
     letters: str = ""
-    broadcasts: Axes = ()
-    splits: Axes = ()
-    mixes: Axes = ()
-    scrambles: Axes = ()
-    steps: Mapping[int, int] = field(default_factory=dict)
-    edit_steps: Callable[[Axes, Axes], Edit] | None = None
-    zeros: Axes = ()
-    beside: Mapping[int, int] = field(default_factory=dict)
-    insert: Callable[[Axes, int], int | None] | None = None
-    left_out: Relabel | None = None
-    proposed: Callable[[Axes], Iterable[Axes]] = _nothing
-    written: tuple[Written, ...] = ()
+    insertion_rule: Callable[[Axes, int], int | None] | None = None
+    suggested: Callable[[Axes], Iterable[Axes]] = _nothing
+    decompositions: tuple[Decomposition, ...] = ()
+    elidable_as: Relabel | None = None
+
+    @property
+    def tileable(self) -> Axes:
+        return tuple([axis for axis, own in enumerate(self.traits) if own.tileable])
+
+    @property
+    def broadcasts(self) -> Axes:
+        return tuple([axis for axis, own in enumerate(self.traits) if own.broadcasts])
+
+
+def free(
+    extents: tuple[Extent, ...],
+    inputs: tuple[Axes | None, ...],
+    outputs: tuple[Axes | None, ...],
+    *,
+    tileable: Axes = (),
+    tile_multiple: Mapping[int, int] | None = None,
+    permutable_within: Axes = (),
+    asymmetrically_permutable: Axes = (),
+    zero_preserving: Axes = (),
+    companion: Mapping[int, int] | None = None,
+    broadcasts: Axes = (),
+    allows: Callable[[Axes], bool] = _always,
+    edit: Callable[[Axes], Edit] = _unchanged,
+    edit_tiled: Callable[[Axes, Axes], Edit] | None = None,
+    letters: str = "",
+    insertion_rule: Callable[[Axes, int], int | None] | None = None,
+    suggested: Callable[[Axes], Iterable[Axes]] = _nothing,
+    decompositions: tuple[Decomposition, ...] = (),
+    elidable_as: Relabel | None = None,
+) -> Free:
+    """A layout-agnostic rule with its axis traits given as the axes that have each of them."""
+    multiples, companions = tile_multiple or {}, companion or {}
+    traits = tuple(
+        [
+            _traits(
+                axis in tileable,
+                multiples.get(axis, 0),
+                "same" if axis in permutable_within else "asymmetric" if axis in asymmetrically_permutable else "",
+                axis in zero_preserving,
+                companions.get(axis),
+                axis in broadcasts,
+            )
+            for axis in range(len(extents))
+        ]
+    )
+    return Free(
+        extents,
+        inputs,
+        outputs,
+        traits,
+        allows,
+        edit,
+        edit_tiled,
+        letters,
+        insertion_rule,
+        suggested,
+        decompositions,
+        elidable_as,
+    )
+
+
+_traits = lru_cache(maxsize=1024)(AxisTraits)
 
 
 Shared = tuple[tuple[bool, int, int], ...]
@@ -180,11 +253,11 @@ Shared = tuple[tuple[bool, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Operands whose axes have letters: `inputs[i]` names the axes of input i as they stand in the source (None: read
-    as in the source, without wishes), `native_inputs[i]` the order in which ONNX's own operator reads them.
+    """A layout-sensitive operator: `inputs[i]` names the axes of input i in the source's order (None: read as in the
+    source, without requirements), `native_inputs[i]` the order in which ONNX's own operator reads them.
 
-    `kernel` is the index of the input that `kernel_layout` orders. `mixes`: axes whose factors may change places within
-    their one dimension, if they do so in all the operands that share the axis.
+    `kernel` is the index of the input that `kernel_layout` orders. `permutable_within`: axes whose factors may change
+    places within their one dimension, if they do so in all the operands that share the axis.
     """
 
     inputs: tuple[str | None, ...]
@@ -192,18 +265,18 @@ class Fixed:
     native_inputs: tuple[str | None, ...]
     native_outputs: tuple[str | None, ...]
     kernel: int | None = None
-    mixes: tuple[Shared, ...] = ()
+    permutable_within: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A short list of alternatives: the orders of the inputs and outputs (None: as in the source) and the edit.
 
-    `mixes` as for Fixed.
+    `permutable_within` as for Fixed.
     """
 
     alternatives: tuple[tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit], ...]
-    mixes: tuple[Shared, ...] = ()
+    permutable_within: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +296,6 @@ def position(order: Axes, axes: Axes, axis: int) -> int:
 
 
 def outer_position(order: Axes, strides: Axes, axes: Axes, axis: int) -> int:
-    """The same for the outer piece of an axis that is cut; `strides` as `Free.edit_steps` takes them."""
+    """The same for the outer piece of an axis that is cut; `strides` as `Free.edit_tiled` takes them."""
     present = [(a, stride) for a, stride in zip(order, strides, strict=True) if a in axes]
     return next(place for place, (a, stride) in enumerate(present) if a == axis and stride)

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent
-from relayout.ops.axis_ops import common_steps, without
+from relayout.ops.axis_ops import common_multiples, without
 from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, outer_position, position
+from relayout.ops.rule import Axes, Edit, Free, free, outer_position, position
 
 
 @row("free", "Concat")
@@ -21,14 +21,14 @@ def concat(node: Reading) -> Free:
     if any(node.rank(i) != len(extents) for i in range(len(node.node.inputs))):
         raise NoRuleError
     axis = node.axis(None, len(extents))
-    return Free(
+    return free(
         extents,
         tuple(axes for _ in node.node.inputs),
         (axes,),
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
-        splits=without(axes, axis),
-        steps=common_steps({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
-        edit_steps=lambda order, strides: Edit({"axis": outer_position(order, strides, axes, axis)}),
+        tileable=without(axes, axis),
+        tile_multiple=common_multiples({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
+        edit_tiled=lambda order, strides: Edit({"axis": outer_position(order, strides, axes, axis)}),
     )
 
 
@@ -77,8 +77,8 @@ def pad(node: Reading) -> Free:
     steps = {}
     if node.string("mode", "constant") == "constant":
         own = node.extents(0)
-        steps = common_steps({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
-    return Free(extents, inputs, (axes,), edit=edit, splits=still, steps=steps, edit_steps=edit_steps)
+        steps = common_multiples({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
+    return free(extents, inputs, (axes,), edit=edit, tileable=still, tile_multiple=steps, edit_tiled=edit_steps)
 
 
 @row("free", "Slice")
@@ -114,9 +114,9 @@ def slice_(node: Reading) -> Free:
         return Edit(constants={i: np.array(n, np.int64) for i, n in ((1, starts), (2, ends), (3, places))})
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
-    steps = common_steps({a: (extents[a], *window) for a, window in windows.items()})
-    return Free(
-        extents, inputs, (axes,), edit=edit, splits=without(axes, *sliced), steps=steps, edit_steps=edit_steps
+    steps = common_multiples({a: (extents[a], *window) for a, window in windows.items()})
+    return free(
+        extents, inputs, (axes,), edit=edit, tileable=without(axes, *sliced), tile_multiple=steps, edit_tiled=edit_steps
     )
 
 
@@ -143,7 +143,7 @@ def tile(node: Reading) -> Free:
         raise NoRuleError
     edit = lambda order: Edit(constants={1: np.array([repeats[a] for a in order], np.int64)})  # noqa: E731
     still = tuple(a for a in axes if repeats[a] == 1)
-    return Free(extents, (axes, None), (axes,), edit=edit, splits=still)
+    return free(extents, (axes, None), (axes,), edit=edit, tileable=still)
 
 
 @row("free", "Expand", since=8)
@@ -158,7 +158,7 @@ def expand(node: Reading) -> Free:
         return Edit(constants={1: np.array([full[a] for a in order], np.int64)})
 
     kept = tuple(a for a in axes if full[a] == 1)
-    return Free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes, splits=kept)
+    return free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes, tileable=kept)
 
 
 @row("free", "Gather")
@@ -184,4 +184,4 @@ def gather(node: Reading) -> Free:
     # A list of places takes some of the axis, and the axis stays what it is.
     beside = {axis: inner[0], inner[0]: axis} if many == 1 else {}
     splits = without(outer, axis)
-    return Free(extents, (outer, None), (result,), allows=allows, edit=edit, splits=splits, beside=beside)
+    return free(extents, (outer, None), (result,), allows=allows, edit=edit, tileable=splits, companion=beside)

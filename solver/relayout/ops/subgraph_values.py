@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
-from relayout.ops.rule import Axes, Free
+from relayout.ops.rule import Axes, Free, free
 
 __all__ = ["RegionEdge", "RegionPort", "given_at", "graphs_of", "read_at", "region_edges_of"]
 
@@ -102,7 +102,8 @@ def _of_loop(reading: Reading) -> Iterator[_Sketch]:
     for index in range(states):
         yield _state(body, index, first_input=2, first_output=1)
     for index in range(states, len(body.outputs) - 1):
-        yield _Sketch(f"scan result {index - states}", [RegionPort(body, index + 1)], [RegionPort(None, index)], 0, leads=True)
+        reads, gives = [RegionPort(body, index + 1)], [RegionPort(None, index)]
+        yield _Sketch(f"scan result {index - states}", reads, gives, 0, leads=True)
 
 
 def _of_scan(reading: Reading) -> Iterator[_Sketch]:
@@ -131,7 +132,7 @@ def _state(body: ir.Graph, index: int, *, first_input: int, first_output: int) -
 def _region_edge(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], bool]) -> RegionEdge | None:
     """The passage, if all its values have ranks that fit."""
     # A result that nobody reads may have no name, and then nothing is known of it.
-    gives = [region_port for region_port in sketch.gives if region_port.graph is not None or node.outputs[region_port.index].name]
+    gives = [port for port in sketch.gives if port.graph is not None or node.outputs[port.index].name]
     read, given = read_at(node, sketch.reads), given_at(node, gives)
     members = [*zip(sketch.reads, read, strict=True), *zip(gives, given, strict=True)]
     rank = _rank(members, sketch.outer_axis)
@@ -141,29 +142,29 @@ def _region_edge(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value
     every = tuple(range(rank))
     inner = tuple(axis for axis in every if axis != outer)
     inputs, outputs = (
-        tuple(every if region_port.graph is None else inner for region_port in region_ports) for region_ports in (sketch.reads, gives)
+        tuple(every if port.graph is None else inner for port in ports) for ports in (sketch.reads, gives)
     )
     extents, whole = _extents(rank, zip((*inputs, *outputs), (*read, *given), strict=True))
     cut = tuple(axis for axis in inner if axis in whole)
-    rule = Free(
+    rule = free(
         extents,
         inputs,
         outputs,
         allows=lambda order: not sketch.leads or order[0] == outer,
-        splits=cut,
-        zeros=() if any(value is not None and is_constant(value) for value in read) else cut,
+        tileable=cut,
+        zero_preserving=() if any(value is not None and is_constant(value) for value in read) else cut,
     )
     return RegionEdge(sketch.name, rule, tuple(sketch.reads), tuple(gives), sketch.scanned, outer)
 
 
 def read_at(node: ir.Node, region_ports: Sequence[RegionPort]) -> list[ir.Value | None]:
     """Inputs of the node, and outputs of the graphs inside it."""
-    return [(node.inputs if region_port.graph is None else region_port.graph.outputs)[region_port.index] for region_port in region_ports]
+    return [(node.inputs if port.graph is None else port.graph.outputs)[port.index] for port in region_ports]
 
 
 def given_at(node: ir.Node, region_ports: Sequence[RegionPort]) -> list[ir.Value]:
     """Results of the node, and inputs of the graphs inside it."""
-    return [(node.outputs if region_port.graph is None else region_port.graph.inputs)[region_port.index] for region_port in region_ports]
+    return [(node.outputs if port.graph is None else port.graph.inputs)[port.index] for port in region_ports]
 
 
 def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int | None) -> int | None:

@@ -1,6 +1,6 @@
 """Why a problem has no solution: the smallest set of requirements that cannot be met together, and what would do.
 
-A **requirement** is one use of one value: the format in which a choice wants an operand, or gives a result, as its
+A **requirement** is one use of one item: the format in which a choice wants an operand, or gives a result, as its
 alternatives say. Lifted, an operand is as good in any format, and a result comes in whichever suits.
 
 A set of which none can be spared is found by QuickXplain (Junker 2004), a deletion filter that halves. That no other
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from relayout.solve.network import Conversion
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = ["Lifted", "Requirement", "questions_of", "relaxed", "requirements_of", "smallest_conflict", "softened"]
 
@@ -25,9 +25,9 @@ MOST_CORRECTIONS = 100
 
 
 class Requirement(NamedTuple):
-    """Use `use` of value `value`: 0 is its producer's, `k` its consumer `k - 1`'s."""
+    """Use `use` of item `item`: 0 is its producer's, `k` its consumer `k - 1`'s."""
 
-    value: int
+    item: int
     use: int
 
 
@@ -45,17 +45,17 @@ Correct = Callable[[Collection[Requirement]], "frozenset[Requirement] | None"]
 def questions_of(problem: Problem, *, counted: bool) -> Problem:
     """The problem with nothing to pay, or with 1 to pay for a conversion that is not free.
 
-    Of values whose conversions then all are free nobody asks anything any more.
+    Of items whose conversions then all are free nobody asks anything any more.
     """
     known: dict[Conversion, tuple[Conversion, bool]] = {}
-    values: list[Value] = []
-    for value in problem.values:
-        if value.conversion not in known:
-            asked = tuple([tuple([_asked(price, counted=counted) for price in row]) for row in value.conversion])
-            known[value.conversion] = asked, any(price != 0 for row in asked for price in row)
-        conversion, matters = known[value.conversion]
-        values.append(Value(value.name, value.producer, value.consumers if matters else (), conversion))
-    return Problem(tuple([Choice(choice.name, (0,) * len(choice.costs)) for choice in problem.choices]), tuple(values))
+    items: list[Item] = []
+    for item in problem.items:
+        if item.conversion not in known:
+            asked = tuple([tuple([_asked(price, counted=counted) for price in row]) for row in item.conversion])
+            known[item.conversion] = asked, any(price != 0 for row in asked for price in row)
+        conversion, matters = known[item.conversion]
+        items.append(Item(item.name, item.producer, item.consumers if matters else (), conversion))
+    return Problem(tuple([Choice(choice.name, (0,) * len(choice.costs)) for choice in problem.choices]), tuple(items))
 
 
 def _asked(price: int | None, *, counted: bool) -> int | None:
@@ -63,24 +63,24 @@ def _asked(price: int | None, *, counted: bool) -> int | None:
 
 
 def requirements_of(problem: Problem, choices: Collection[int] | None = None) -> list[Requirement]:
-    """The requirements of values that are read at all, all or those of some choices."""
+    """The requirements of items that are read at all, all or those of some choices."""
     return [
         Requirement(v, k)
-        for v, value in enumerate(problem.values)
-        if value.consumers
-        for k, use in enumerate((value.producer, *value.consumers))
+        for v, item in enumerate(problem.items)
+        if item.consumers
+        for k, use in enumerate((item.producer, *item.consumers))
         if choices is None or use.choice in choices
     ]
 
 
 def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
     """The question whether the requirements in `kept` can be met, whatever becomes of all the others."""
-    by_value: dict[int, list[int]] = {}
+    by_item: dict[int, list[int]] = {}
     for one in kept:
-        by_value.setdefault(one.value, []).append(one.use)
+        by_item.setdefault(one.item, []).append(one.use)
     place: dict[int, int] = {}
     choices: list[Choice] = []
-    values: list[Value] = []
+    items: list[Item] = []
 
     def placed(use: Use) -> Use:
         if use.choice not in place:
@@ -88,19 +88,19 @@ def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
             choices.append(problem.choices[use.choice])
         return Use(place[use.choice], use.formats)
 
-    for index, uses in sorted(by_value.items()):
-        value = problem.values[index]
-        consumers = tuple([placed(value.consumers[use - 1]) for use in sorted(uses) if use])
+    for index, uses in sorted(by_item.items()):
+        item = problem.items[index]
+        consumers = tuple([placed(item.consumers[use - 1]) for use in sorted(uses) if use])
         if not consumers:
             continue
         if 0 in uses:
-            producer = placed(value.producer)
+            producer = placed(item.producer)
         else:
-            formats = len(value.conversion)
-            choices.append(Choice(value.name, (0,) * formats))
+            formats = len(item.conversion)
+            choices.append(Choice(item.name, (0,) * formats))
             producer = Use(len(choices) - 1, tuple(range(formats)))
-        values.append(Value(value.name, producer, consumers, value.conversion))
-    return Problem(tuple(choices), tuple(values))
+        items.append(Item(item.name, producer, consumers, item.conversion))
+    return Problem(tuple(choices), tuple(items))
 
 
 def softened(
@@ -108,11 +108,11 @@ def softened(
 ) -> tuple[Problem, list[tuple[Requirement, int]]]:
     """The problem in which every requirement but those in `hard` may be lifted at a price, where it can matter.
 
-    Between the choice and the value stands another choice, whose alternatives are the value's formats: it has the
-    value in one, and where its own choice asks for another one it pays. Returns those choices with their requirements.
+    Between the choice and the item stands another choice, whose alternatives are the item's formats: it has the
+    item in one, and where its own choice asks for another one it pays. Returns those choices with their requirements.
     """
     choices = list(problem.choices)
-    values: list[Value] = []
+    items: list[Item] = []
     adapters: list[tuple[Requirement, int]] = []
 
     def adapted(requirement: Requirement, use: Use, formats: int) -> Use:
@@ -123,19 +123,19 @@ def softened(
         adapters.append((requirement, own))
         costs = price(requirement)
         apart = tuple([tuple([costs if f != g else 0 for g in every]) for f in every])
-        values.append(Value("", use, (Use(own, every),), apart))
+        items.append(Item("", use, (Use(own, every),), apart))
         return Use(own, every)
 
-    for v, value in enumerate(problem.values):
-        if not value.consumers or not any(None in row for row in value.conversion):
-            values.append(value)
+    for v, item in enumerate(problem.items):
+        if not item.consumers or not any(None in row for row in item.conversion):
+            items.append(item)
             continue
-        formats = len(value.conversion)
+        formats = len(item.conversion)
         producer, *consumers = (
-            adapted(Requirement(v, k), use, formats) for k, use in enumerate((value.producer, *value.consumers))
+            adapted(Requirement(v, k), use, formats) for k, use in enumerate((item.producer, *item.consumers))
         )
-        values.append(Value(value.name, producer, tuple(consumers), value.conversion))
-    return Problem(tuple(choices), tuple(values)), adapters
+        items.append(Item(item.name, producer, tuple(consumers), item.conversion))
+    return Problem(tuple(choices), tuple(items)), adapters
 
 
 def smallest_conflict(problem: Problem, unmet: Unmet, correct: Correct, start: int) -> tuple[Requirement, ...]:
@@ -214,15 +214,15 @@ def _suspects(problem: Problem, unmet: Unmet, start: int) -> list[Requirement]:
 
 def _by_distance(problem: Problem, start: int) -> list[int]:
     """The choices connected with `start`, nearest first."""
-    values: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
-    for value in problem.values:
-        together = tuple(dict.fromkeys([value.producer.choice, *[use.choice for use in value.consumers]]))
+    items: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
+    for item in problem.items:
+        together = tuple(dict.fromkeys([item.producer.choice, *[use.choice for use in item.consumers]]))
         for choice in together:
-            values[choice].append(together)
+            items[choice].append(together)
     order = [start]
     seen = {start}
     for choice in order:
-        for together in values[choice]:
+        for together in items[choice]:
             fresh = [other for other in together if other not in seen]
             seen.update(fresh)
             order += fresh

@@ -24,7 +24,7 @@ from operator import and_
 from relayout.errors import InputError
 from relayout.solve.deadline import UNLIMITED, Clock
 from relayout.solve.network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = ["HUB_STATES", "check_range", "most_of", "network_of"]
 
@@ -40,7 +40,7 @@ def network_of(problem: Problem, *, hub_states: int = HUB_STATES, clock: Clock =
     """
     check_range(problem)
     builder = _Builder(problem, hub_states)
-    for value in problem.values:
+    for value in problem.items:
         clock.check()
         if value.consumers:
             builder.place(value)
@@ -64,7 +64,7 @@ def check_range(problem: Problem) -> None:
 def most_of(problem: Problem) -> int:
     """A sum that no assignment can cost more than."""
     most = sum([max(choice.costs) for choice in problem.choices])
-    for conversion, times in Counter([value.conversion for value in problem.values]).items():
+    for conversion, times in Counter([value.conversion for value in problem.items]).items():
         most += times * max([sum(filter(None, row)) for row in conversion])
     return most
 
@@ -113,7 +113,7 @@ class _Builder:
         alternatives = self.restricted.get(use.choice)
         return use.formats if alternatives is None else tuple([use.formats[a] for a in alternatives])
 
-    def place(self, value: Value) -> None:
+    def place(self, value: Item) -> None:
         """Add the tables of one value, or note it at its hub."""
         conversion = value.conversion
         wants, always = self.wants(value)
@@ -138,7 +138,7 @@ class _Builder:
         else:
             self.note(conversion, producer, produces, wants)
 
-    def wants(self, value: Value) -> tuple[dict[int, Masks], int]:
+    def wants(self, value: Item) -> tuple[dict[int, Masks], int]:
         """The sets of formats that each consumer's states want beyond those wanted always; and the latter."""
         wants: dict[int, Masks] = {}
         for use in value.consumers:
@@ -243,7 +243,7 @@ def _masks(formats: tuple[int, ...]) -> Masks:
 def _undominated(problem: Problem) -> list[tuple[int, ...]]:
     """The alternatives left of each choice: of those with the same format everywhere, the first of the cheapest."""
     formats: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
-    for value in problem.values:
+    for value in problem.items:
         if value.consumers:
             formats[value.producer.choice].append(value.producer.formats)
             for use in value.consumers:

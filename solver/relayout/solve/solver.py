@@ -146,10 +146,10 @@ def _checked(problem: Problem, answer: Answer, clock: Clock, hint: Sequence[int]
 
 
 def _paid_conversions(problem: Problem, assignment: Sequence[int]) -> int:
-    return sum(1 for value, s, t in conversions_of(problem, assignment) if problem.values[value].conversion[s][t])
+    return sum(1 for item, s, t in conversions_of(problem, assignment) if problem.items[item].conversion[s][t])
 
 
 def _near_a_conversion(problem: Problem, assignment: Sequence[int] | None) -> int:
-    """The producer of a value that an assignment converts."""
+    """The producer of an item that an assignment converts."""
     made = () if assignment is None else conversions_of(problem, assignment)
-    return next((problem.values[v].producer.choice for v, s, t in made if problem.values[v].conversion[s][t]), 0)
+    return next((problem.items[i].producer.choice for i, s, t in made if problem.items[i].conversion[s][t]), 0)

@@ -16,7 +16,7 @@ import numpy as np
 from relayout.errors import InternalError
 from relayout.solve.deadline import UNLIMITED, Clock
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
-from relayout.solve.problem import Problem, Use, Value
+from relayout.solve.problem import Item, Problem, Use
 from relayout.solve.reparametrize import implications
 
 if TYPE_CHECKING:
@@ -156,16 +156,16 @@ def solve_whole(
         clock.check()
         model.choose(c, choice.costs)
     counted: list[cp_model.IntVar] = []
-    for value in problem.values:
+    for value in problem.items:
         clock.check()
-        counted += _add_value(model, value)
+        counted += _add_item(model, value)
     if max_conversions is not None:
         model.model.add(model.sum(counted) <= max_conversions)
     states = None if hint is None else dict(enumerate(hint))
     return model.solve(states, clock)
 
 
-def _add_value(model: _Model, value: Value) -> list[cp_model.IntVar]:
+def _add_item(model: _Model, value: Item) -> list[cp_model.IntVar]:
     """Add one value: a copy is made from the format that is produced, and serves everyone; returns copies that cost."""
     produced = _by_format(model, value.producer)
     wanted = [_by_format(model, use) for use in value.consumers]
