@@ -31,7 +31,7 @@ def _option(value: Any, text: str, verbs: tuple[str, ...], **more: Any) -> Any:
 class Options:
     """The options of a run beside the backend. Raises UsageError for a value out of range."""
 
-    objective: str = _option("bytes", "The cost to minimize.", SOLVING, choices=OBJECTIVES)
+    objective: str = _option("bytes", "The cost to minimize.", SOLVING, choices=tuple(OBJECTIVES))
     input_layouts: Mapping[str, str] | None = _option(
         None,
         "The layout of a graph input of the legal model; `any` lets the solver choose. Several names with commas "
@@ -123,7 +123,7 @@ class Option:
         return f"--{self.single.replace('_', '-')}"
 
     def check(self, value: Any, where: str) -> None:
-        """Raise UsageError for a value that is no choice or out of range, LayoutSyntaxError for one that is no layout."""
+        """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for no layout."""
         if self.choices and value not in self.choices:
             raise UsageError(f"unknown {self.name}", where=where, expected=" or ".join(self.choices), found=str(value))
         if self.above is not None and not value > self.above:
