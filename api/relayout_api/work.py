@@ -77,7 +77,7 @@ def _verify(task: Task) -> Answer:
 
 
 def _read(task: Task, schema: type[_Parameters]) -> tuple[Source, dict[str, Any] | None, _Parameters]:
-    """The source, what to compare it with, and the rest of the request."""
+    """The source, the original to compare it with, and the parameters."""
     if task.parameters is not None:
         return parse_model(task.body), None, schema.model_validate(task.parameters)
     body = load_body(task.body)
