@@ -11,12 +11,13 @@ __all__ = ["Answer", "Task"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The work of one request.
+    """The work of one request: of `verb`, legalize, explain or verify.
 
     `parameters` are the backend and the options that go with an ONNX model in `body`; None where `body` is JSON, which
     has its own. `seconds` and `memory_bytes` are the server's limits. `as_bytes` asks for the model's bytes alone.
     """
 
+    verb: str
     body: bytes
     parameters: Parameters | None
     seconds: float

@@ -1,4 +1,4 @@
-"""What requests and responses look like, as pydantic models: the JSON edge, and the source of the OpenAPI."""
+"""The requests and responses as pydantic models, from which the OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -149,14 +149,14 @@ class VerifyRequest(Strict):
 
 
 class LegalizeResponse(Strict):
-    """The legal graph, and what it cost."""
+    """The legal graph, and the report."""
 
     graph: GraphJson
     report: Report
 
 
 class ModelResponse(Strict):
-    """The legal model in base64, and what it cost."""
+    """The legal model in base64, and the report."""
 
     model: str = Field(description="the ONNX model, in base64")
     report: Report
@@ -169,7 +169,7 @@ class ReportResponse(Strict):
 
 
 class OptionInfo(Strict):
-    """An option of a backend: what it takes, in words, its default as JSON text, and what it does."""
+    """An option of a backend: its type, its default as JSON text, and its description."""
 
     name: str
     expected: str
@@ -178,7 +178,7 @@ class OptionInfo(Strict):
 
 
 class BackendInfo(Strict):
-    """An installed backend: its name, the distribution that brings it, what it says of itself, and its options."""
+    """An installed backend: its name, its distribution, its description, and its options."""
 
     name: str
     distribution: str
@@ -208,7 +208,7 @@ class DimInfo(Strict):
 
 
 class LayoutInfo(Strict):
-    """A layout taken apart. `tvm` is TVM's word for it, null where TVM has none."""
+    """The parts of a layout. `tvm` is the layout in TVM's notation, null if TVM cannot express it."""
 
     layout: str
     names: str

@@ -5,64 +5,36 @@ from __future__ import annotations
 import gc
 import json
 import traceback
-from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api.memory import limit_memory
 from relayout_api.messages import Answer, Task
 from relayout_api.problems import RefusedError
 
-__all__ = ["explain", "legalize", "verify", "warm"]
+__all__ = ["perform", "warm"]
 
 
-def _accountable(function: Callable[[Task], Answer]) -> Callable[[Task], Answer]:
-    """`function` within its limit of memory; any other exception than a RelayoutError becomes one."""
+def perform(task: Task) -> Answer:
+    """The answer to a request, within its limit of memory. Raises RelayoutErrors alone."""
+    limit_memory(task.memory_bytes)
+    try:
+        from relayout_api.work import WORK
 
-    @wraps(function)
-    def accounted(task: Task) -> Answer:
-        limit_memory(task.memory_bytes)
-        try:
-            return function(task)
-        except RelayoutError:
-            raise
-        except MemoryError:
-            problem = "the work on this takes more memory than a worker may have"
-            raise RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes") from None
-        except Exception:
-            # The text alone crosses to the server, whose log it is for.
-            raise InternalError("an unforeseen exception", found=traceback.format_exc()) from None
-
-    return accounted
-
-
-@_accountable
-def legalize(task: Task) -> Answer:
-    """See `relayout_api.work.legalize`."""
-    from relayout_api import work
-
-    return work.legalize(task)
-
-
-@_accountable
-def explain(task: Task) -> Answer:
-    """See `relayout_api.work.explain`."""
-    from relayout_api import work
-
-    return work.explain(task)
-
-
-@_accountable
-def verify(task: Task) -> Answer:
-    """See `relayout_api.work.verify`."""
-    from relayout_api import work
-
-    return work.verify(task)
+        return WORK[task.verb](task)
+    except RelayoutError:
+        raise
+    except MemoryError:
+        problem = "the work on this takes more memory than a worker may have"
+        raise RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes") from None
+    except Exception:
+        # Only text crosses to the server, which logs it.
+        raise InternalError("an unforeseen exception", found=traceback.format_exc()) from None
 
 
 @cache
 def warm(memory_bytes: int) -> None:
-    """Run the examples once, so that no request waits for an import."""
+    """Answer the example requests once, so that no caller waits for an import."""
     from relayout.cli.lazy_imports import defer_slow_imports
 
     # The process is the service's own, as the command's is its own.
@@ -71,9 +43,8 @@ def warm(memory_bytes: int) -> None:
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
 
-    for function, examples in ((legalize, LEGALIZE), (verify, VERIFY)):
+    for verb, examples in (("legalize", LEGALIZE), ("verify", VERIFY)):
         for example in examples.values():
-            body = json.dumps(example).encode()
-            function(Task(body, None, 60.0, memory_bytes))
+            perform(Task(verb, json.dumps(example).encode(), None, 60.0, memory_bytes))
     # All objects so far stay, so the garbage collector need not visit them: a fifth of a request's time, measured.
     gc.freeze()

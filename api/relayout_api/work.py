@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
@@ -18,13 +19,13 @@ from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.options import Options
 from relayout.report.schema import Report, Status
 from relayout.report.totals import totals
-from relayout.verification.verifier import verify as run_verifier
+from relayout.verification.verifier import verify
 from relayout_api.messages import Answer, Task
 from relayout_api.schemas import ExplainParameters, LegalizeParameters, Parameters, VerifyParameters
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
 
-__all__ = ["explain", "legalize", "verify"]
+__all__ = ["WORK"]
 
 # The solver's share of the server's time limit.
 _SEARCH_SHARE = 0.6
@@ -33,8 +34,8 @@ _SUMMARY = {"status", "cost", "bound", "gap", "objective", "backend", "before", 
 _Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters)
 
 
-def legalize(task: Task) -> Answer:
-    """The legal model and the report, as the answer's JSON or as ONNX bytes with a summary. Raises RelayoutErrors."""
+def _legalize(task: Task) -> Answer:
+    """The legal model and the report, as the answer's JSON or as ONNX bytes with a summary."""
     started = perf_counter()
     source, _, parameters = _read(task, LegalizeParameters)
     backend = _backend(parameters)
@@ -51,8 +52,8 @@ def legalize(task: Task) -> Answer:
     return _answer(outcome.report, model=b64encode(content).decode())
 
 
-def explain(task: Task) -> Answer:
-    """The report, whose `conversions` have their reasons. Raises RelayoutErrors."""
+def _explain(task: Task) -> Answer:
+    """The report, whose `conversions` have their reasons."""
     started = perf_counter()
     source, _, parameters = _read(task, ExplainParameters)
     backend = _backend(parameters)
@@ -60,8 +61,8 @@ def explain(task: Task) -> Answer:
     return _answer(legalize_model(model, backend, _within(task, started, _options(parameters))).report)
 
 
-def verify(task: Task) -> Answer:
-    """The report, whose `verification` has the findings. Raises RelayoutErrors."""
+def _verify(task: Task) -> Answer:
+    """The report, whose `verification` has the findings."""
     source, against, parameters = _read(task, VerifyParameters)
     backend, options = _backend(parameters), _options(parameters)
     model = read_model(source, external_data=False)
@@ -69,14 +70,14 @@ def verify(task: Task) -> Answer:
     dims = options.dims or {}
     after = totals(model, dims)
     before = after if original is None else totals(original, dims)
-    verification = run_verifier(model, backend, against=original, samples=options.samples, dims=dims)
+    verification = verify(model, backend, against=original, samples=options.samples, dims=dims)
     status: Status = "verified" if verification.passed else "failed"
     report = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)
     return _answer(report)
 
 
 def _read(task: Task, schema: type[_Parameters]) -> tuple[Source, dict[str, Any] | None, _Parameters]:
-    """The source, what to compare it with, and the rest of the request."""
+    """The source, the original to compare it with, and the parameters."""
     if task.parameters is not None:
         return parse_model(task.body), None, schema.model_validate(task.parameters)
     body = load_body(task.body)
@@ -114,3 +115,7 @@ def _within(task: Task, started: float, options: Options) -> Options:
 def _answer(report: Report, **members: Any) -> Answer:
     whole = {**members, "report": report.model_dump(mode="json", by_alias=True)}
     return Answer(json.dumps(whole, separators=(",", ":")).encode())
+
+
+WORK: dict[str, Callable[[Task], Answer]] = {"legalize": _legalize, "explain": _explain, "verify": _verify}
+"""Of each verb, the function from a request to its answer. Each raises RelayoutErrors."""

@@ -17,9 +17,9 @@ __all__ = ["Option", "Options", "Progress", "given_options", "options_of", "take
 Progress = Callable[[str], None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-WRITING = ("legalize", "batch")
-SOLVING = (*WRITING, "explain")
-ALL = (*SOLVING, "verify")
+_WRITING = ("legalize", "batch")
+_SOLVING = (*_WRITING, "explain")
+_ALL = (*_SOLVING, "verify")
 
 
 def _option(value: Any, text: str, verbs: tuple[str, ...], **more: Any) -> Any:
@@ -31,7 +31,7 @@ def _option(value: Any, text: str, verbs: tuple[str, ...], **more: Any) -> Any:
 class Options:
     """The options of a run beside the backend. Raises UsageError for a value out of range."""
 
-    objective: str = _option("bytes", "The cost to minimize.", SOLVING, choices=tuple(OBJECTIVES))
+    objective: str = _option("bytes", "The cost to minimize.", _SOLVING, choices=tuple(OBJECTIVES))
     input_layouts: Mapping[str, str] | None = _option(
         None,
         "The layout of a graph input of the legal model; `any` lets the solver choose. Several names with commas "
@@ -50,29 +50,29 @@ class Options:
         is_layout=True,
     )
     dims: Mapping[str, int] | None = _option(
-        None, "The size of a symbolic dim, for costs and comparisons.", ALL, metavar="NAME=N", example="batch=8",
+        None, "The size of a symbolic dim, for costs and comparisons.", _ALL, metavar="NAME=N", example="batch=8",
         least=1, most=1 << 48,
     )  # fmt: skip
     time_limit: float | None = _option(
-        None, "The solver's limit of wall-clock time, in seconds.", SOLVING, metavar="SECONDS", above=0, most=1e6
+        None, "The solver's limit of wall-clock time, in seconds.", _SOLVING, metavar="SECONDS", above=0, most=1e6
     )
     engine: str = _option(
-        "auto", "cp-sat solves without the reduction, as a cross-check.", SOLVING, choices=("auto", "cp-sat")
+        "auto", "cp-sat solves without the reduction, as a cross-check.", _SOLVING, choices=("auto", "cp-sat")
     )
     backend_options: Mapping[str, Any] | None = _option(
         None,
         "An option of the backend; a value is JSON where it parses as JSON, else text.",
-        ALL,
+        _ALL,
         metavar="NAME=VALUE",
         example="max_batch=16",
     )
-    check: bool = _option(False, "Verify the legal model, and compare it numerically with the source.", WRITING)
-    inline: bool = _option(False, "Replace the calls of functions by their bodies in standard ONNX.", WRITING)
+    check: bool = _option(False, "Verify the legal model, and compare it numerically with the source.", _WRITING)
+    inline: bool = _option(False, "Replace the calls of functions by their bodies in standard ONNX.", _WRITING)
     max_transposes: int | None = _option(
-        None, "Allow no more than K transposes.", WRITING, metavar="K", least=0, most=1 << 31
+        None, "Allow no more than K transposes.", _WRITING, metavar="K", least=0, most=1 << 31
     )
     samples: int = _option(
-        2, "The number of random inputs that a comparison runs on.", (*WRITING, "verify"), metavar="N", least=1, most=16
+        2, "The number of random inputs that a comparison runs on.", (*_WRITING, "verify"), metavar="N", least=1, most=16
     )
     limit: int | None = _option(
         None, "Solve the problem at most N times without some requirement.", ("explain",), metavar="N", default=1000,
@@ -123,7 +123,7 @@ class Option:
         return f"--{self.single.replace('_', '-')}"
 
     def check(self, value: Any, where: str) -> None:
-        """Raise UsageError for a value that is no choice or out of range, LayoutSyntaxError for one that is no layout."""
+        """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for no layout."""
         if self.choices and value not in self.choices:
             raise UsageError(f"unknown {self.name}", where=where, expected=" or ".join(self.choices), found=str(value))
         if self.above is not None and not value > self.above:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +122,16 @@ def test_options_are_given_by_name_and_only_to_verbs_that_have_them() -> None:
 def test_the_engines_are_the_solvers() -> None:
     [engine] = [option for option in options_of("legalize") if option.name == "engine"]
     assert engine.choices == ENGINES
+
+
+@pytest.mark.parametrize("verb", SERVED)
+def test_the_manual_has_each_option_in_its_table_of_the_service(verb: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)\S*` \| (.*) \|$", page, re.MULTILINE)
+    listed = [(name, single) for name, single, verbs in rows if f"`{verb}`" in verbs]
+    assert listed == [(option.name, option.single) for option in options_of(verb)]
+
+
+def test_the_manual_names_each_flag_of_the_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert [each.flag for verb in VERBS for each in options_of(verb) if f"{each.flag}" not in page] == []

@@ -24,7 +24,7 @@ from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
 
-__all__ = ["Boundary", "coupled_formats", "format_in", "list_boundary", "orders_of", "set_boundary", "shown"]
+__all__ = ["Boundary", "coupled_formats", "format_in", "list_boundary", "orders_of", "set_boundary"]
 
 Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 """The formats of each tensor that are considered."""
@@ -71,7 +71,7 @@ def list_boundary(boundary: Boundary, formats: Formats, names: Names) -> Boundar
         for order in orders_of(choice.ports, formats):
             own = [format_in(port, order) for port in choice.ports]
             if None not in own:
-                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, shown(choice, order, names))
+                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, _layouts(choice, order, names))
         return found.listed()
 
     inputs, outputs = tuple(map(listed, boundary.inputs)), tuple(map(listed, boundary.outputs))
@@ -143,7 +143,7 @@ class _Ends:
         operand = self._operand(end)
         own = NodePorts(_label([end]), None, (end.port(operand),))
         order = source_order(len(operand.view.axes))
-        return _single(own, own.ports[0].format_of(None), order, shown(own, order, self._names))
+        return _single(own, own.ports[0].format_of(None), order, _layouts(own, order, self._names))
 
     def set(self, side: str, key: str, wanted: str) -> None:
         """Enter the choices of one option, `--input-layout` or `--output-layout`."""
@@ -302,7 +302,7 @@ def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:
     return view.to_base(normal_form(order, view.extents))
 
 
-def shown(choice: NodePorts, order: MemoryFormat, names: Names) -> list[str]:
+def _layouts(choice: NodePorts, order: MemoryFormat, names: Names) -> list[str]:
     """The order in words, for each port of the choice: the names of the axes in it, else their numbers."""
     natural = order == source_order(len(order))
     if any(not atom.is_whole for atom in order):

@@ -13,7 +13,7 @@ from relayout.cli.job import backend_of, legalize_file, save
 from relayout.cli.options import Request, with_options
 from relayout.cli.output_files import SUFFIXES, check_files, put
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import tell
+from relayout.cli.terminal import print_status
 from relayout.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def batch(
         import json
 
         put(report, "--report", json.dumps([_record(each) for each in done], indent=2) + "\n")
-    tell(_table(done))
+    print_status(_table(done))
     for each in done:
         if each.message:
-            tell(f"relayout: error: {each.name}: {each.message}")
+            print_status(f"relayout: error: {each.name}: {each.message}")
     return max(each.status for each in done)
 
 

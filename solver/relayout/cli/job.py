@@ -45,7 +45,7 @@ def read_file(path: Path) -> ir.Model:
 def legalize_file(
     path: Path, request: Request, backend: Backend, progress: Callable[[str], None], *, strict: bool = True
 ) -> Outcome:
-    """The legal model of the file at `path`, with its report. Raises what `relayout.legalize` raises.
+    """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
     With `strict`, a name in the options that the model does not have is a UsageError.
     """

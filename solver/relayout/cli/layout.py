@@ -35,13 +35,13 @@ def layout(
         rows.append((str(index), dim.name, str(parsed.alignment(index)), "" if tile is None else str(tile), boxes))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    words = [f"layout  {parsed}", f"rank    {parsed.rank}", f"TVM     {_in_tvm(parsed)}", f"XLA     {_in_xla(parsed)}"]
-    print_result("\n".join([*words, "", *lines]))
+    heads = [f"layout  {parsed}", f"rank    {parsed.rank}", f"TVM     {_in_tvm(parsed)}", f"XLA     {_in_xla(parsed)}"]
+    print_result("\n".join([*heads, "", *lines]))
     return DONE
 
 
 def _in_xla(layout: Layout) -> str:
-    """Minor to major, by the numbers that axes have in ONNX's own order of these names."""
+    """The axes minor to major, by their numbers in ONNX's order of these names."""
     axes = next((own for own in _NATIVE if sorted(own) == sorted(layout.names)), None)
     if axes is None and not layout.is_numbered and layout.dims:
         return "depends on the tensor's axes"

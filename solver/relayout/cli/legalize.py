@@ -13,7 +13,7 @@ from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, check_output, report_formats, write_reports
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_data, tell, terminal_width
+from relayout.cli.terminal import print_data, print_status, terminal_width
 from relayout.cli.verify import finding_lines
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
 
@@ -72,11 +72,11 @@ def legalize(
     if not quiet:
         _print_report(done)
         for line in boundary_lines(done.boundary):
-            tell(line)
+            print_status(line)
     if not done.ok:
         if quiet:
-            tell("\n".join(finding_lines(done)))
-        tell(f"relayout: error: the verification failed, and {output} was not written")
+            print_status("\n".join(finding_lines(done)))
+        print_status(f"relayout: error: the verification failed, and {output} was not written")
     return DONE if done.ok else FINDINGS
 
 
@@ -102,6 +102,6 @@ def _print_report(report: Report) -> None:
 
     left_out = len(report.conversions) - MOST_ROWS
     shown = report.model_copy(update={"conversions": report.conversions[:MOST_ROWS]}) if left_out > 0 else report
-    tell(render_text(shown, width=terminal_width()))
+    print_status(render_text(shown, width=terminal_width()))
     if left_out > 0:
-        tell(f"and {left_out} conversions more: --report has them all, relayout explain prints them")
+        print_status(f"and {left_out} more conversions: --report has all of them, relayout explain prints them")

@@ -1,4 +1,4 @@
-"""The files that the command writes beside the model; each is there whole, or as it was."""
+"""The files that the command writes. Each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STDOUT = Path("-")
 
 
 def check_output(path: Path) -> None:
-    """Raise UsageError for a name that does not say the model's format."""
+    """Raise UsageError for a suffix that is no format of models."""
     if path.suffix not in SUFFIXES:
         raise UsageError(
             "the suffix says the format",

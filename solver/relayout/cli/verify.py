@@ -14,7 +14,7 @@ from relayout.cli.job import backend_of, check_dims, read_file
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_result, tell, terminal_width
+from relayout.cli.terminal import print_result, print_status, terminal_width
 from relayout.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ BudgetFile = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of what a model may spend on layouts; None is no limit."""
+    """The limits of the transposes and bytes of a model; None is no limit."""
 
     max_transposes: int | None = None
     max_bytes: int | None = None
@@ -90,9 +90,9 @@ def verify(
     if not quiet:
         from relayout.report.render import render_text
 
-        tell(render_text(done.model_copy(update={"verification": None}), width=terminal_width()))
-    say = tell if STDOUT in report else print_result
-    say("\n".join(finding_lines(done)))
+        print_status(render_text(done.model_copy(update={"verification": None}), width=terminal_width()))
+    show = print_status if STDOUT in report else print_result
+    show("\n".join(finding_lines(done)))
     return DONE if passed else FINDINGS
 
 
@@ -126,26 +126,26 @@ def over_budget(budget: Budget, spent: Totals) -> Iterator[Finding]:
     from relayout.report.schema import Finding
 
     limits = ("transposes", budget.max_transposes, spent.transposes), ("bytes", budget.max_bytes, spent.bytes)
-    for what, limit, found in limits:
+    for unit, limit, found in limits:
         if limit is not None and found > limit:
             yield Finding(
                 rule="budget",
                 expected=f"at most {limit}",
                 found=str(found),
-                message=f"the model's {what} exceed the budget",
+                message=f"the model's {unit} exceed the budget",
             )
 
 
 def finding_lines(report: Report) -> Iterator[str]:
-    """One line a finding, whatever its length: it is what one greps for. Then the comparison, and the verdict."""
+    """One line a finding, for grep; then the comparison, and the verdict."""
     verification = report.verification
     assert verification is not None
     for finding in verification.findings:
         operand = "" if finding.operand is None else f", operand {finding.operand}"
-        sides = [f"{word} {side}" for word, side in (("expected", finding.expected), ("found", finding.found)) if side]
-        place = f"{finding.node or 'model'}{operand}"
-        told = f" ({', '.join(sides)})" if sides else ""
-        yield f"{finding.severity}: [{finding.rule}] {place}: {finding.message}{told}"
+        sides = [f"{name} {side}" for name, side in (("expected", finding.expected), ("found", finding.found)) if side]
+        location = f"{finding.node or 'model'}{operand}"
+        both = f" ({', '.join(sides)})" if sides else ""
+        yield f"{finding.severity}: [{finding.rule}] {location}: {finding.message}{both}"
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         yield f"not compared: {numeric.reason}"

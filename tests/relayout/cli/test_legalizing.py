@@ -149,7 +149,7 @@ def test_options_reach_a_backend_that_is_named(model: Path, tmp_path: Path, run:
     assert domains == {"conv1": "relayout", "conv2": ""}
     assert run("verify", legal, *tvm).status == 0
     assert run("verify", model, *tvm).status == 1
-    assert "held by    Conv 'conv2', input 0    NCHW" in run("explain", model, *tvm).out
+    assert "held by      Conv 'conv2', input 0    NCHW" in run("explain", model, *tvm).out
 
 
 def test_text_that_is_no_json_is_an_option_too(model: Path, tmp_path: Path, run: Run) -> None:
