@@ -78,6 +78,13 @@ class Names:
         letters = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
         return letters if len(set(letters)) == len(operand.view.axes) else None
 
+    def key(self, value: ir.Value) -> tuple[tuple[int, str, bool], ...]:
+        """All that is known of the names of a value's axes: equal keys give equal answers of `of` and `filled`."""
+        own = self._letters.get(value)
+        if own is None:
+            return ()
+        return tuple(sorted([(axis, self._given[name], name >= self._surely) for axis, name in own.items()]))
+
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
         """The letters by which `wanted` is read: the operand's own, or, where not all axes have one of the layout's,
         those of its axes that are longer than 1, and for the others the letters that are left, in the layout's order:

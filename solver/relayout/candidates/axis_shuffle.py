@@ -6,7 +6,7 @@ its contracted axis. So a channel shuffle before it, or a Flatten of channels-la
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class AxisShuffle:
     `base` the alternatives without a shuffle."""
 
     node: NodePorts
-    shared: dict[_Member, Shared]
+    shared: Mapping[_Member, Shared]
     base: tuple[tuple[Wish, FixedLowering], ...]
 
     def follow(self, index: int, format_: MemoryFormat, found: Sequence[ShuffledForm]) -> Iterator[ShuffledForm]:

@@ -9,7 +9,7 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.backend.calls import ask, ask_order_cost, is_met_by, supported_by
+from relayout.backend.calls import answers_by_type, ask, ask_order_cost, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
 from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source
 from relayout.candidates.axis_names import Names
@@ -20,7 +20,7 @@ from relayout.layout.binding import is_tiled, layout_of, names_for
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
-from relayout.ops import Axes, Free, extents_of
+from relayout.ops import Axes, Free, OperatorClass, extents_of
 
 __all__ = ["Contract", "Wish", "says_something"]
 
@@ -71,15 +71,23 @@ class Contract:
         self._names = names
         # A network asks the same of the same shapes all over.
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
+        self.is_shared = answers_by_type(backend)
+        """Whether nodes that are alike get the same answers."""
+        self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The backend's devices; a backend that has none is at one without a name."""
         return self._backend.devices() or ("",)
 
-    def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
-        """What the backend says."""
-        return ask(self._backend, node)
+    def implementations(self, node: ir.Node, kind: OperatorClass) -> tuple[Implementation, ...]:
+        """The implementations of a node of this class, as the backend states them."""
+        if not self.is_shared:
+            return ask(self._backend, node)
+        found = self._stated.get(kind)
+        if found is None:
+            found = self._stated[kind] = ask(self._backend, node)
+        return found
 
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool

@@ -32,7 +32,18 @@ _NOTHING: Traffic = ()
 class FreeNode:
     """One node whose rule gives it a space of axes, with what the backend asks of it, the cheapest wish first."""
 
-    __slots__ = ("_axes", "_choice", "_contract", "_devices", "_elements", "_letters", "_maps", "_reach", "_rule")
+    __slots__ = (
+        "_answers",
+        "_axes",
+        "_choice",
+        "_contract",
+        "_devices",
+        "_elements",
+        "_letters",
+        "_maps",
+        "_reach",
+        "_rule",
+    )
 
     def __init__(
         self,
@@ -52,6 +63,7 @@ class FreeNode:
         self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
         self._letters = port_letters(rule, choice.ports)
         self._reach: dict[Wish, bool] = {}
+        self._answers: dict[MemoryFormat, tuple[Way, ...] | None] = {}
         # Of what is asked of one order the cheapest counts, on each device and with each set of black boxes.
         self._devices: dict[tuple[str, Hashable], list[Wish]] = {}
         for wish in wishes:
@@ -59,11 +71,11 @@ class FreeNode:
 
     def ways(self, order: MemoryFormat) -> tuple[Way, ...] | None:
         """How the node runs in this order on each device that takes it; None where there is none."""
-        dims = self._maps.grouped(order)
-        if dims is None:
-            return None
-        answers = [self._accepted(wishes, dims) for wishes in self._devices.values()]
-        return tuple([answer for answer in answers if answer is not None]) or None
+        if order not in self._answers:
+            dims = self._maps.grouped(order)
+            answers = [self._accepted(wishes, dims) for wishes in self._devices.values()] if dims is not None else []
+            self._answers[order] = tuple([answer for answer in answers if answer is not None]) or None
+        return self._answers[order]
 
     def native(self) -> MemoryFormat:
         """The order of ONNX's own layout, for a rule that names its axes."""

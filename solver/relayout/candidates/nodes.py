@@ -6,8 +6,9 @@ orders of these spaces give the other alternatives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -18,6 +19,7 @@ from relayout.candidates.alternatives import (
     FreeLowering,
     NodeAlternatives,
     NodePorts,
+    Port,
     label_of,
     passing_ports,
     ports_of,
@@ -33,7 +35,7 @@ from relayout.candidates.iteration_space import IndexingMapsCache
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.subgraph_values import CrossingValue, may_cross
-from relayout.candidates.tensors import Tensors
+from relayout.candidates.tensors import Operand, Tensors
 from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
@@ -50,13 +52,15 @@ _Answer = tuple[tuple[Wish, FreeLowering | FixedLowering, int], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SeedContext:
-    """What seeding reads: the analysed graph and the backend's requirements."""
+    """What seeding reads: the analysed graph and the backend's requirements. Nodes that are alike, between operands of
+    the same views and axis names, have one prototype, so that each question is asked once."""
 
     contract: Contract
     names: Names
     tensors: Tensors
     elements: Pricing
     maps: IndexingMapsCache
+    prototypes: dict[object, NodeSeed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,21 +72,55 @@ class NodeSpace:
     moves: int = 0
 
 
+class _PortFormat(NamedTuple):
+    """A format of a port's tensor that is to be considered."""
+
+    port: int
+    format: MemoryFormat
+
+
+class _SpaceOrder(NamedTuple):
+    """An order of one of the node's spaces that is to be considered; see `OrderSeed`."""
+
+    space: int
+    order: MemoryFormat
+    is_fallback: bool = False
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeSeed:
     """A node before propagation.
 
-    `fixed` are the alternatives that do not depend on the node's neighbours, `seeds` the formats and orders that are to
-    be propagated. `blocking` are views that keep a port from a required tiling.
+    `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders that are to
+    be propagated. `blocking` are views that keep a port from a required tiling. `prototype`: the first node like it.
     """
 
     node: NodePorts
     fixed: tuple[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]], ...] = ()
     spaces: tuple[NodeSpace, ...] = ()
     shuffle: AxisShuffle | None = None
-    seeds: tuple[Seed, ...] = ()
+    start: tuple[_PortFormat | _SpaceOrder, ...] = ()
     blocking: frozenset[ir.Value] = frozenset()
     has_boxes: bool = False
+    is_partial: bool = False
+    """Whether there are lowerings in which no port's tensor has a format."""
+    prototype: NodeSeed | None = None
+
+    def seeds(self) -> Iterator[Seed]:
+        for each in self.start:
+            if isinstance(each, _PortFormat):
+                yield FormatSeed(self.node.ports[each.port].operand.tensor, each.format)
+            else:
+                yield OrderSeed(self.spaces[each.space].space, each.order, each.is_fallback)
+
+    def like(self, node: NodePorts) -> NodeSeed:
+        """The seed of a node that is like this one."""
+        spaces = []
+        for own in self.spaces:
+            space = IterationSpace(own.space.maps, _operands(node, own.axes), own.space.accepts, own.space.suggests)
+            spaces.append(NodeSpace(space, own.axes, own.moves))
+        shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
+        return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
 
 
 def seed_nodes(graph: ir.Graph, context: SeedContext) -> tuple[NodeSeed, ...]:
@@ -98,8 +136,8 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
-        implementations = context.contract.implementations(node)
-        found.append(_seed_node(context, node, implementations))
+        implementations = context.contract.implementations(node, context.tensors.classes[node])
+        found.append(_shared_seed(context, node, implementations))
         if node in tensors.region_edges:
             edges = tensors.region_edges[node] if may_cross(implementations) else ()
             found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
@@ -113,7 +151,15 @@ def list_alternatives(
 ) -> tuple[NodeAlternatives, ...]:
     """Every node's alternatives, without those that need a black box which neither a node, nor one of the graph's
     `inputs`, nor a conversion gives. Raises InfeasibleError for a node that has none left."""
-    every = [_alternatives(seed, candidates) for seed in seeds]
+    every: list[NodeAlternatives] = []
+    shared: dict[object, NodeAlternatives] = {}
+    for seed in seeds:
+        orders = [tuple(candidates.orders[own.space]) for own in seed.spaces]
+        shuffled = candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ()
+        key = (seed.prototype or seed, *orders, tuple(shuffled))
+        if key not in shared or seed.has_boxes:
+            shared[key] = _alternatives(seed, candidates)
+        every.append(shared[key].of(seed.node))
     with_boxes = [n for n, seed in enumerate(seeds) if seed.has_boxes]
     if with_boxes:
         every = without_unreachable(context.contract, context.tensors, inputs, every, with_boxes)
@@ -173,10 +219,11 @@ def _refused(
         known = [FormatSeed(tensor, format_) for tensor in tensors for format_ in candidates.formats[tensor]]
         spaces = [own.space for own in tried.spaces]
         shuffles = [tried.shuffle] if tried.shuffle is not None else []
-        found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds, *known]))
+        found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
         return reachable(context.contract, context.tensors, produced, found) if seed.has_boxes else found
 
-    return unmet(seed.node, context.contract.implementations(node), trial, context.names)
+    stated = context.contract.implementations(node, context.tensors.classes[node])
+    return unmet(seed.node, stated, trial, context.names)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -184,8 +231,48 @@ class _Placed:
     """Fixed lowerings with the formats that they give the ports, and the views that blocked others."""
 
     fixed: tuple[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]], ...]
-    seeds: tuple[Seed, ...]
+    start: tuple[_PortFormat, ...]
     blocking: frozenset[ir.Value]
+    are_all: bool
+
+
+def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]) -> NodeSeed:
+    """The node's seed, made from its prototype where there is one."""
+    key = _likeness(context, node, implementations)
+    if key is None:
+        return _seed_node(context, node, implementations)
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors))
+    key = (*key, *[(p.is_result, p.index, id(p.operand.view), *_facts(context, p)) for p in own.ports])
+    prototype = context.prototypes.get(key)
+    if prototype is not None:
+        return prototype.like(own)
+    made = _seed_node(context, node, implementations)
+    if not (made.has_boxes or made.is_partial):
+        context.prototypes[key] = made
+    return made
+
+
+def _likeness(
+    context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]
+) -> tuple[object, ...] | None:
+    """What nodes with one prototype have in common beside their ports; None of a node that has none."""
+    tensors, rule = context.tensors, context.tensors.rules.get(node)
+    is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
+    if is_elidable or node in tensors.region_edges:
+        return None
+    if context.contract.is_shared:
+        return (tensors.classes[node],)
+    # A backend that is asked about each node is asked about a free node's orders, too.
+    is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
+    return None if is_asked_again else (tensors.classes[node], implementations)
+
+
+def _facts(context: SeedContext, port: Port) -> tuple[object, ...]:
+    return port.operand.tensor.base.dtype, context.names.key(port.operand.value)
+
+
+def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:
+    return tuple([(p.operand, axes) for p, axes in zip(node.ports, axes_of, strict=True) if axes is not None])
 
 
 def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
@@ -208,9 +295,10 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
         own,
         written.fixed + placed.fixed,
         shuffle=axis_shuffle(own, mixes, [(wish, form) for wish, form, _ in placed.fixed]) if mixes else None,
-        seeds=written.seeds + placed.seeds,
+        start=written.start + placed.start,
         blocking=written.blocking | placed.blocking,
         has_boxes=has_boxes,
+        is_partial=not (written.are_all and placed.are_all),
     )
 
 
@@ -224,8 +312,9 @@ def _is_met(
 
 def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Wish, FixedLowering]]) -> _Placed:
     fixed: list[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]]] = []
-    seeds: list[Seed] = []
+    start: list[_PortFormat] = []
     blocking: set[ir.Value] = set()
+    are_all = True
     for wish, form in forms:
         laid = of_ports(node.ports, form.inputs, form.outputs)
         formats: list[MemoryFormat] = []
@@ -236,14 +325,15 @@ def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Wish, F
                 regrouped = nearest_regrouped(port.operand.value, context.tensors)
                 if regrouped is not None and wish.is_tiled:
                     blocking.add(regrouped)
+                are_all = False
                 break
             formats.append(format_)
         else:
-            seeds += [FormatSeed(p.operand.tensor, f) for p, f in zip(node.ports, formats, strict=True)]
+            start += [_PortFormat(index, format_) for index, format_ in enumerate(formats)]
             boxed = in_boxes(node, wish, formats, laid)
             if boxed is not None:
                 fixed.append((wish, form, boxed))
-    return _Placed(tuple(fixed), tuple(seeds), frozenset(blocking))
+    return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)
 
 
 def _seed_free(
@@ -251,7 +341,7 @@ def _seed_free(
 ) -> NodeSeed:
     wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
     axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
-    operands = tuple([(p.operand, axes) for p, axes in zip(own.ports, axes_of, strict=True) if axes is not None])
+    operands = _operands(own, axes_of)
     maps = context.maps.of(rule, operands)
     free = FreeNode(own, rule, wishes, maps=maps, contract=context.contract, elements=context.elements)
     space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.ways, free.proposed)
@@ -266,19 +356,20 @@ def _seed_free(
     tiled = [w for w in wishes if w.is_tiled] if packed is not None else []
     forms = [(w, form) for w in tiled if packed is not None for form in fixed_forms(own, packed, w.implementation)]
     placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
-    seeds: list[Seed] = [*written.seeds, *(OrderSeed(each.space, each.space.source_order()) for each in spaces)]
-    seeds += placed.seeds
-    seeds += [OrderSeed(space, order) for wish in wishes for order in free.witnesses(wish)]
+    sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
+    start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
+    start += [_SpaceOrder(0, order) for wish in wishes for order in free.witnesses(wish)]
     if rule.letters:
-        # The node stands in a layout that nobody asks for; ONNX's own is a way to run it.
-        seeds.append(OrderSeed(space, free.native(), is_fallback=True))
+        # No requirement names the layout that the node has; it can always run in ONNX's own.
+        start.append(_SpaceOrder(0, free.native(), is_fallback=True))
     return NodeSeed(
         own,
         written.fixed + placed.fixed,
         tuple(spaces),
-        seeds=tuple(seeds),
+        start=tuple(start),
         blocking=written.blocking | placed.blocking,
         has_boxes=has_boxes,
+        is_partial=not (written.are_all and placed.are_all),
     )
 
 
@@ -310,9 +401,9 @@ def _seed_edge(
     """A value that crosses the border of the graphs inside the node."""
     own = NodePorts(f"{label_of(node)} {edge.name}", node, passing_ports(node, edge, context.tensors), edge)
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
-    operands = tuple([(p.operand, axes) for p, axes in zip(own.ports, axes_of, strict=True) if axes is not None])
+    operands = _operands(own, axes_of)
     maps = context.maps.of(edge.rule, operands)
     value = CrossingValue(own, edge, implementations, maps=maps, contract=context.contract, elements=context.elements)
     space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.ways)
     orders = [space.source_order(), *value.witnesses()]
-    return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), seeds=tuple([OrderSeed(space, o) for o in orders]))
+    return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), start=tuple([_SpaceOrder(0, order) for order in orders]))

@@ -115,7 +115,7 @@ def _propagated(seeded: _Seeded) -> Candidates:
         seeded.context.tensors.tensors,
         [own.space for node in nodes for own in node.spaces],
         [node.shuffle for node in nodes if node.shuffle is not None],
-        [*boundary.seeds(), *(seed for node in nodes for seed in node.seeds)],
+        [*boundary.seeds(), *(seed for node in nodes for seed in node.seeds())],
         lambda formats: coupled_formats(boundary, formats),
     )
 
