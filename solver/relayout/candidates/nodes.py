@@ -242,7 +242,7 @@ def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Imp
     if key is None:
         return _seed_node(context, node, implementations)
     own = NodePorts(label_of(node), node, ports_of(node, context.tensors))
-    key = (*key, *[(p.is_result, p.index, id(p.operand.view), *_facts(context, p)) for p in own.ports])
+    key = (*key, *[_port_key(context, port) for port in own.ports])
     prototype = context.prototypes.get(key)
     if prototype is not None:
         return prototype.like(own)
@@ -267,8 +267,10 @@ def _likeness(
     return None if is_asked_again else (tensors.classes[node], implementations)
 
 
-def _facts(context: SeedContext, port: Port) -> tuple[object, ...]:
-    return port.operand.tensor.base.dtype, context.names.key(port.operand.value)
+def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
+    operand = port.operand
+    size, names = element_size(operand.tensor.base), context.names.key(operand.value)
+    return port.is_result, port.index, id(operand.view), size, names
 
 
 def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:

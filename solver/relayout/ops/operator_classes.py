@@ -44,7 +44,9 @@ class OperatorClasses:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = dict(opsets)
-        self._values: dict[ir.Value | None, object] = {None: None}
+        # Each value's type, as its number among the types so far.
+        self._types: dict[object, int] = {}
+        self._values: dict[ir.Value | None, int] = {None: -1}
         self._known: dict[object, _Known] = {}
 
     def of(self, node: ir.Node) -> OperatorClass:
@@ -60,7 +62,7 @@ class OperatorClasses:
         values = self._values
         for value in (*node.inputs, *node.outputs):
             if value not in values:
-                values[value] = _facts(value)
+                values[value] = self._types.setdefault(_type(value), len(self._types))
         signature = (
             node.domain,
             node.op_type,
@@ -88,13 +90,15 @@ class OperatorClasses:
         return OperatorClass(built_rule(row[0], reading), has_graphs), frozenset(reading.reads)
 
 
-def _facts(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, str, bool]:
+def _type(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, str, str, bool]:
     """What a rule or a backend may know of an operand, its numbers excepted."""
     assert value is not None
     constant, producer = value.const_value, value.producer()
     is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
-    kind = "absent" if isinstance(constant, AbsentTensor) else "constant" if is_constant else ""
-    return extents_of(value), value.type, kind, value.is_graph_input()
+    is_absent = constant is not None and isinstance(constant, AbsentTensor)
+    kind = "absent" if is_absent else "constant" if is_constant else ""
+    dtype = value.dtype
+    return extents_of(value), type(value.type), dtype.name if dtype is not None else "", kind, value.is_graph_input()
 
 
 def _is_used(value: ir.Value) -> bool:
