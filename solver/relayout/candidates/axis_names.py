@@ -22,7 +22,7 @@ from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import Fixed, Free, RegionEdge, Relabel, given_at, read_at
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["Names", "conventional"]
+__all__ = ["AxisNames", "conventional"]
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
@@ -31,7 +31,7 @@ def conventional(rank: int) -> str | None:
     return _CONVENTION.get(rank)
 
 
-class Names:
+class AxisNames:
     """The letters of every value's axes, as far as the model says them. Constants have none: they follow."""
 
     def __init__(self, tensors: Tensors) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import AlternativeList, NodeAlternatives, NodePorts, Port
-from relayout.candidates.axis_names import Names, conventional
+from relayout.candidates.axis_names import AxisNames, conventional
 from relayout.candidates.black_boxes import boxed
 from relayout.candidates.boundary_options import ANY, is_cut, is_wildcard, misfit, order_named, tied_names
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, FormatSeed
@@ -34,14 +34,14 @@ Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 class Boundary:
     """What gives the graph its inputs, and what reads its outputs; coupled inputs and outputs are among the inputs.
 
-    `wishes` holds the requested layouts by side and name, `ties` the names coupled with each. `blocking_views` keep an
-    input or output from its layout.
+    `requested` holds the layouts that options set, by side and name, `coupled` the names coupled with each.
+    `blocking_views` keep an input or output from its layout.
     """
 
     inputs: tuple[NodeAlternatives, ...]
     outputs: tuple[NodeAlternatives, ...]
-    wishes: Mapping[tuple[str, str], str]
-    ties: Mapping[tuple[str, str], tuple[str, ...]]
+    requested: Mapping[tuple[str, str], str]
+    coupled: Mapping[tuple[str, str], tuple[str, ...]]
     blocking_views: frozenset[ir.Value] = frozenset()
 
     def seeds(self) -> Iterator[FormatSeed]:
@@ -61,7 +61,7 @@ def coupled_formats(boundary: Boundary, formats: Formats) -> list[FormatSeed]:
     return [FormatSeed(port.operand.tensor, format_) for port, format_ in every if format_ is not None]
 
 
-def list_boundary(boundary: Boundary, formats: Formats, names: Names) -> Boundary:
+def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Boundary:
     """The boundary with what is left to the solver in any order that a node inside the graph considers for it."""
 
     def listed(choice: NodeAlternatives) -> NodeAlternatives:
@@ -79,7 +79,7 @@ def list_boundary(boundary: Boundary, formats: Formats, names: Names) -> Boundar
 
 
 def set_boundary(
-    graph: ir.Graph, tensors: Tensors, names: Names, inputs: Mapping[str, str], outputs: Mapping[str, str]
+    graph: ir.Graph, tensors: Tensors, names: AxisNames, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Boundary:
     """A choice for each input and output, or coupled group of them; one that is left to the solver has no alternatives
     yet.
@@ -99,7 +99,7 @@ def set_boundary(
     # In the graph's order, however the options were given.
     sides = (sorted(side, key=lambda choice: choice.ports[0].index) for side in (ends.inputs, ends.outputs))
     first, last = map(tuple, sides)
-    return Boundary(first, last, ends.wishes, ends.ties)
+    return Boundary(first, last, ends.requested, ends.coupled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +121,15 @@ class _End:
 class _Ends:
     """The inputs and outputs of a graph, and which of them have a choice already."""
 
-    def __init__(self, graph: ir.Graph, tensors: Tensors, names: Names) -> None:
+    def __init__(self, graph: ir.Graph, tensors: Tensors, names: AxisNames) -> None:
         self._tensors, self._names = tensors, names
         self._all = [_End("input", i, value) for i, value in enumerate(graph.inputs)]
         self._all += [_End("output", i, value) for i, value in enumerate(graph.outputs)]
         self._set: dict[_End, str] = {}
         self.inputs: list[NodeAlternatives] = []
         self.outputs: list[NodeAlternatives] = []
-        self.wishes: dict[tuple[str, str], str] = {}
-        self.ties: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.requested: dict[tuple[str, str], str] = {}
+        self.coupled: dict[tuple[str, str], tuple[str, ...]] = {}
         self.blocking_view: ir.Value | None = None
 
     def left(self, side: str) -> Iterator[_End]:
@@ -160,7 +160,7 @@ class _Ends:
                     found=self._set[end] if self._set[end] != where else key,
                 )
             self._set[end] = where
-            self.wishes[end.key] = ANY if is_wildcard(wanted) else wanted
+            self.requested[end.key] = ANY if is_wildcard(wanted) else wanted
             if fault := self._fault(end):
                 raise UsageError(
                     f"the layout of this {end.side} cannot be chosen",
@@ -171,7 +171,7 @@ class _Ends:
         self._check_ranks(ends, where)
         if len(ends) > 1:
             for end in ends:
-                self.ties[end.key] = tuple(other.value.name or "" for other in ends if other != end)
+                self.coupled[end.key] = tuple(other.value.name or "" for other in ends if other != end)
         choices = [self._free(ends)] if is_wildcard(wanted) else self._laid(ends, wanted, where)
         for choice in choices:
             # A tie that gives anything stands before all that reads it.
@@ -302,7 +302,7 @@ def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:
     return view.to_base(normal_form(order, view.extents))
 
 
-def shown(choice: NodePorts, order: MemoryFormat, names: Names) -> list[str]:
+def shown(choice: NodePorts, order: MemoryFormat, names: AxisNames) -> list[str]:
     """The order in words, for each port of the choice: the names of the axes in it, else their numbers."""
     natural = order == source_order(len(order))
     if any(not atom.is_whole for atom in order):

@@ -22,12 +22,12 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom
 from relayout.ops import Axes, Free
 
-__all__ = ["Rehearsal"]
+__all__ = ["DryRun"]
 
 Places = Sequence[Axes]
 
 
-class Rehearsal:
+class DryRun:
     """One node as its rule would decompose it, in a graph of its own (see `relayout.ops.DecompositionWriter`).
 
     `letters` are the names of the space's axes, `*` where an axis has none.
@@ -80,7 +80,7 @@ class Rehearsal:
     def places(self, axis: int) -> np.ndarray[Any, Any]:
         return self._form.positions_of(axis, self._rule.extents[axis])
 
-    def suits(self, backend: Backend, place: str) -> bool:
+    def meets_requirements(self, backend: Backend, place: str) -> bool:
         """Whether every operator has its operands, but for constants, as the backend asks for them at a place."""
         own = backend.at(place)
         return all(

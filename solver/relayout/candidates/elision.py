@@ -16,11 +16,11 @@ from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View, atom_extent, normal_form, with_units
 from relayout.ops import Axes, Free, Relabel, free
 
-__all__ = ["Pieces", "pieces_of"]
+__all__ = ["Elision", "elision_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Elision:
     """The pieces of which the axes on both sides are made up. `rule` says that they go anywhere, `operands` how they
     lie in the two tensors; `sides` has, for what is read and for what is given, the atom of its axes
     that each piece is, and its extents."""
@@ -48,7 +48,7 @@ class Pieces:
         return tuple(found)
 
 
-def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
+def elision_of(relabel: Relabel, source: Port, result: Port) -> Elision | None:
     """The pieces of a node that only relabels `source` as `result`; None where a tensor behind one is cut otherwise, or
     has an axis of which it is only said that it is 1."""
     before, after = source.operand.view, result.operand.view
@@ -75,7 +75,7 @@ def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
             return None
         operands.append((Operand(port.operand.tensor, view, port.operand.value), axes))
     sides = (atoms, before.extents), (given, after.extents)
-    return Pieces(free(extents, (axes,), (axes,), tileable=axes), tuple(operands), sides)
+    return Elision(free(extents, (axes,), (axes,), tileable=axes), tuple(operands), sides)
 
 
 def _is_all(view: View) -> bool:

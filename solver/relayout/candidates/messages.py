@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand
 from relayout.errors import InfeasibleError
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, with_units
 
-__all__ = ["contradiction", "lifted", "operand_name", "required", "shown"]
+__all__ = ["contradiction", "operand_name", "relaxed", "required", "shown"]
 
 
 def operand_name(index: int, *, is_result: bool) -> str:
@@ -30,7 +30,7 @@ def required(place: str, layouts: Sequence[str], in_step: Sequence[str]) -> str:
     return f"{text}, in step with {' and '.join(dict.fromkeys(in_step))}"
 
 
-def lifted(label: str, operand: str, layout: str, *, is_result: bool) -> str:
+def relaxed(label: str, operand: str, layout: str, *, is_result: bool) -> str:
     """What a node would do with one operand if its requirement were lifted."""
     return f"{label} {'gave' if is_result else 'took'} {operand} in {layout}"
 
@@ -41,7 +41,7 @@ def contradiction(problem: str, conflict: Sequence[str], relaxation: Sequence[st
     return InfeasibleError(problem, conflict=conflict, relaxation=relaxation, hint=hint)
 
 
-def shown(names: Names, operand: Operand, format_: MemoryFormat) -> str:
+def shown(names: AxisNames, operand: Operand, format_: MemoryFormat) -> str:
     """A format in letters where the axes have names, else in the numbers of the source's axes.
 
     Unit axes have no place in a format; they are shown where the source has them.

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from relayout.backend.interface import Implementation
 from relayout.candidates.alternatives import NodeAlternatives, NodePorts
-from relayout.candidates.axis_names import Names
-from relayout.candidates.backend_requirements import says_something
-from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.backend_requirements import has_requirement
+from relayout.candidates.messages import contradiction, operand_name, relaxed, required, shown
 from relayout.errors import InfeasibleError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
@@ -29,7 +29,7 @@ _Operand = tuple[bool, int]
 MOST_TRIED = 200
 
 
-def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, names: Names) -> InfeasibleError:
+def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, names: AxisNames) -> InfeasibleError:
     """The error for a node that cannot run in any way that the backend states."""
     every = _asked(stated)
 
@@ -53,8 +53,8 @@ def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, nam
 
 def _asked(stated: Sequence[Implementation]) -> tuple[_Operand, ...]:
     """The operands that something is asked of, inputs before results."""
-    found = [(False, n) for one in stated for n, layout in enumerate(one.inputs) if says_something(layout)]
-    found += [(True, n) for one in stated for n, layout in enumerate(one.results) if says_something(layout)]
+    found = [(False, n) for one in stated for n, layout in enumerate(one.inputs) if has_requirement(layout)]
+    found += [(True, n) for one in stated for n, layout in enumerate(one.results) if has_requirement(layout)]
     return tuple(sorted(set(found)))
 
 
@@ -91,7 +91,7 @@ def _required(
     return required(f"{choice.label} {_name(operand)}", layouts, others)
 
 
-def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: Names) -> str:
+def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: AxisNames) -> str:
     """The operand as it is in the cheapest way to run the node then. What is asked of a constant beyond its names is
     what it lacks, for any order costs it nothing."""
     cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)
@@ -100,7 +100,7 @@ def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Imple
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
         if (port.is_result, port.index) == operand:
             layout = shown(names, port.operand, format_)
-    return lifted(running.label, _name(operand), layout, is_result=operand[0])
+    return relaxed(running.label, _name(operand), layout, is_result=operand[0])
 
 
 def _in_letters_of_its_own(node: ir.Node, operand: _Operand, names: str) -> str:

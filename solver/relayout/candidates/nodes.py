@@ -24,12 +24,18 @@ from relayout.candidates.alternatives import (
     passing_ports,
     ports_of,
 )
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
-from relayout.candidates.backend_requirements import Contract, Wish
-from relayout.candidates.black_boxes import in_boxes, produced_formats, reachable, without_unreachable
-from relayout.candidates.elision import Pieces, pieces_of
-from relayout.candidates.fixed_node import fixed_forms, laid_forms, of_ports, port_letters, written_form
+from relayout.candidates.backend_requirements import Requirement, RequirementChecker
+from relayout.candidates.black_boxes import produced_formats, reachable, with_black_boxes, without_unreachable
+from relayout.candidates.elision import Elision, elision_of
+from relayout.candidates.fixed_node import (
+    fixed_lowerings,
+    node_lowerings,
+    of_ports,
+    port_axis_names,
+    rewritten_lowering,
+)
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
 from relayout.candidates.iteration_space import IndexingMapsCache
 from relayout.candidates.node_conflict import unmet
@@ -47,7 +53,7 @@ from relayout.ops.named_axes import operand_by_operand
 __all__ = ["NodeSeed", "SeedContext", "list_alternatives", "seed_nodes"]
 
 _ANY = Layout.any(0)
-_Answer = tuple[tuple[Wish, FreeLowering | FixedLowering, int], ...]
+_Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,8 +61,8 @@ class SeedContext:
     """What seeding reads: the analysed graph and the backend's requirements. Nodes that are alike, between operands of
     the same views and axis names, have one prototype, so that each question is asked once."""
 
-    contract: Contract
-    names: Names
+    checker: RequirementChecker
+    names: AxisNames
     tensors: Tensors
     elements: Pricing
     maps: IndexingMapsCache
@@ -96,7 +102,7 @@ class NodeSeed:
     """
 
     node: NodePorts
-    fixed: tuple[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]], ...] = ()
+    fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...] = ()
     spaces: tuple[NodeSpace, ...] = ()
     shuffle: AxisShuffle | None = None
     start: tuple[_PortFormat | _SpaceOrder, ...] = ()
@@ -136,7 +142,7 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
-        implementations = context.contract.implementations(node, context.tensors.classes[node])
+        implementations = context.checker.implementations(node, context.tensors.classes[node])
         found.append(_shared_seed(context, node, implementations))
         if node in tensors.region_edges:
             edges = tensors.region_edges[node] if may_cross(implementations) else ()
@@ -162,7 +168,7 @@ def list_alternatives(
         every.append(shared[key].of(seed.node))
     with_boxes = [n for n, seed in enumerate(seeds) if seed.has_boxes]
     if with_boxes:
-        every = without_unreachable(context.contract, context.tensors, inputs, every, with_boxes)
+        every = without_unreachable(context.checker, context.tensors, inputs, every, with_boxes)
     for seed, choice in zip(seeds, every, strict=True):
         if not choice.alternatives:
             raise _refused(context, seed, candidates, [*inputs, *every])
@@ -173,13 +179,17 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
     found = AlternativeList(seed.node)
 
     def add(
-        wish: Wish, form: FreeLowering | FixedLowering, formats: Sequence[MemoryFormat], extra: int = 0, moves: int = 0
+        met: Requirement,
+        form: FreeLowering | FixedLowering,
+        formats: Sequence[MemoryFormat],
+        extra: int = 0,
+        moves: int = 0,
     ) -> None:
-        implementation = wish.implementation
-        found.add(formats, form, implementation.cost + extra, wish.shown, implementation.device, moves, wish.way)
+        cost, device = met.implementation.cost + extra, met.implementation.device
+        found.add(formats, form, cost, met.shown, device, moves, met.way)
 
-    for wish, form, formats in seed.fixed:
-        add(wish, form, formats)
+    for requirement, form, formats in seed.fixed:
+        add(requirement, form, formats)
     for shuffled in candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ():
         add(*shuffled)
     for own in seed.spaces:
@@ -189,10 +199,10 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
                 port.format_of(None) if axes is None else next(given)
                 for port, axes in zip(seed.node.ports, own.axes, strict=True)
             ]
-            for wish, form, extra in answer:
-                boxed = in_boxes(seed.node, wish, every, _port_dims(seed.node, own.axes, form))
+            for requirement, form, extra in answer:
+                boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, form))
                 if boxed is not None:
-                    add(wish, form, boxed, extra, own.moves)
+                    add(requirement, form, boxed, extra, own.moves)
     return found.listed()
 
 
@@ -220,9 +230,9 @@ def _refused(
         spaces = [own.space for own in tried.spaces]
         shuffles = [tried.shuffle] if tried.shuffle is not None else []
         found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
-        return reachable(context.contract, context.tensors, produced, found) if seed.has_boxes else found
+        return reachable(context.checker, context.tensors, produced, found) if seed.has_boxes else found
 
-    stated = context.contract.implementations(node, context.tensors.classes[node])
+    stated = context.checker.implementations(node, context.tensors.classes[node])
     return unmet(seed.node, stated, trial, context.names)
 
 
@@ -230,7 +240,7 @@ def _refused(
 class _Placed:
     """Fixed lowerings with the formats that they give the ports, and the views that blocked others."""
 
-    fixed: tuple[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]], ...]
+    fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...]
     start: tuple[_PortFormat, ...]
     blocking: frozenset[ir.Value]
     are_all: bool
@@ -260,7 +270,7 @@ def _likeness(
     is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
     if is_elidable or node in tensors.region_edges:
         return None
-    if context.contract.is_shared:
+    if context.checker.is_shared:
         return (tensors.classes[node],)
     # A backend that is asked about each node is asked about a free node's orders, too.
     is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
@@ -281,22 +291,22 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
     rule = context.tensors.rules.get(node)
     edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
     own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges))
-    stated = [Wish(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
-    has_boxes = any(any(wish.boxes) for wish in stated)
-    rewritten = [wish for wish in stated if wish.implementation.rewrite is not None]
-    own_forms = [(wish, written_form(own, rule, wish, context.contract)) for wish in rewritten]
-    written = _placed(context, own, [(wish, form) for wish, form in own_forms if form is not None])
-    wishes = [wish for wish in stated if wish.implementation.rewrite is None]
+    stated = [Requirement(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
+    has_boxes = any(any(requirement.boxes) for requirement in stated)
+    rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
+    by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]
+    written = _placed(context, own, [(each, form) for each, form in by_backend if form is not None])
+    requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
-        return _seed_free(context, own, rule, wishes, written, has_boxes=has_boxes)
-    letters = port_letters(rule, own.ports)
-    forms = [(wish, form) for wish in wishes for form in laid_forms(own, rule, wish.implementation)]
+        return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
+    letters = port_axis_names(rule, own.ports)
+    forms = [(each, form) for each in requirements for form in node_lowerings(own, rule, each.implementation)]
     placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
     mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
     return NodeSeed(
         own,
         written.fixed + placed.fixed,
-        shuffle=axis_shuffle(own, mixes, [(wish, form) for wish, form, _ in placed.fixed]) if mixes else None,
+        shuffle=axis_shuffle(own, mixes, [(met, form) for met, form, _ in placed.fixed]) if mixes else None,
         start=written.start + placed.start,
         blocking=written.blocking | placed.blocking,
         has_boxes=has_boxes,
@@ -305,19 +315,19 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
 
 
 def _is_met(
-    context: SeedContext, node: NodePorts, wish: Wish, form: FixedLowering, letters: Sequence[str | None]
+    context: SeedContext, node: NodePorts, requirement: Requirement, form: FixedLowering, letters: Sequence[str | None]
 ) -> bool:
     laid = of_ports(node.ports, form.inputs, form.outputs)
-    is_met = context.contract.is_met(node, wish, laid, letters)
-    return is_met and context.contract.constants_meet(node, wish, form.inputs)
+    is_met = context.checker.is_met(node, requirement, laid, letters)
+    return is_met and context.checker.constants_meet(node, requirement, form.inputs)
 
 
-def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Wish, FixedLowering]]) -> _Placed:
-    fixed: list[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]]] = []
+def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
+    fixed: list[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]]] = []
     start: list[_PortFormat] = []
     blocking: set[ir.Value] = set()
     are_all = True
-    for wish, form in forms:
+    for requirement, form in forms:
         laid = of_ports(node.ports, form.inputs, form.outputs)
         formats: list[MemoryFormat] = []
         for port, dims in zip(node.ports, laid, strict=True):
@@ -325,42 +335,48 @@ def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Wish, F
             if format_ is None:
                 # The layout's factors are not those of the tensor behind the operand.
                 regrouped = nearest_regrouped(port.operand.value, context.tensors)
-                if regrouped is not None and wish.is_tiled:
+                if regrouped is not None and requirement.is_tiled:
                     blocking.add(regrouped)
                 are_all = False
                 break
             formats.append(format_)
         else:
             start += [_PortFormat(index, format_) for index, format_ in enumerate(formats)]
-            boxed = in_boxes(node, wish, formats, laid)
+            boxed = with_black_boxes(node, requirement, formats, laid)
             if boxed is not None:
-                fixed.append((wish, form, boxed))
+                fixed.append((requirement, form, boxed))
     return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)
 
 
 def _seed_free(
-    context: SeedContext, own: NodePorts, rule: Free, wishes: Sequence[Wish], written: _Placed, *, has_boxes: bool
+    context: SeedContext,
+    own: NodePorts,
+    rule: Free,
+    requirements: Sequence[Requirement],
+    written: _Placed,
+    *,
+    has_boxes: bool,
 ) -> NodeSeed:
-    wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
+    requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
     axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
     operands = _operands(own, axes_of)
     maps = context.maps.of(rule, operands)
-    free = FreeNode(own, rule, wishes, maps=maps, contract=context.contract, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.ways, free.proposed)
-    pieces = pieces_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
+    free = FreeNode(own, rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.answers, free.suggested)
+    pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
     spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:
         spaces.append(_elided(context, own, pieces))
     # Packed layouts may ask for what no order of the space says: both parts of an axis side by side, one that is all of
     # its axis, or one of an axis that has another extent in the result.
     packed = operand_by_operand(rule) if rule.letters else None
-    letters = port_letters(packed, own.ports)
-    tiled = [w for w in wishes if w.is_tiled] if packed is not None else []
-    forms = [(w, form) for w in tiled if packed is not None for form in fixed_forms(own, packed, w.implementation)]
+    letters = port_axis_names(packed, own.ports)
+    tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
+    forms = [(w, form) for w in tiled if packed is not None for form in fixed_lowerings(own, packed, w.implementation)]
     placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
     sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
     start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
-    start += [_SpaceOrder(0, order) for wish in wishes for order in free.witnesses(wish)]
+    start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
     if rule.letters:
         # No requirement names the layout that the node has; it can always run in ONNX's own.
         start.append(_SpaceOrder(0, free.native(), is_fallback=True))
@@ -375,14 +391,14 @@ def _seed_free(
     )
 
 
-def _elided(context: SeedContext, own: NodePorts, pieces: Pieces) -> NodeSpace:
+def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
     """The space of an elided node. It runs nothing, so it may be at any device."""
     assert own.node is not None
     nothing = (_ANY,) * len(own.node.inputs), (_ANY,) * len(own.node.outputs)
-    free = [Wish(Implementation(*nothing, device=device), own.ports) for device in context.contract.devices]
+    free = [Requirement(Implementation(*nothing, device=device), own.ports) for device in context.checker.devices]
 
     def accepts(order: MemoryFormat) -> _Answer:
-        return tuple((wish, pieces.form(order), 0) for wish in free)
+        return tuple((requirement, pieces.form(order), 0) for requirement in free)
 
     maps = context.maps.of(pieces.rule, pieces.operands)
     return NodeSpace(IterationSpace(maps, pieces.operands, accepts), tuple(axes for _, axes in pieces.operands))
@@ -405,7 +421,7 @@ def _seed_edge(
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
     operands = _operands(own, axes_of)
     maps = context.maps.of(edge.rule, operands)
-    value = CrossingValue(own, edge, implementations, maps=maps, contract=context.contract, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.ways)
-    orders = [space.source_order(), *value.witnesses()]
+    value = CrossingValue(own, edge, implementations, maps=maps, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.answers)
+    orders = [space.source_order(), *value.required_orders()]
     return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), start=tuple([_SpaceOrder(0, order) for order in orders]))

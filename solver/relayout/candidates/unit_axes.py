@@ -8,10 +8,10 @@ from itertools import permutations
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, order_of
 
-__all__ = ["placements"]
+__all__ = ["unit_axis_insertions"]
 
 
-def placements(dims: Dims, rank: int) -> Iterator[Dims]:
+def unit_axis_insertions(dims: Dims, rank: int) -> Iterator[Dims]:
     """Full arrangements of `rank` axes that have `dims` in their sequence, likeliest first.
 
     The axes that are missing are unit axes: they go anywhere, each a dimension of its own. First each after its

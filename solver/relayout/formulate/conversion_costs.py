@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
 from relayout.backend.interface import Backend
-from relayout.candidates.backend_conversions import question_of, written_by
+from relayout.candidates.backend_conversions import conversion_query, native_conversion
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.layout.conversion import moves, passes
@@ -99,8 +99,8 @@ class Prices:
     def _ask(self, backend: Backend, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> tuple[int | None, bool]:
         """What the backend says that it costs, or else the traffic, None where neither it nor a Reshape writes it; and
         whether the backend writes it."""
-        question = question_of(self._names, self._operands[tensor.base], source, target)
-        if written_by(backend, question) is not None:
+        question = conversion_query(self._names, self._operands[tensor.base], source, target)
+        if native_conversion(backend, question) is not None:
             cost = self._stated(backend, tensor, source, target)
             return self._ends(tensor, source, target) if cost is None else cost, True
         if not _can_be_written(tensor, source, target):
@@ -113,7 +113,7 @@ class Prices:
 
     def _stated(self, backend: Backend, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
         """What the backend says that one pass costs; None: its traffic."""
-        question = question_of(self._names, self._operands[tensor.base], source, target)
+        question = conversion_query(self._names, self._operands[tensor.base], source, target)
         if question is None:
             return None
         own = conversion_of(backend, *question) if not question.is_nameless else None

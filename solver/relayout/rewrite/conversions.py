@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import NodeAlternatives
-from relayout.candidates.backend_conversions import question_of, written_by
-from relayout.candidates.elision import pieces_of
+from relayout.candidates.backend_conversions import conversion_query, native_conversion
+from relayout.candidates.elision import elision_of
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.formulation import PlannedConversion
 from relayout.layout.conversion import Dims, one_each
@@ -59,8 +59,8 @@ def copies_inside(context: RewriteContext) -> None:
 def _made_by_backend(context: RewriteContext, made: PlannedConversion, stem: str) -> bool:
     """Write the conversion with the backend's own operator, where it has one."""
     backend, base = context.backend.at(made.device), context.tensors.operands[made.tensor.base]
-    question = question_of(context.requirements.names, base, made.source, made.target)
-    reordering = written_by(backend, question)
+    question = conversion_query(context.requirements.names, base, made.source, made.target)
+    reordering = native_conversion(backend, question)
     if question is None or reordering is None or reordering.rewrite is None:
         return False
     way = ConversionWay(context, made, *(one_each(order) for order in _in_full(made)), stem=stem)
@@ -91,9 +91,9 @@ def _dims_for(context: RewriteContext, choice: NodeAlternatives, place: int) -> 
     rule = choice.rule(context.tensors)
     if chosen.is_left_out and isinstance(rule, Free) and rule.elidable_as is not None:
         source, result = choice.ports
-        pieces = pieces_of(rule.elidable_as, source, result)
+        elision = elision_of(rule.elidable_as, source, result)
         for reader, index in _readers(context, result.operand.tensor, chosen.formats[1]):
-            dims = pieces.carried(_dims_for(context, reader, index), back=True) if pieces is not None else None
+            dims = elision.carried(_dims_for(context, reader, index), back=True) if elision is not None else None
             if dims is not None:
                 return dims
     return port_dims(choice, port, chosen.form, rule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import FixedLowering, FreeLowering, NodeAlternatives, in_source
-from relayout.candidates.elision import pieces_of
+from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.layout.memory_format import boxes_of
 from relayout.model.emit import Physical
@@ -132,16 +132,16 @@ def leave_out(context: RewriteContext, choice: NodeAlternatives, node: ir.Node, 
     assert isinstance(rule, Free)
     assert rule.elidable_as is not None
     source, result = choice.ports
-    pieces = pieces_of(rule.elidable_as, source, result)
-    assert pieces is not None
+    elision = elision_of(rule.elidable_as, source, result)
+    assert elision is not None
     read, given = context.chosen[id(choice)].formats
     tensor = source.operand.tensor
     first = context.copies.first(tensor, read)
-    dims = pieces.carried(first.dims)
+    dims = elision.carried(first.dims)
     if dims is None:
         # Its dimensions are cut otherwise than the pieces are.
         first = context.copies.read(tensor, read, port_dims(choice, source, form, rule), stem=context.stem(source.operand))
-        dims = pieces.carried(first.dims)
+        dims = elision.carried(first.dims)
         assert dims is not None
     context.copies.enter(result.operand.tensor, given, Physical(first.value, dims, first.shape))
     context.place(node)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import NodeAlternatives
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.messages import shown
 from relayout.candidates.tensors import Operand
 from relayout.formulate.formulation import Formulation, PlannedConversion, TensorUse
@@ -96,8 +96,8 @@ def boundary_of(graph: ir.Graph, formulation: Formulation, assignment: Sequence[
                 BoundaryValue(
                     name=value.name or "",
                     side=side,
-                    wanted=requirements.boundary.wishes.get(key),
-                    tied_to=requirements.boundary.ties.get(key, ()),
+                    wanted=requirements.boundary.requested.get(key),
+                    tied_to=requirements.boundary.coupled.get(key, ()),
                     **_laid(value, side, requirements.tensors.operands.get(value), order, requirements.names),
                 )
             )
@@ -105,7 +105,7 @@ def boundary_of(graph: ir.Graph, formulation: Formulation, assignment: Sequence[
 
 
 def _laid(
-    value: ir.Value, side: str, operand: Operand | None, order: MemoryFormat | None, names: Names
+    value: ir.Value, side: str, operand: Operand | None, order: MemoryFormat | None, names: AxisNames
 ) -> dict[str, Any]:
     extents = extents_of(value)
     if operand is None or order is None or order == source_order(len(order)):

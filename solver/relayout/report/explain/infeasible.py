@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from relayout.candidates.alternatives import Port
 from relayout.candidates.boundary_options import ANY
-from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
+from relayout.candidates.messages import contradiction, operand_name, relaxed, required, shown
 from relayout.errors import InfeasibleError
 from relayout.formulate.formulation import Formulation, TensorUse
 from relayout.solve.solver import Lifted, Requirement, Solution
@@ -55,7 +55,7 @@ class _Words:
         return tuple(dict.fromkeys(self._required(use, uses) for use in uses))
 
     def of_relaxation(self, relaxation: Sequence[Lifted]) -> tuple[str, ...]:
-        """Each requirement that is lifted, with what its operand could be then."""
+        """Each requirement that is relaxed, with what its operand could be then."""
         texts = [self._lifted(use, one) for one in relaxation if (use := self._use(one.requirement)) is not None]
         return tuple(dict.fromkeys(texts))
 
@@ -82,7 +82,7 @@ class _Words:
         choice, port = self._choices[use.choice], self._port(use)
         layout = self._layout_instead(change)
         if choice.node is not None:
-            return lifted(choice.label, _name(port), layout, is_result=port.is_result)
+            return relaxed(choice.label, _name(port), layout, is_result=port.is_result)
         word, _, name = choice.label.partition(" ")
         # Only what the option takes is worth naming it: letters in some order.
         option = f" (--{word}-layout {name}={layout})" if word in ("input", "output") and layout.isalpha() else ""
