@@ -8,7 +8,7 @@ from time import perf_counter
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.candidates.boundary_options import is_wildcard, tied_names
+from relayout.candidates.boundary_options import coupled_names, is_wildcard
 from relayout.candidates.requirements import collect_requirements
 from relayout.candidates.tensors import Tensors, collect_tensors
 from relayout.errors import OutOfTimeError
@@ -224,7 +224,7 @@ def boundary_layouts(
     values declare (graph JSON's `layout`)."""
     asked = dict(input_layouts or {}), dict(output_layouts or {})
     known = [value.name or "" for value in (*model.graph.inputs, *model.graph.outputs)]
-    named = {name for key in (*asked[0], *asked[1]) for name in tied_names(key, known)}
+    named = {name for key in (*asked[0], *asked[1]) for name in coupled_names(key, known)}
     found = []
     for values, layouts in zip((model.graph.inputs, model.graph.outputs), asked, strict=True):
         declared = {v.name: v.metadata_props.get(BOUNDARY_LAYOUT_KEY) for v in values if v.name and v.name not in named}
