@@ -14,7 +14,7 @@ from graphs import Net
 
 from relayout import Backend, legalize, load_backend
 from relayout.backend import Composite, Device
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.requirements import Requirements, collect_requirements
 from relayout.candidates.tensors import Tensors, collect_tensors
 from relayout.formulate.build import build
@@ -82,7 +82,7 @@ def analysed(tensors: Tensors) -> list[object]:
 
 def listed(requirements: Requirements) -> list[object]:
     choices = [(each.label, each.ports, each.alternatives, each.layouts) for each in requirements.choices]
-    return [choices, requirements.warnings, requirements.boundary.wishes, requirements.boundary.ties]
+    return [choices, requirements.warnings, requirements.boundary.requested, requirements.boundary.coupled]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -93,7 +93,7 @@ def test_each_stage_gives_the_same_twice(model: Callable[[], onnx.ModelProto], b
     tensors = collect_tensors(source.graph, source.opset_imports)
     assert analysed(tensors) == analysed(collect_tensors(source.graph, source.opset_imports))
     operands = [operand for operand in tensors.operands.values() if operand is not None]
-    assert [*map(Names(tensors).of, operands)] == [*map(Names(tensors).of, operands)]
+    assert [*map(AxisNames(tensors).of, operands)] == [*map(AxisNames(tensors).of, operands)]
     first, second = (collect_requirements(source.graph, target, tensors) for _ in range(2))
     if not first.tensors.materialized:  # where views are materialized, the tensors are others each time
         assert listed(first) == listed(second)

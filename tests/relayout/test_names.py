@@ -7,19 +7,19 @@ import onnx
 import pytest
 from graphs import Net
 
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand, collect_tensors
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import source_order
 from relayout.model.io import read_model
 
 
-def named(net: Net) -> tuple[Names, dict[str, Operand]]:
+def named(net: Net) -> tuple[AxisNames, dict[str, Operand]]:
     """The names of all values, and the values as operands by their own."""
     model = read_model(net.model())
     tensors = collect_tensors(model.graph, model.opset_imports)
     operands = {str(value.name): operand for value, operand in tensors.operands.items() if operand is not None}
-    return Names(tensors), operands
+    return AxisNames(tensors), operands
 
 
 def pooled(net: Net, value: str) -> None:

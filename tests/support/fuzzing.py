@@ -14,7 +14,7 @@ from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
 
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import collect_tensors
 from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
 from relayout.legalization import legalize
@@ -253,7 +253,7 @@ def _again(
 
 def _has_two_names(model: onnx.ModelProto) -> bool:
     read = read_model(model)
-    return Names(collect_tensors(read.graph, read.opset_imports)).has_contested
+    return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_contested
 
 
 def _text(model: onnx.ModelProto) -> list[bytes]:

@@ -277,6 +277,12 @@ class NodeAlternatives(NodePorts):
     alternatives: tuple[Alternative, ...] = ()
     layouts: tuple[tuple[str, ...], ...] = ()
 
+    def of(self, node: NodePorts) -> NodeAlternatives:
+        """The same alternatives of a node that is like this one."""
+        return NodeAlternatives(
+            node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts
+        )
+
 
 class AlternativeList:
     """The alternatives of one node while they are listed."""

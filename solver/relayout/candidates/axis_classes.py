@@ -37,15 +37,11 @@ def tie(
         ties.setdefault(value, []).append(own)
 
 
-def hand_over(ties: Ties, place: Place) -> list[Place]:
-    """The axes that this one is tied to, each space's for once: all of them have its name then."""
-    value, axis = place
-    found: list[Place] = []
-    for own in ties.get(value, ()):
-        tied = own[axis]
-        if tied:
-            found += tied
-            tied.clear()
+def hand_over(tied: list[Place] | None) -> list[Place]:
+    """The axes of one class, for once: all of them have its name then."""
+    found = list(tied) if tied else []
+    if tied:
+        tied.clear()
     return found
 
 

@@ -22,7 +22,7 @@ from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import Fixed, Free, RegionEdge, Relabel, given_at, read_at
 from relayout.ops.operand_roles import tells_apart
 
-__all__ = ["Names", "conventional"]
+__all__ = ["AxisNames", "conventional"]
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
@@ -31,7 +31,7 @@ def conventional(rank: int) -> str | None:
     return _CONVENTION.get(rank)
 
 
-class Names:
+class AxisNames:
     """The letters of every value's axes, as far as the model says them. Constants have none: they follow."""
 
     def __init__(self, tensors: Tensors) -> None:
@@ -77,6 +77,13 @@ class Names:
         own = self._letters.get(operand.value, {})
         letters = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
         return letters if len(set(letters)) == len(operand.view.axes) else None
+
+    def key(self, value: ir.Value) -> tuple[tuple[int, str, bool], ...]:
+        """All that is known of the names of a value's axes: equal keys give equal answers of `of` and `filled`."""
+        own = self._letters.get(value)
+        if own is None:
+            return ()
+        return tuple(sorted([(axis, self._given[name], name >= self._surely) for axis, name in own.items()]))
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
         """The letters by which `wanted` is read: the operand's own, or, where not all axes have one of the layout's,
@@ -187,37 +194,29 @@ class Names:
         return len(self._same) - 1
 
     def _spread(self, said: Sequence[tuple[Place, str]]) -> None:
-        level: list[tuple[Place, int]] = []
-        for place, letter in said:
-            name = self._give(letter)
-            level += [(reached, name) for reached in self._reach(place, name)]
+        level: list[tuple[ir.Value, int, int]] = []
+        for (value, axis), letter in said:
+            self._reach(value, axis, self._give(letter), level)
         while level:
-            following: list[tuple[Place, int]] = []
-            for place, name in level:
-                for other in hand_over(self._shared, place):
-                    following += [(reached, name) for reached in self._reach(other, name)]
+            following: list[tuple[ir.Value, int, int]] = []
+            for value, axis, name in level:
+                for own in self._shared.get(value, ()):
+                    for other, at in hand_over(own[axis]):
+                        self._reach(other, at, name, following)
             level = following
 
-    def _reach(self, place: Place, name: int) -> list[Place]:
-        """Name an axis, and it in all views of its tensor; those that had no name."""
-        found: list[Place] = []
-        waiting = [place]
-        for each in waiting:
-            if self._name(each, name):
-                found.append(each)
-                waiting += hand_over(self._views, each)
-        return found
-
-    def _name(self, place: Place, name: int) -> bool:
-        """Name an axis; whether it had no name."""
-        value, axis = place
-        own = self._letters.setdefault(value, {})
-        if axis not in own:
-            own[axis] = name
-            return True
-        if own[axis] != name:
-            self._meet(own[axis], name)
-        return False
+    def _reach(self, value: ir.Value, axis: int, name: int, found: list[tuple[ir.Value, int, int]]) -> None:
+        """Name an axis, and it in all views of its tensor; those that had no name are `found`."""
+        waiting = [(value, axis)]
+        for each, at in waiting:
+            own = self._letters.setdefault(each, {})
+            if at not in own:
+                own[at] = name
+                found.append((each, at, name))
+                for tied in self._views.get(each, ()):
+                    waiting += hand_over(tied[at])
+            elif own[at] != name:
+                self._meet(own[at], name)
 
     def _meet(self, one: int, other: int) -> None:
         """Two names reach one axis: all axes of either are the same one, and contested where the names differ."""

@@ -6,12 +6,12 @@ its contracted axis. So a channel shuffle before it, or a Flatten of channels-la
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
-from relayout.candidates.backend_requirements import Wish
+from relayout.candidates.backend_requirements import Requirement
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, MemoryFormat, is_padded
 from relayout.ops import Shared, extents_of
@@ -26,7 +26,7 @@ _Member = tuple[bool, int, int]
 class ShuffledForm(NamedTuple):
     """An alternative with a permuted axis, and the format that it gives each port."""
 
-    wish: Wish
+    requirement: Requirement
     form: FixedLowering
     formats: tuple[MemoryFormat, ...]
 
@@ -37,8 +37,8 @@ class AxisShuffle:
     `base` the alternatives without a shuffle."""
 
     node: NodePorts
-    shared: dict[_Member, Shared]
-    base: tuple[tuple[Wish, FixedLowering], ...]
+    shared: Mapping[_Member, Shared]
+    base: tuple[tuple[Requirement, FixedLowering], ...]
 
     def follow(self, index: int, format_: MemoryFormat, found: Sequence[ShuffledForm]) -> Iterator[ShuffledForm]:
         """The further alternatives in which port `index` has the factors of this format, beside those `found`."""
@@ -46,17 +46,17 @@ class AxisShuffle:
         own = port.operand.view.from_base(format_)
         if own is None or all(a.is_whole for a in own) or is_padded(own, port.operand.view.extents):
             return
-        known = [*self.base, *((each.wish, each.form) for each in found)]
-        for wish, form in list(known):
+        known = [*self.base, *((each.requirement, each.form) for each in found)]
+        for requirement, form in list(known):
             shuffled = self._shuffled(port, own, form)
-            if shuffled is None or len(known) >= _MOST_FORMS or (wish, shuffled) in known:
+            if shuffled is None or len(known) >= _MOST_FORMS or (requirement, shuffled) in known:
                 continue
             sides = (shuffled.inputs, shuffled.outputs)
             formats = [each.format_in(sides[each.is_result][each.index]) for each in self.node.ports]
             whole = tuple([each for each in formats if each is not None])
             if len(whole) == len(formats):
-                known.append((wish, shuffled))
-                yield ShuffledForm(wish, shuffled, whole)
+                known.append((requirement, shuffled))
+                yield ShuffledForm(requirement, shuffled, whole)
 
     def _shuffled(self, port: Port, own: MemoryFormat, form: FixedLowering) -> FixedLowering | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
@@ -96,7 +96,7 @@ class AxisShuffle:
 
 
 def axis_shuffle(
-    node: NodePorts, shared: tuple[Shared, ...], base: Sequence[tuple[Wish, FixedLowering]]
+    node: NodePorts, shared: tuple[Shared, ...], base: Sequence[tuple[Requirement, FixedLowering]]
 ) -> AxisShuffle | None:
     """The shuffle of a node whose rule says that these axes may be permuted together; None where none has one known
     extent in all the operands that share it."""

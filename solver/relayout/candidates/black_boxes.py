@@ -1,7 +1,7 @@
-"""Black boxes: what only the backend knows of how a tensor lies, beside the order of its axes.
+"""Black boxes: layout extensions that only the backend understands.
 
-A format with boxes is what a backend says that a node gives, or takes, or what a graph input or output is said to be.
-From one to another there is no way but an operator of the backend's own.
+The requirements of a backend, or a boundary layout, put a format in black boxes. Only a native operator of the backend
+converts between two such formats.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from relayout.candidates.alternatives import NodeAlternatives, NodePorts, Port, in_source
-from relayout.candidates.backend_requirements import Contract, Wish
+from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Box, Boxed, MemoryFormat, boxes_of
 
-__all__ = ["Produced", "boxed", "in_boxes", "produced_formats", "reachable", "without_unreachable"]
+__all__ = ["Produced", "boxed", "produced_formats", "reachable", "with_black_boxes", "without_unreachable"]
 
 
-def in_boxes(
-    choice: NodePorts, wish: Wish, formats: Sequence[MemoryFormat], laid: Sequence[Dims | None]
+def with_black_boxes(
+    choice: NodePorts, requirement: Requirement, formats: Sequence[MemoryFormat], laid: Sequence[Dims | None]
 ) -> tuple[MemoryFormat, ...] | None:
-    """The formats of a choice's ports with the boxes that the wish speaks of, where the operands have the dimensions
-    `laid`; None where one cannot be in a box, or the wish is of what crosses a border."""
-    if not any(wish.boxes):
+    """The formats of the ports with the black boxes of the requirement, where the operands have the dimensions `laid`;
+    None where an operand cannot be in one, and for a region edge."""
+    if not any(requirement.boxes):
         return tuple(formats)
     if choice.region_edge is not None:
         return None
     found = [
         boxed(format_, port, layout, dims) if layout is not None else format_
-        for format_, port, layout, dims in zip(formats, choice.ports, wish.layouts, laid, strict=True)
+        for format_, port, layout, dims in zip(formats, choice.ports, requirement.layouts, laid, strict=True)
     ]
     return tuple([format_ for format_ in found if format_ is not None]) if None not in found else None
 
 
 def boxed(format_: MemoryFormat, port: Port, layout: Layout, dims: Dims | None) -> MemoryFormat | None:
-    """A format of the port's tensor with the boxes of `layout`, in which its operand has these dimensions; None where
-    the operand has other axes than the tensor: nobody knows what a Reshape of what is in a box gives."""
+    """A format of the port's tensor with the black boxes of `layout`, in which its operand has these dimensions. None
+    where the operand has other axes than the tensor: a Reshape of a black box has no defined result."""
     view = port.operand.view
     laid = dims if dims is not None else in_source(len(view.axes))
     found: list[Box] = []
@@ -55,7 +55,7 @@ def boxed(format_: MemoryFormat, port: Port, layout: Layout, dims: Dims | None) 
 
 
 def without_unreachable(
-    contract: Contract,
+    checker: RequirementChecker,
     tensors: Tensors,
     inputs: Sequence[NodeAlternatives],
     nodes: Sequence[NodeAlternatives],
@@ -67,7 +67,7 @@ def without_unreachable(
     while True:
         # A node without alternatives gives no black box either.
         produced = produced_formats([*inputs, *found])
-        fewer = {n: reachable(contract, tensors, produced, found[n]) for n in with_boxes}
+        fewer = {n: reachable(checker, tensors, produced, found[n]) for n in with_boxes}
         if all(found[n] is each for n, each in fewer.items()):
             return found
         for n, each in fewer.items():
@@ -88,7 +88,9 @@ def produced_formats(choices: Iterable[NodeAlternatives]) -> Produced:
     return found
 
 
-def reachable(contract: Contract, tensors: Tensors, produced: Produced, choice: NodeAlternatives) -> NodeAlternatives:
+def reachable(
+    checker: RequirementChecker, tensors: Tensors, produced: Produced, choice: NodeAlternatives
+) -> NodeAlternatives:
     """The node without the alternatives that read a black box which is neither produced nor converted to."""
 
     def is_reachable(port: Port, format_: MemoryFormat) -> bool:
@@ -96,7 +98,7 @@ def reachable(contract: Contract, tensors: Tensors, produced: Produced, choice: 
             return True
         given, base = produced.get(port.operand.tensor, {}), tensors.operands[port.operand.tensor.base]
         return format_ in given or (
-            base is not None and any(contract.converts(base, source, format_) for source in given)
+            base is not None and any(checker.converts(base, source, format_) for source in given)
         )
 
     pairs = list(zip(choice.alternatives, choice.layouts, strict=True))

@@ -1,6 +1,6 @@
-"""The graph's inputs and outputs: as in the source, in a layout that the caller names, or left to the solver.
+"""The graph's inputs and outputs: as in the source, in a layout that the caller sets, or left to the solver.
 
-An option names one of them, or several with commas between: these are **tied**, and lie in the same order of axes.
+An option names one of them, or several with commas between: these are **coupled**, and have the same order of axes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import cast
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import AlternativeList, BoundaryLowering, NodeAlternatives, NodePorts, Port
-from relayout.candidates.axis_names import Names, conventional
+from relayout.candidates.axis_names import AxisNames, conventional
 from relayout.candidates.black_boxes import boxed
-from relayout.candidates.boundary_options import ANY, is_cut, is_wildcard, misfit, order_named, tied_names
+from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_layout, is_wildcard, misfit, order_named
 from relayout.candidates.propagation import FORMATS_PER_TENSOR, FormatSeed
 from relayout.candidates.tensors import Operand, Tensor, Tensors
 from relayout.candidates.view_materialization import nearest_regrouped
@@ -24,7 +24,7 @@ from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
 
-__all__ = ["Boundary", "coupled_formats", "format_in", "list_boundary", "orders_of", "set_boundary"]
+__all__ = ["Boundary", "coupled_formats", "format_in", "list_boundary", "orders_of", "set_boundary", "shown"]
 
 Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 """The formats of each tensor that are considered."""
@@ -34,14 +34,14 @@ Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 class Boundary:
     """What gives the graph its inputs, and what reads its outputs; coupled inputs and outputs are among the inputs.
 
-    `wishes` holds the requested layouts by side and name, `ties` the names coupled with each. `blocking_views` keep an
-    input or output from its layout.
+    `requested` holds the layouts that options set, by side and name, `coupled` the names coupled with each.
+    `blocking_views` keep an input or output from its layout.
     """
 
     inputs: tuple[NodeAlternatives, ...]
     outputs: tuple[NodeAlternatives, ...]
-    wishes: Mapping[tuple[str, str], str]
-    ties: Mapping[tuple[str, str], tuple[str, ...]]
+    requested: Mapping[tuple[str, str], str]
+    coupled: Mapping[tuple[str, str], tuple[str, ...]]
     blocking_views: frozenset[ir.Value] = frozenset()
 
     def seeds(self) -> Iterator[FormatSeed]:
@@ -61,7 +61,7 @@ def coupled_formats(boundary: Boundary, formats: Formats) -> list[FormatSeed]:
     return [FormatSeed(port.operand.tensor, format_) for port, format_ in every if format_ is not None]
 
 
-def list_boundary(boundary: Boundary, formats: Formats, names: Names) -> Boundary:
+def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Boundary:
     """The boundary with what is left to the solver in any order that a node inside the graph considers for it."""
 
     def listed(choice: NodeAlternatives) -> NodeAlternatives:
@@ -71,7 +71,7 @@ def list_boundary(boundary: Boundary, formats: Formats, names: Names) -> Boundar
         for order in orders_of(choice.ports, formats):
             own = [format_in(port, order) for port in choice.ports]
             if None not in own:
-                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, _layouts(choice, order, names))
+                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, shown(choice, order, names))
         return found.listed()
 
     inputs, outputs = tuple(map(listed, boundary.inputs)), tuple(map(listed, boundary.outputs))
@@ -79,7 +79,7 @@ def list_boundary(boundary: Boundary, formats: Formats, names: Names) -> Boundar
 
 
 def set_boundary(
-    graph: ir.Graph, tensors: Tensors, names: Names, inputs: Mapping[str, str], outputs: Mapping[str, str]
+    graph: ir.Graph, tensors: Tensors, names: AxisNames, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Boundary:
     """A choice for each input and output, or coupled group of them; one that is left to the solver has no alternatives
     yet.
@@ -99,7 +99,7 @@ def set_boundary(
     # In the graph's order, however the options were given.
     sides = (sorted(side, key=lambda choice: choice.ports[0].index) for side in (ends.inputs, ends.outputs))
     first, last = map(tuple, sides)
-    return Boundary(first, last, ends.wishes, ends.ties)
+    return Boundary(first, last, ends.requested, ends.coupled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +121,19 @@ class _End:
 class _Ends:
     """The inputs and outputs of a graph, and which of them have a choice already."""
 
-    def __init__(self, graph: ir.Graph, tensors: Tensors, names: Names) -> None:
+    def __init__(self, graph: ir.Graph, tensors: Tensors, names: AxisNames) -> None:
         self._tensors, self._names = tensors, names
         self._all = [_End("input", i, value) for i, value in enumerate(graph.inputs)]
         self._all += [_End("output", i, value) for i, value in enumerate(graph.outputs)]
         self._set: dict[_End, str] = {}
         self.inputs: list[NodeAlternatives] = []
         self.outputs: list[NodeAlternatives] = []
-        self.wishes: dict[tuple[str, str], str] = {}
-        self.ties: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.requested: dict[tuple[str, str], str] = {}
+        self.coupled: dict[tuple[str, str], tuple[str, ...]] = {}
         self.blocking_view: ir.Value | None = None
 
     def left(self, side: str) -> Iterator[_End]:
-        """The ends that no option named and that can be laid out, each in its place."""
+        """The ends that no option named and whose format may be chosen."""
         for end in self._all:
             if end.side == side and end not in self._set and not self._fault(end):
                 yield end
@@ -143,13 +143,13 @@ class _Ends:
         operand = self._operand(end)
         own = NodePorts(_label([end]), None, (end.port(operand),))
         order = source_order(len(operand.view.axes))
-        return _single(own, own.ports[0].format_of(None), order, _layouts(own, order, self._names))
+        return _single(own, own.ports[0].format_of(None), order, shown(own, order, self._names))
 
     def set(self, side: str, key: str, wanted: str) -> None:
-        """Enter the choices of one option, `--input-layout` or `--output-layout`."""
+        """Add the choices of one option, `--input-layout` or `--output-layout`."""
         where = f"--{side}-layout {key}"
         known = [end.value.name or "" for end in self._all]
-        asked = enumerate(tied_names(key, known))
+        asked = enumerate(coupled_names(key, known))
         ends = [end for place, name in asked for end in self._named(name, side, where, first=place == 0)]
         for end in ends:
             if end in self._set:
@@ -160,7 +160,7 @@ class _Ends:
                     found=self._set[end] if self._set[end] != where else key,
                 )
             self._set[end] = where
-            self.wishes[end.key] = ANY if is_wildcard(wanted) else wanted
+            self.requested[end.key] = ANY if is_wildcard(wanted) else wanted
             if fault := self._fault(end):
                 raise UsageError(
                     f"the layout of this {end.side} cannot be chosen",
@@ -171,17 +171,17 @@ class _Ends:
         self._check_ranks(ends, where)
         if len(ends) > 1:
             for end in ends:
-                self.ties[end.key] = tuple(other.value.name or "" for other in ends if other != end)
+                self.coupled[end.key] = tuple(other.value.name or "" for other in ends if other != end)
         choices = [self._free(ends)] if is_wildcard(wanted) else self._laid(ends, wanted, where)
         for choice in choices:
-            # A tie that gives anything stands before all that reads it.
+            # A coupled group with an input stands before every consumer.
             (self.inputs if any(p.is_result for p in choice.ports) else self.outputs).append(choice)
 
     def _free(self, ends: Sequence[_End]) -> NodeAlternatives:
         return NodeAlternatives(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
 
     def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeAlternatives]:
-        """Each end in the layout; the letters are its own, or those of the first that it is tied to and has some."""
+        """Each end in the layout, by its own axis names or those of the first end coupled with it that has some."""
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
         pads = all(end.side == "input" for end in ends)
@@ -211,7 +211,7 @@ class _Ends:
             yield _single(own, format_, Boxed(order, boxes) if boxes else order, [wanted])
 
     def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:
-        """The end of this name (a graph may give one value twice); only what is tied may be of the other side."""
+        """The ends of this name (a graph may output a value twice); only coupled ones may be of the other side."""
         sides = (side,) if first else (side, "output" if side == "input" else "input")
         for one in sides:
             found = [end for end in self._all if end.side == one and end.value.name == name]
@@ -237,7 +237,7 @@ class _Ends:
             )
 
     def _fault(self, end: _End) -> str:
-        """Why there is nothing to choose, if so."""
+        """Why there is nothing to choose; empty where there is."""
         operand = self._tensors.operands.get(end.value)
         if end.side == "output" and end.value.is_graph_input():
             return "an input, which the graph gives as it came"
@@ -270,16 +270,16 @@ def orders_of(ports: Sequence[Port], formats: Formats) -> Iterator[MemoryFormat]
         view = port.operand.view
         for format_ in formats[port.operand.tensor]:
             own = view.from_base(format_)
-            # What is tied is cut alike, which takes axes of the same lengths.
-            if own is not None and len(shapes) == 1 and is_cut(own, view.extents, pads=pads):
+            # Coupled values are tiled alike, which takes equal extents.
+            if own is not None and len(shapes) == 1 and is_tiled_layout(own, view.extents, pads=pads):
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
-                # Alone, a value lies the same wherever its unit axes are put; tied, another's may be longer.
+                # Unit axes do not matter to one value; the axes of another that is coupled with it may be longer.
                 yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(ports) > 1 else 1)
 
 
 def _completions(placed: MemoryFormat, rank: int) -> Iterator[MemoryFormat]:
-    """The orders of all axes that have the whole axes `placed` in their sequence, the likeliest first."""
+    """The orders of all axes that contain the whole axes `placed` in their sequence, the likeliest first."""
     yield _completed(placed, rank)
     if len(placed) < rank:
         for axes in permutations(source_order(rank)):
@@ -297,13 +297,13 @@ def _completed(placed: MemoryFormat, rank: int) -> MemoryFormat:
 
 
 def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:
-    """The format of the port's tensor when its own axes lie in this order."""
+    """The format of the port's tensor when its own axes are in this order."""
     view = port.operand.view
     return view.to_base(normal_form(order, view.extents))
 
 
-def _layouts(choice: NodePorts, order: MemoryFormat, names: Names) -> list[str]:
-    """The order in words, for each port of the choice: the names of the axes in it, else their numbers."""
+def shown(choice: NodePorts, order: MemoryFormat, names: AxisNames) -> list[str]:
+    """The order as text for each port of the choice: by axis names, else by numbers."""
     natural = order == source_order(len(order))
     if any(not atom.is_whole for atom in order):
         return [str(names.layout(port.operand, order) or ANY) for port in choice.ports]

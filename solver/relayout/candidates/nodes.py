@@ -6,8 +6,9 @@ orders of these spaces give the other alternatives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -18,22 +19,29 @@ from relayout.candidates.alternatives import (
     FreeLowering,
     NodeAlternatives,
     NodePorts,
+    Port,
     label_of,
     passing_ports,
     ports_of,
 )
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
-from relayout.candidates.backend_requirements import Contract, Wish
-from relayout.candidates.black_boxes import in_boxes, produced_formats, reachable, without_unreachable
-from relayout.candidates.elision import Pieces, pieces_of
-from relayout.candidates.fixed_node import fixed_forms, laid_forms, of_ports, port_letters, written_form
+from relayout.candidates.backend_requirements import Requirement, RequirementChecker
+from relayout.candidates.black_boxes import produced_formats, reachable, with_black_boxes, without_unreachable
+from relayout.candidates.elision import Elision, elision_of
+from relayout.candidates.fixed_node import (
+    fixed_lowerings,
+    node_lowerings,
+    of_ports,
+    port_axis_names,
+    rewritten_lowering,
+)
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
 from relayout.candidates.iteration_space import IndexingMapsCache
 from relayout.candidates.node_conflict import unmet
 from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
 from relayout.candidates.subgraph_values import CrossingValue, may_cross
-from relayout.candidates.tensors import Tensors
+from relayout.candidates.tensors import Operand, Tensors
 from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import InfeasibleError
 from relayout.layout.conversion import Dims
@@ -45,18 +53,20 @@ from relayout.ops.named_axes import operand_by_operand
 __all__ = ["NodeSeed", "SeedContext", "list_alternatives", "seed_nodes"]
 
 _ANY = Layout.any(0)
-_Answer = tuple[tuple[Wish, FreeLowering | FixedLowering, int], ...]
+_Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SeedContext:
-    """What seeding reads: the analysed graph and the backend's requirements."""
+    """What seeding reads: the analysed graph and the backend's requirements. Nodes that are alike, between operands of
+    the same views and axis names, have one prototype, so that each question is asked once."""
 
-    contract: Contract
-    names: Names
+    checker: RequirementChecker
+    names: AxisNames
     tensors: Tensors
     elements: Pricing
     maps: IndexingMapsCache
+    prototypes: dict[object, NodeSeed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,21 +78,55 @@ class NodeSpace:
     moves: int = 0
 
 
+class _PortFormat(NamedTuple):
+    """A format of a port's tensor that is to be considered."""
+
+    port: int
+    format: MemoryFormat
+
+
+class _SpaceOrder(NamedTuple):
+    """An order of one of the node's spaces that is to be considered; see `OrderSeed`."""
+
+    space: int
+    order: MemoryFormat
+    is_fallback: bool = False
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeSeed:
     """A node before propagation.
 
-    `fixed` are the alternatives that do not depend on the node's neighbours, `seeds` the formats and orders that are to
-    be propagated. `blocking` are views that keep a port from a required tiling.
+    `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders that are to
+    be propagated. `blocking` are views that keep a port from a required tiling. `prototype`: the first node like it.
     """
 
     node: NodePorts
-    fixed: tuple[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]], ...] = ()
+    fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...] = ()
     spaces: tuple[NodeSpace, ...] = ()
     shuffle: AxisShuffle | None = None
-    seeds: tuple[Seed, ...] = ()
+    start: tuple[_PortFormat | _SpaceOrder, ...] = ()
     blocking: frozenset[ir.Value] = frozenset()
     has_boxes: bool = False
+    is_partial: bool = False
+    """Whether there are lowerings in which no port's tensor has a format."""
+    prototype: NodeSeed | None = None
+
+    def seeds(self) -> Iterator[Seed]:
+        for each in self.start:
+            if isinstance(each, _PortFormat):
+                yield FormatSeed(self.node.ports[each.port].operand.tensor, each.format)
+            else:
+                yield OrderSeed(self.spaces[each.space].space, each.order, each.is_fallback)
+
+    def like(self, node: NodePorts) -> NodeSeed:
+        """The seed of a node that is like this one."""
+        spaces = []
+        for own in self.spaces:
+            space = IterationSpace(own.space.maps, _operands(node, own.axes), own.space.accepts, own.space.suggests)
+            spaces.append(NodeSpace(space, own.axes, own.moves))
+        shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
+        return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
 
 
 def seed_nodes(graph: ir.Graph, context: SeedContext) -> tuple[NodeSeed, ...]:
@@ -98,8 +142,8 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
     for node in graph:
         if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
             continue
-        implementations = context.contract.implementations(node)
-        found.append(_seed_node(context, node, implementations))
+        implementations = context.checker.implementations(node, context.tensors.classes[node])
+        found.append(_shared_seed(context, node, implementations))
         if node in tensors.region_edges:
             edges = tensors.region_edges[node] if may_cross(implementations) else ()
             found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
@@ -113,10 +157,18 @@ def list_alternatives(
 ) -> tuple[NodeAlternatives, ...]:
     """Every node's alternatives, without those that need a black box which neither a node, nor one of the graph's
     `inputs`, nor a conversion gives. Raises InfeasibleError for a node that has none left."""
-    every = [_alternatives(seed, candidates) for seed in seeds]
+    every: list[NodeAlternatives] = []
+    shared: dict[object, NodeAlternatives] = {}
+    for seed in seeds:
+        orders = [tuple(candidates.orders[own.space]) for own in seed.spaces]
+        shuffled = candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ()
+        key = (seed.prototype or seed, *orders, tuple(shuffled))
+        if key not in shared or seed.has_boxes:
+            shared[key] = _alternatives(seed, candidates)
+        every.append(shared[key].of(seed.node))
     with_boxes = [n for n, seed in enumerate(seeds) if seed.has_boxes]
     if with_boxes:
-        every = without_unreachable(context.contract, context.tensors, inputs, every, with_boxes)
+        every = without_unreachable(context.checker, context.tensors, inputs, every, with_boxes)
     for seed, choice in zip(seeds, every, strict=True):
         if not choice.alternatives:
             raise _refused(context, seed, candidates, [*inputs, *every])
@@ -127,13 +179,17 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
     found = AlternativeList(seed.node)
 
     def add(
-        wish: Wish, form: FreeLowering | FixedLowering, formats: Sequence[MemoryFormat], extra: int = 0, moves: int = 0
+        met: Requirement,
+        form: FreeLowering | FixedLowering,
+        formats: Sequence[MemoryFormat],
+        extra: int = 0,
+        moves: int = 0,
     ) -> None:
-        implementation = wish.implementation
-        found.add(formats, form, implementation.cost + extra, wish.shown, implementation.device, moves, wish.way)
+        cost, device = met.implementation.cost + extra, met.implementation.device
+        found.add(formats, form, cost, met.shown, device, moves, met.way)
 
-    for wish, form, formats in seed.fixed:
-        add(wish, form, formats)
+    for requirement, form, formats in seed.fixed:
+        add(requirement, form, formats)
     for shuffled in candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ():
         add(*shuffled)
     for own in seed.spaces:
@@ -143,10 +199,10 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
                 port.format_of(None) if axes is None else next(given)
                 for port, axes in zip(seed.node.ports, own.axes, strict=True)
             ]
-            for wish, form, extra in answer:
-                boxed = in_boxes(seed.node, wish, every, _port_dims(seed.node, own.axes, form))
+            for requirement, form, extra in answer:
+                boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, form))
                 if boxed is not None:
-                    add(wish, form, boxed, extra, own.moves)
+                    add(requirement, form, boxed, extra, own.moves)
     return found.listed()
 
 
@@ -173,60 +229,105 @@ def _refused(
         known = [FormatSeed(tensor, format_) for tensor in tensors for format_ in candidates.formats[tensor]]
         spaces = [own.space for own in tried.spaces]
         shuffles = [tried.shuffle] if tried.shuffle is not None else []
-        found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds, *known]))
-        return reachable(context.contract, context.tensors, produced, found) if seed.has_boxes else found
+        found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
+        return reachable(context.checker, context.tensors, produced, found) if seed.has_boxes else found
 
-    return unmet(seed.node, context.contract.implementations(node), trial, context.names)
+    stated = context.checker.implementations(node, context.tensors.classes[node])
+    return unmet(seed.node, stated, trial, context.names)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Placed:
     """Fixed lowerings with the formats that they give the ports, and the views that blocked others."""
 
-    fixed: tuple[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]], ...]
-    seeds: tuple[Seed, ...]
+    fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...]
+    start: tuple[_PortFormat, ...]
     blocking: frozenset[ir.Value]
+    are_all: bool
+
+
+def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]) -> NodeSeed:
+    """The node's seed, made from its prototype where there is one."""
+    key = _likeness(context, node, implementations)
+    if key is None:
+        return _seed_node(context, node, implementations)
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors))
+    key = (*key, *[_port_key(context, port) for port in own.ports])
+    prototype = context.prototypes.get(key)
+    if prototype is not None:
+        return prototype.like(own)
+    made = _seed_node(context, node, implementations)
+    if not (made.has_boxes or made.is_partial):
+        context.prototypes[key] = made
+    return made
+
+
+def _likeness(
+    context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]
+) -> tuple[object, ...] | None:
+    """What nodes with one prototype have in common beside their ports; None of a node that has none."""
+    tensors, rule = context.tensors, context.tensors.rules.get(node)
+    is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
+    if is_elidable or node in tensors.region_edges:
+        return None
+    if context.checker.is_shared:
+        return (tensors.classes[node],)
+    # A backend that is asked about each node is asked about a free node's orders, too.
+    is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
+    return None if is_asked_again else (tensors.classes[node], implementations)
+
+
+def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
+    operand = port.operand
+    size, names = element_size(operand.tensor.base), context.names.key(operand.value)
+    return port.is_result, port.index, id(operand.view), size, names
+
+
+def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:
+    return tuple([(p.operand, axes) for p, axes in zip(node.ports, axes_of, strict=True) if axes is not None])
 
 
 def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
     rule = context.tensors.rules.get(node)
     edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
     own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges))
-    stated = [Wish(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
-    has_boxes = any(any(wish.boxes) for wish in stated)
-    rewritten = [wish for wish in stated if wish.implementation.rewrite is not None]
-    own_forms = [(wish, written_form(own, rule, wish, context.contract)) for wish in rewritten]
-    written = _placed(context, own, [(wish, form) for wish, form in own_forms if form is not None])
-    wishes = [wish for wish in stated if wish.implementation.rewrite is None]
+    stated = [Requirement(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
+    has_boxes = any(any(requirement.boxes) for requirement in stated)
+    rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
+    by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]
+    written = _placed(context, own, [(each, form) for each, form in by_backend if form is not None])
+    requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
-        return _seed_free(context, own, rule, wishes, written, has_boxes=has_boxes)
-    letters = port_letters(rule, own.ports)
-    forms = [(wish, form) for wish in wishes for form in laid_forms(own, rule, wish.implementation)]
+        return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
+    letters = port_axis_names(rule, own.ports)
+    forms = [(each, form) for each in requirements for form in node_lowerings(own, rule, each.implementation)]
     placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
     mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
     return NodeSeed(
         own,
         written.fixed + placed.fixed,
-        shuffle=axis_shuffle(own, mixes, [(wish, form) for wish, form, _ in placed.fixed]) if mixes else None,
-        seeds=written.seeds + placed.seeds,
+        shuffle=axis_shuffle(own, mixes, [(met, form) for met, form, _ in placed.fixed]) if mixes else None,
+        start=written.start + placed.start,
         blocking=written.blocking | placed.blocking,
         has_boxes=has_boxes,
+        is_partial=not (written.are_all and placed.are_all),
     )
 
 
 def _is_met(
-    context: SeedContext, node: NodePorts, wish: Wish, form: FixedLowering, letters: Sequence[str | None]
+    context: SeedContext, node: NodePorts, requirement: Requirement, form: FixedLowering, letters: Sequence[str | None]
 ) -> bool:
     laid = of_ports(node.ports, form.inputs, form.outputs)
-    is_met = context.contract.is_met(node, wish, laid, letters)
-    return is_met and context.contract.constants_meet(node, wish, form.inputs)
+    is_met = context.checker.is_met(node, requirement, laid, letters)
+    return is_met and context.checker.constants_meet(node, requirement, form.inputs)
 
 
-def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Wish, FixedLowering]]) -> _Placed:
-    fixed: list[tuple[Wish, FixedLowering, tuple[MemoryFormat, ...]]] = []
-    seeds: list[Seed] = []
+def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
+    fixed: list[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]]] = []
+    start: list[_PortFormat] = []
     blocking: set[ir.Value] = set()
-    for wish, form in forms:
+    are_all = True
+    for requirement, form in forms:
         laid = of_ports(node.ports, form.inputs, form.outputs)
         formats: list[MemoryFormat] = []
         for port, dims in zip(node.ports, laid, strict=True):
@@ -234,62 +335,70 @@ def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Wish, F
             if format_ is None:
                 # The layout's factors are not those of the tensor behind the operand.
                 regrouped = nearest_regrouped(port.operand.value, context.tensors)
-                if regrouped is not None and wish.is_tiled:
+                if regrouped is not None and requirement.is_tiled:
                     blocking.add(regrouped)
+                are_all = False
                 break
             formats.append(format_)
         else:
-            seeds += [FormatSeed(p.operand.tensor, f) for p, f in zip(node.ports, formats, strict=True)]
-            boxed = in_boxes(node, wish, formats, laid)
+            start += [_PortFormat(index, format_) for index, format_ in enumerate(formats)]
+            boxed = with_black_boxes(node, requirement, formats, laid)
             if boxed is not None:
-                fixed.append((wish, form, boxed))
-    return _Placed(tuple(fixed), tuple(seeds), frozenset(blocking))
+                fixed.append((requirement, form, boxed))
+    return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)
 
 
 def _seed_free(
-    context: SeedContext, own: NodePorts, rule: Free, wishes: Sequence[Wish], written: _Placed, *, has_boxes: bool
+    context: SeedContext,
+    own: NodePorts,
+    rule: Free,
+    requirements: Sequence[Requirement],
+    written: _Placed,
+    *,
+    has_boxes: bool,
 ) -> NodeSeed:
-    wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
+    requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
     axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
-    operands = tuple([(p.operand, axes) for p, axes in zip(own.ports, axes_of, strict=True) if axes is not None])
+    operands = _operands(own, axes_of)
     maps = context.maps.of(rule, operands)
-    free = FreeNode(own, rule, wishes, maps=maps, contract=context.contract, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.ways, free.proposed)
-    pieces = pieces_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
+    free = FreeNode(own, rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.answers, free.suggested)
+    pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
     spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:
         spaces.append(_elided(context, own, pieces))
     # Packed layouts may ask for what no order of the space says: both parts of an axis side by side, one that is all of
     # its axis, or one of an axis that has another extent in the result.
     packed = operand_by_operand(rule) if rule.letters else None
-    letters = port_letters(packed, own.ports)
-    tiled = [w for w in wishes if w.is_tiled] if packed is not None else []
-    forms = [(w, form) for w in tiled if packed is not None for form in fixed_forms(own, packed, w.implementation)]
+    letters = port_axis_names(packed, own.ports)
+    tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
+    forms = [(w, form) for w in tiled if packed is not None for form in fixed_lowerings(own, packed, w.implementation)]
     placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
-    seeds: list[Seed] = [*written.seeds, *(OrderSeed(each.space, each.space.source_order()) for each in spaces)]
-    seeds += placed.seeds
-    seeds += [OrderSeed(space, order) for wish in wishes for order in free.witnesses(wish)]
+    sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
+    start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
+    start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
     if rule.letters:
-        # The node stands in a layout that nobody asks for; ONNX's own is a way to run it.
-        seeds.append(OrderSeed(space, free.native(), is_fallback=True))
+        # No requirement names the layout that the node has; it can always run in ONNX's own.
+        start.append(_SpaceOrder(0, free.native(), is_fallback=True))
     return NodeSeed(
         own,
         written.fixed + placed.fixed,
         tuple(spaces),
-        seeds=tuple(seeds),
+        start=tuple(start),
         blocking=written.blocking | placed.blocking,
         has_boxes=has_boxes,
+        is_partial=not (written.are_all and placed.are_all),
     )
 
 
-def _elided(context: SeedContext, own: NodePorts, pieces: Pieces) -> NodeSpace:
+def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
     """The space of an elided node. It runs nothing, so it may be at any device."""
     assert own.node is not None
     nothing = (_ANY,) * len(own.node.inputs), (_ANY,) * len(own.node.outputs)
-    free = [Wish(Implementation(*nothing, device=device), own.ports) for device in context.contract.devices]
+    free = [Requirement(Implementation(*nothing, device=device), own.ports) for device in context.checker.devices]
 
     def accepts(order: MemoryFormat) -> _Answer:
-        return tuple((wish, pieces.form(order), 0) for wish in free)
+        return tuple((requirement, pieces.form(order), 0) for requirement in free)
 
     maps = context.maps.of(pieces.rule, pieces.operands)
     return NodeSpace(IterationSpace(maps, pieces.operands, accepts), tuple(axes for _, axes in pieces.operands))
@@ -310,9 +419,9 @@ def _seed_edge(
     """A value that crosses the border of the graphs inside the node."""
     own = NodePorts(f"{label_of(node)} {edge.name}", node, passing_ports(node, edge, context.tensors), edge)
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
-    operands = tuple([(p.operand, axes) for p, axes in zip(own.ports, axes_of, strict=True) if axes is not None])
+    operands = _operands(own, axes_of)
     maps = context.maps.of(edge.rule, operands)
-    value = CrossingValue(own, edge, implementations, maps=maps, contract=context.contract, elements=context.elements)
-    space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.ways)
-    orders = [space.source_order(), *value.witnesses()]
-    return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), seeds=tuple([OrderSeed(space, o) for o in orders]))
+    value = CrossingValue(own, edge, implementations, maps=maps, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.answers)
+    orders = [space.source_order(), *value.required_orders()]
+    return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), start=tuple([_SpaceOrder(0, order) for order in orders]))

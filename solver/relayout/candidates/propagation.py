@@ -179,4 +179,4 @@ class _Propagation:
             if other == index or not (maps.is_partial or maps.lacks_any(index, other)):
                 continue
             for known in tuple(self.formats[operand.tensor]):
-                yield from maps.reached(index, format_, other, known)
+                yield from maps.merged_orders(index, format_, other, known)

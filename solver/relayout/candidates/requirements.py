@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import NodeAlternatives
-from relayout.candidates.axis_names import Names
-from relayout.candidates.backend_requirements import Contract
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.backend_requirements import RequirementChecker
 from relayout.candidates.boundary import Boundary, coupled_formats, list_boundary, set_boundary
 from relayout.candidates.free_node import Pricing
 from relayout.candidates.iteration_space import IndexingMapsCache
@@ -31,7 +31,7 @@ class Requirements:
     """Every choice of a graph and of those inside it, with what is needed to read them."""
 
     tensors: Tensors
-    names: Names
+    names: AxisNames
     choices: tuple[NodeAlternatives, ...]
     warnings: tuple[str, ...]
     boundary: Boundary
@@ -99,8 +99,8 @@ def _seed(
     output_layouts: Mapping[str, str],
     elements: Pricing,
 ) -> _Seeded:
-    names = Names(tensors)
-    context = SeedContext(Contract(backend, names), names, tensors, elements, IndexingMapsCache())
+    names = AxisNames(tensors)
+    context = SeedContext(RequirementChecker(backend, names), names, tensors, elements, IndexingMapsCache())
     boundary = set_boundary(graph, tensors, names, input_layouts, output_layouts)
     if boundary.blocking_views:
         return _Seeded(context, boundary, (), boundary.blocking_views)
@@ -115,7 +115,7 @@ def _propagated(seeded: _Seeded) -> Candidates:
         seeded.context.tensors.tensors,
         [own.space for node in nodes for own in node.spaces],
         [node.shuffle for node in nodes if node.shuffle is not None],
-        [*boundary.seeds(), *(seed for node in nodes for seed in node.seeds)],
+        [*boundary.seeds(), *(seed for node in nodes for seed in node.seeds())],
         lambda formats: coupled_formats(boundary, formats),
     )
 

@@ -15,7 +15,19 @@ import onnx_ir as ir
 
 from relayout.layout.memory_format import Box, Extent, MemoryFormat, View, boxes_of, normal_form, source_order
 from relayout.model.constants import known_shape
-from relayout.ops import Free, Listed, RegionEdge, Relabel, Rule, extents_of, free, graphs_of, region_edges_of, rule_of
+from relayout.ops import (
+    Free,
+    Listed,
+    OperatorClass,
+    OperatorClasses,
+    RegionEdge,
+    Relabel,
+    Rule,
+    extents_of,
+    free,
+    graphs_of,
+    region_edges_of,
+)
 
 __all__ = ["Operand", "Tensor", "Tensors", "collect_tensors"]
 
@@ -56,14 +68,15 @@ class Tensors:
     """Every value of a graph, and of the graphs inside it, as an operand; None in `operands`: its rank is unknown, and
     its format never changes.
 
-    `rules` holds each node's rule (None: pinned), `region_edges` the values that cross the border of the graphs inside
-    a node. `constant_nodes` are computed before the model runs; `shapes` has the known shapes that some of them give.
-    No output of the graph depends on `dead` nodes.
+    `rules` holds each node's rule (None: pinned), `classes` says which nodes are alike, `region_edges` has the values
+    that cross the border of the graphs inside a node. `constant_nodes` are computed before the model runs; `shapes` has
+    the known shapes that some of them give. No output of the graph depends on `dead` nodes.
     """
 
     tensors: tuple[Tensor, ...]
     operands: Mapping[ir.Value, Operand | None]
     rules: Mapping[ir.Node, Rule | None]
+    classes: Mapping[ir.Node, OperatorClass]
     region_edges: Mapping[ir.Node, tuple[RegionEdge, ...]]
     constant_nodes: AbstractSet[ir.Node]
     shapes: Mapping[ir.Node, np.ndarray]
@@ -91,6 +104,7 @@ def collect_tensors(
         tuple(found.tensors),
         found.operands,
         found.rules,
+        found.classes,
         found.region_edges,
         found.constant_nodes,
         found.shapes,
@@ -111,6 +125,7 @@ class _Collector:
     tensors: list[Tensor] = field(default_factory=list)
     operands: dict[ir.Value, Operand | None] = field(default_factory=dict)
     rules: dict[ir.Node, Rule | None] = field(default_factory=dict)
+    classes: dict[ir.Node, OperatorClass] = field(default_factory=dict)
     region_edges: dict[ir.Node, tuple[RegionEdge, ...]] = field(default_factory=dict)
     constant_nodes: set[ir.Node] = field(default_factory=set)
     shapes: dict[ir.Node, np.ndarray] = field(default_factory=dict)
@@ -119,6 +134,13 @@ class _Collector:
     through_elidable: dict[ir.Value, Operand | None] = field(default_factory=dict)
     """Values as views of what elidable nodes before them read."""
     constants: set[ir.Value] = field(default_factory=set)
+    # Nodes that are alike share what follows from their operands' types alone.
+    _views: dict[object, View | None] = field(default_factory=dict)
+    _with_ranks: dict[OperatorClass, Rule | None] = field(default_factory=dict)
+    _classes: OperatorClasses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._classes = OperatorClasses(self.opsets)
 
     def add(self, value: ir.Value, *, constant: bool) -> None:
         if constant:
@@ -158,35 +180,40 @@ class _Collector:
             is_view = isinstance(self.rules.get(node), Relabel) and node not in self.constant_nodes
             read = () if node in self.shapes else node.inputs[:1] if is_view else node.inputs
             live.update(value for value in read if value is not None)
-            for inner in graphs_of(node):
-                live.update(inner.outputs)
-                self.find_dead(inner, live)
+            if node in self.region_edges:
+                for inner in graphs_of(node):
+                    live.update(inner.outputs)
+                    self.find_dead(inner, live)
 
     def _collect_node(self, node: ir.Node) -> None:
-        rule = rule_of(node, self.opsets)
-        constant = self._find_constant(node)
+        own = self.classes[node] = self._classes.of(node)
+        rule = own.rule
+        constant = self._find_constant(node, own)
         if constant:
             self.constant_nodes.add(node)
         elif isinstance(rule, Relabel):
             # A constant in a shape that only the run tells is neither a constant nor a view of a tensor with a format.
             is_view = node.outputs[0] not in self.materialized and not self.is_constant(node.inputs[0])
             if is_view and (
-                self._cancels(node, rule) or self._enter_view(node, rule, _view(node, rule, self.operands))
+                self._cancels(node, rule) or self._enter_view(node, rule, self._view(node, rule, self.operands))
             ):
                 return
             rule = self._materialized_rule(node, rule) if node.outputs[0] in self.materialized else None
         elif isinstance(rule, Free) and rule.elidable_as is not None and self._cancels(node, rule.elidable_as):
             return
-        for graph in graphs_of(node):
-            self.collect_graph(graph)
-            self.region_edges[node] = ()
-        if node in self.region_edges:
+        if own.has_graphs:
+            for graph in graphs_of(node):
+                self.collect_graph(graph)
             self.region_edges[node] = region_edges_of(node, self.opsets.get("", 1), self.is_constant)
         for value in node.outputs:
             self.add(value, constant=constant)
-        self.rules[node] = rule if rule is None or _ranks_known(node, rule) else None
+        if rule is own.rule:
+            if own not in self._with_ranks:
+                self._with_ranks[own] = rule if rule is None or _ranks_known(node, rule) else None
+            rule = self._with_ranks[own]
+        self.rules[node] = rule
 
-    def _find_constant(self, node: ir.Node) -> bool:
+    def _find_constant(self, node: ir.Node, own: OperatorClass) -> bool:
         if node.domain not in ("", "ai.onnx") or node.op_type in _NONDETERMINISTIC:
             return False
         if node.op_type == "Constant":
@@ -195,7 +222,7 @@ class _Collector:
         if shape is not None:
             self.shapes[node] = shape
             return True
-        return bool(node.inputs) and all(map(self.is_constant, node.inputs)) and not graphs_of(node)
+        return bool(node.inputs) and all(map(self.is_constant, node.inputs)) and not own.has_graphs
 
     def _materialized_rule(self, node: ir.Node, rule: Relabel) -> Free | None:
         """The rule of a view op whose result is materialized: it runs as in the source, or is elided. None where it
@@ -222,9 +249,9 @@ class _Collector:
     def _cancels(self, node: ir.Node, rule: Relabel) -> bool:
         """Whether the node undoes elidable nodes before it; its result is then entered as what these read."""
         source, result = node.inputs[0], node.outputs[0]
-        view = _view(node, rule, self.through_elidable) if source in self.through_elidable else None
+        view = self._view(node, rule, self.through_elidable) if source in self.through_elidable else None
         if view is None:
-            view = _view(node, rule, self.operands) if node.op_type in _ELIDABLE else None
+            view = self._view(node, rule, self.operands) if node.op_type in _ELIDABLE else None
             if view is not None:
                 self.through_elidable[result] = view
             return False
@@ -236,6 +263,18 @@ class _Collector:
         if view.tensor.base in self.through_elidable and view.view.axes == View.identity(extents).axes:
             self.through_elidable[result] = self.through_elidable[view.tensor.base]
         return self._enter_view(node, rule, view)
+
+    def _view(self, node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]) -> Operand | None:
+        source, result = node.inputs[0], node.outputs[0]
+        operand = known.get(source) if source is not None else None
+        extents = extents_of(result)
+        if operand is None or extents is None or len(extents) != len(rule.axes):
+            return None
+        key = (id(operand.view), rule.axes, extents)
+        if key not in self._views:
+            self._views[key] = _composed(operand.view, rule, extents)
+        view = self._views[key]
+        return Operand(operand.tensor, view, result) if view is not None else None
 
 
 def _ranks_known(node: ir.Node, rule: Rule) -> bool:
@@ -255,23 +294,19 @@ def _ranks_known(node: ir.Node, rule: Rule) -> bool:
     return True
 
 
-def _view(node: ir.Node, rule: Relabel, known: Mapping[ir.Value, Operand | None]) -> Operand | None:
-    source = node.inputs[0]
-    operand = known.get(source) if source is not None else None
-    extents = extents_of(node.outputs[0])
-    if operand is None or extents is None or len(extents) != len(rule.axes):
-        return None
+def _composed(through: View, rule: Relabel, extents: tuple[Extent, ...]) -> View | None:
+    """The view that a view op gives of a view; None where the axes' factors do not nest, or cannot be written."""
     # A model may declare 1 where it reads a symbol: the axis that has a place in the view keeps it.
     extents = tuple(
-        operand.view.extents[group[0].axis] if extent == 1 and len(group) == 1 and group[0].is_whole else extent
+        through.extents[group[0].axis] if extent == 1 and len(group) == 1 and group[0].is_whole else extent
         for extent, group in zip(extents, rule.axes, strict=True)
     )
-    view = operand.view.then(rule.axes, extents)
+    view = through.then(rule.axes, extents)
     # Where axes split or merge, what is read must be reshaped, and a Reshape can leave one extent open only.
-    if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in operand.tensor.extents) > 1):
+    if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in through.base_extents) > 1):
         return None
     # What the model declares 1 may be an axis of unknown extent: a format would have no place for it.
     placed = {atom.axis for group in view.axes for atom in group}
-    if any(extent != 1 and axis not in placed for axis, extent in enumerate(operand.tensor.extents)):
+    if any(extent != 1 and axis not in placed for axis, extent in enumerate(through.base_extents)):
         return None
-    return Operand(operand.tensor, view, node.outputs[0])
+    return view

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
 from relayout.backend.interface import Backend
-from relayout.candidates.backend_conversions import Question, question_of, written_by
+from relayout.candidates.backend_conversions import ConversionQuery, conversion_query, native_conversion
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.layout.conversion import moves, passes
@@ -105,7 +105,7 @@ class ConversionCosts:
         if source == target:
             return _NOTHING
         backend, is_own = self._at[device], device in self._own
-        if is_own and written_by(backend, self._question(tensor, source, target)) is not None:
+        if is_own and native_conversion(backend, self._query(tensor, source, target)) is not None:
             ends, stated = self._ends(tensor, source, target), self._stated(device, tensor, source, target)
             return ConversionCost(ends if stated is None else stated, ends, 0, 1, by_backend=True)
         if not _can_be_written(tensor, source, target):
@@ -136,8 +136,8 @@ class ConversionCosts:
         """The tensor read in one format and written in another."""
         return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
 
-    def _question(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> Question | None:
-        return question_of(self._names, self._operands[tensor.base], source, target)
+    def _query(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> ConversionQuery | None:
+        return conversion_query(self._names, self._operands[tensor.base], source, target)
 
     def _sum_stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
         """What the backend says that all passes cost; None where it does not say it of each."""
@@ -147,12 +147,12 @@ class ConversionCosts:
 
     def _stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
         """What the backend says that one pass costs; None: its traffic."""
-        question = self._question(tensor, source, target)
-        if question is None:
+        query = self._query(tensor, source, target)
+        if query is None:
             return None
         backend = self._at[device]
-        own = conversion_of(backend, *question) if not question.is_nameless else None
-        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
+        own = conversion_of(backend, *query) if not query.is_nameless else None
+        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *query)
 
 
 def _prices_itself(backend: Backend) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import Alternative, Lowering, NodeAlternatives, OperandDims, Port
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.boundary import Boundary
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.errors import InternalError
@@ -127,7 +127,7 @@ class Plan:
     """What a solution does to a graph. `nodes` are in the order of the choices, to which a `TensorUse` refers."""
 
     tensors: Tensors
-    names: Names
+    names: AxisNames
     boundary: Boundary
     nodes: tuple[PlannedNode, ...]
     conversions: tuple[PlannedConversion, ...]

@@ -13,6 +13,7 @@ from relayout.ops import (
     view_ops,
 )
 from relayout.ops.node_reader import constant_array, extents_of
+from relayout.ops.operator_classes import OperatorClass, OperatorClasses
 from relayout.ops.registry import Row, rows, rule_of
 from relayout.ops.rule import (
     NO_EDIT,
@@ -42,6 +43,8 @@ __all__ = [
     "Fixed",
     "Free",
     "Listed",
+    "OperatorClass",
+    "OperatorClasses",
     "RegionEdge",
     "RegionPort",
     "Relabel",

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
+from relayout.ops.node_reader import NodeSnapshot
 from relayout.ops.rule import Axes, DecompositionWriter
 
 __all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
@@ -71,7 +72,7 @@ def reduce_spatial(writing: DecompositionWriter, operator: str, spatial: Collect
     writing.give(0, made, whole)
 
 
-def is_channelwise(node: ir.Node) -> bool:
+def is_channelwise(node: ir.Node | NodeSnapshot) -> bool:
     """Whether BatchNormalization's parameters are at hand, so that scale and shift can be worked out beforehand."""
     training = node.attributes.get("training_mode")
     if len(node.inputs) != 5 or (training is not None and training.as_int()):

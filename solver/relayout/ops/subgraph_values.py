@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent
-from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
+from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.rule import Axes, Free, free
 
 __all__ = ["RegionEdge", "RegionPort", "given_at", "graphs_of", "read_at", "region_edges_of"]
@@ -51,7 +51,7 @@ class RegionEdge:
         return any(region_port.graph is not None for region_port in self.gives)
 
 
-def graphs_of(node: ir.Node) -> list[ir.Graph]:
+def graphs_of(node: ir.Node | NodeSnapshot) -> list[ir.Graph]:
     """The graphs in the node's attributes."""
     found: list[ir.Graph] = []
     for attribute in node.attributes.values():
@@ -69,7 +69,7 @@ def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value],
     if way is None:
         return ()
     try:
-        found = [_region_edge(node, sketch, is_constant) for sketch in way(Reading(node, opset))]
+        found = [_region_edge(node, sketch, is_constant) for sketch in way(Reading(NodeSnapshot.of(node), opset))]
     except NoRuleError:
         return ()
     return tuple(region_edge for region_edge in found if region_edge is not None)

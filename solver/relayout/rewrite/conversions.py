@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from relayout.candidates.backend_conversions import question_of, written_by
-from relayout.candidates.elision import pieces_of
+from relayout.candidates.backend_conversions import conversion_query, native_conversion
+from relayout.candidates.elision import elision_of
 from relayout.candidates.tensors import Tensor
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import PlannedConversion, PlannedNode
@@ -60,14 +60,14 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
         return False
     backend, tensor = context.backend.at(conversion.device), conversion.tensor
     base = context.tensors.operands[tensor.base]
-    question = question_of(context.plan.names, base, conversion.source, conversion.target)
-    reordering = written_by(backend, question)
-    assert question is not None
+    query = conversion_query(context.plan.names, base, conversion.source, conversion.target)
+    reordering = native_conversion(backend, query)
+    assert query is not None
     assert reordering is not None
     assert reordering.rewrite is not None
     source, target = with_units(conversion.source, tensor.extents), with_units(conversion.target, tensor.extents)
     writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
-    writer.write(backend, reordering.rewrite, f"{question.source} to {question.target}")
+    writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
     context.copies.add(tensor, conversion.target, writer.defined[0])
     return True
 
@@ -90,10 +90,10 @@ def _dims_for(context: RewriteContext, use: TensorUse) -> Dims:
     rule = planned.rule
     if planned.is_elided and isinstance(rule, Free) and rule.elidable_as is not None:
         source, result = planned.ports
-        pieces = pieces_of(rule.elidable_as, source, result)
+        elision = elision_of(rule.elidable_as, source, result)
         for consumer in plan.consumers_of.get(result.operand.tensor, ()):
-            if pieces is not None and plan.format_at(consumer) == planned.formats[1]:
-                dims = pieces.carried(_dims_for(context, consumer), back=True)
+            if elision is not None and plan.format_at(consumer) == planned.formats[1]:
+                dims = elision.carried(_dims_for(context, consumer), back=True)
                 if dims is not None:
                     return dims
     return port_dims(planned, planned.ports[use.port])

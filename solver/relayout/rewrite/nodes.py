@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import FixedLowering, FreeLowering, in_source
-from relayout.candidates.elision import pieces_of
+from relayout.candidates.elision import elision_of
 from relayout.errors import InternalError
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.memory_format import boxes_of
@@ -115,16 +115,16 @@ def _elide(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
     assert isinstance(rule, Free)
     assert rule.elidable_as is not None
     source, result = planned.ports
-    pieces = pieces_of(rule.elidable_as, source, result)
-    assert pieces is not None
+    elision = elision_of(rule.elidable_as, source, result)
+    assert elision is not None
     read, produced = planned.formats
     tensor = source.operand.tensor
     first = context.copies.first(tensor, read)
-    dims = pieces.carried(first.dims)
+    dims = elision.carried(first.dims)
     if dims is None:
         # Its dimensions are no groups of the tiles of the view.
         first = context.copies.read(tensor, read, port_dims(planned, source), stem=stem_of(tensor))
-        dims = pieces.carried(first.dims)
+        dims = elision.carried(first.dims)
         assert dims is not None
     context.copies.add(result.operand.tensor, produced, Physical(first.value, dims, first.shape))
     context.insert_before(node)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import BoundaryLowering
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.messages import shown
 from relayout.candidates.tensors import Operand
 from relayout.formulate.def_use import TensorUse
@@ -96,8 +96,8 @@ def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
                 BoundaryValue(
                     name=value.name or "",
                     side=side,
-                    wanted=plan.boundary.wishes.get(key),
-                    tied_to=plan.boundary.ties.get(key, ()),
+                    wanted=plan.boundary.requested.get(key),
+                    tied_to=plan.boundary.coupled.get(key, ()),
                     **_layout_facts(value, side, plan.tensors.operands.get(value), order, plan.names),
                 )
             )
@@ -105,7 +105,7 @@ def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
 
 
 def _layout_facts(
-    value: ir.Value, side: str, operand: Operand | None, order: MemoryFormat | None, names: Names
+    value: ir.Value, side: str, operand: Operand | None, order: MemoryFormat | None, names: AxisNames
 ) -> dict[str, Any]:
     extents = extents_of(value)
     if operand is None or order is None or order == source_order(len(order)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from relayout.candidates.alternatives import Port
 from relayout.candidates.boundary_options import ANY
-from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
+from relayout.candidates.messages import contradiction, operand_name, relaxed, required, shown
 from relayout.errors import InfeasibleError
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
@@ -80,7 +80,7 @@ class _Messages:
         choice, port = self._choices[use.choice], self._port(use)
         layout = self._layout_instead(change)
         if choice.node is not None:
-            return lifted(choice.label, _name(port), layout, is_result=port.is_result)
+            return relaxed(choice.label, _name(port), layout, is_result=port.is_result)
         side, _, name = choice.label.partition(" ")
         # The option takes letters in some order.
         option = f" (--{side}-layout {name}={layout})" if side in ("input", "output") and layout.isalpha() else ""
