@@ -98,7 +98,7 @@ def legalize_model(
     changed = finished or result.is_changed or changed
     after = totals(model, dims) if changed else before
     report = describe(result, backend, before, after)
-    layouts = {(value.side, value.name): value.layout for value in report.boundary}
+    layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
     return Outcome(model, report, changed)

@@ -32,7 +32,7 @@ def test_a_name_travels_through_operators_and_views() -> None:
     pooled(net, net.transpose(image, 0, 3, 1, 2))
     names, operands = named(net)
     assert names.of(operands["x"]) == "NHWC"
-    assert not names.has_contested
+    assert not names.has_conflicting
 
 
 def test_a_name_travels_through_a_dropout_that_draws_and_to_its_mask() -> None:
@@ -52,7 +52,7 @@ def test_the_nearest_name_stays_and_the_other_contests_it() -> None:
     pooled(net, net.transpose(net.node("Relu", image), 0, 3, 1, 2))
     names, operands = named(net)
     assert names.of(operands["x"]) == "NHWC"
-    assert names.has_contested
+    assert names.has_conflicting
     assert names.layout(operands["x"], ()) is None
 
 

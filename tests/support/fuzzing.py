@@ -253,7 +253,7 @@ def _again(
 
 def _has_two_names(model: onnx.ModelProto) -> bool:
     read = read_model(model)
-    return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_contested
+    return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_conflicting
 
 
 def _text(model: onnx.ModelProto) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What a node may choose from: its ports, and alternatives as memory formats of the tensors behind them."""
+"""Decision variables: the ports of a node, and its alternatives as memory formats of the tensors behind them."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Lowering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FreeLowering:
-    """The dimensions of a Free rule's space: groups of atoms of its axes, outermost first. `asked`: the backend named
-    the layout. `rewritten`: how the rule writes it in other operators."""
+    """The dimensions of a free node's iteration space: groups of atoms of its axes, outermost first. `asked`: the
+    backend requires the layout. `rewritten`: the decomposition that is used."""
 
     dims: Dims
     asked: bool = False
@@ -68,7 +68,7 @@ class FreeLowering:
 
     @property
     def axes(self) -> Axes:
-        """The axis in each dimension; one that is split stands several times."""
+        """The axis in each dimension; a tiled one stands several times."""
         return tuple(group[0].axis for group in self.dims)
 
     @property
@@ -90,7 +90,7 @@ class FreeLowering:
         return tuple([group for group in found if group is not None]) if port.is_result else found
 
     def positions_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
-        """Where each index of an axis of known extent lies along its dimension: source index -> position."""
+        """The position of each index of an axis of known extent along its dimension: source index -> position."""
         assert isinstance(extent, int)
         atoms = next(group for group in self.dims if group[0].axis == axis)
         index = np.arange(extent)
@@ -103,10 +103,10 @@ class FreeLowering:
 
 @dataclass(frozen=True, slots=True)
 class FixedLowering:
-    """The dimensions in which each input and result lies, as groups of atoms of its own axes; None: as in the source.
+    """The dimensions of each input and result, as groups of atoms of its own axes; None: as in the source.
 
-    `pick` is the alternative of a Listed rule, `rewrite` the backend's own way to write the node. `left_out`: there is
-    no node, its result is the memory that it reads.
+    `pick` is the alternative of a Listed rule, `rewrite` the backend's own writer of the node. `left_out`: the node is
+    elided, its result aliases the memory that it reads.
     """
 
     inputs: tuple[Dims | None, ...]
@@ -176,28 +176,28 @@ def is_parameter(rule: Free, axes: Axes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One operand of a node that takes part in the problem. `index` counts the node's inputs, or its outputs."""
+    """One operand or result of a node that takes part in the problem. `index` counts the node's inputs, or outputs."""
 
     operand: Operand
     is_result: bool
     index: int
 
     def format_of(self, order: Axes | None) -> MemoryFormat:
-        """The format of the operand's tensor when the operand's axes lie in `order`; None: as in the source."""
+        """The format of the operand's tensor when the operand's axes are in `order`; None: as in the source."""
         view = self.operand.view
         format_ = view.to_base(source_order(len(view.axes)) if order is None else order_of(order))
         assert format_ is not None  # whole axes of a view always nest
         return format_
 
-    def lies_in(self, format_: MemoryFormat) -> bool:
-        """Whether the source has the tensor in this format; in black boxes, where the source says so."""
+    def is_source_format(self, format_: MemoryFormat) -> bool:
+        """Whether the source has the tensor in this format, black boxes by its annotations included."""
         if not boxes_of(format_):
             return format_ == self.format_of(None)
         return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.base) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> MemoryFormat | None:
-        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes,
-        each by itself: factors next to each other lie as their axis does, and are dimensions all the same."""
+        """The same for an operand with these dimensions; None where one of their factors does not nest in the tensor's
+        axes: also factors that together make up an axis are dimensions of their own."""
         if dims is None:
             return self.format_of(None)
         view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
@@ -209,10 +209,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
-    the device that it runs on, where there are several. `moves`: the bytes that an operator reads and writes that might
-    be left out; no conversion, they only break ties. `way`: of a node with graphs inside it and of what crosses their
-    borders, which of the ways that the backend states. `beside`: the other devices of a node that is left out."""
+    """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, its cost in
+    bytes, and its device where there are several. `moves`: the bytes that an elidable operator reads and writes; they
+    are no conversion and only break ties. `way`: the index of the backend's implementation, for a node with graphs
+    inside it and the values that cross into them. `beside`: the other devices of an elided node."""
 
     formats: tuple[MemoryFormat, ...]
     form: Lowering
@@ -225,7 +225,7 @@ class Alternative:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the node runs; a node that is left out may be at several devices, for it runs nowhere."""
+        """The node's devices; an elided node may be at several, for it runs nowhere."""
         return (self.device, *self.beside)
 
     @property
@@ -303,7 +303,7 @@ class AlternativeList:
     ) -> None:
         """Add an alternative. Of two with the same formats, device and implementation the cheaper stays, then the one
         with less elidable traffic, then the one that changes nothing."""
-        identity = all(port.lies_in(f) for port, f in zip(self.node.ports, formats, strict=True))
+        identity = all(port.is_source_format(f) for port, f in zip(self.node.ports, formats, strict=True))
         new = Alternative(tuple(formats), form, cost, identity and form.changes_nothing, device, moves, way)
         key = (new.formats, device, way)
         known = self._found.get(key)

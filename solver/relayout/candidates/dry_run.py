@@ -84,7 +84,8 @@ class DryRun:
         """Whether all operands of every operator, constants excepted, meet the requirements of the device's backend."""
         own = backend.at(device)
         return all(
-            supported_by(own, node) and any(self._meets(node, each.inputs, each.results, own) for each in ask(own, node))
+            supported_by(own, node)
+            and any(self._meets(node, each.inputs, each.results, own) for each in ask(own, node))
             for node in self._nodes
         )
 

@@ -84,6 +84,7 @@ class ConversionCosts:
         self._at = {device: backend.at(device) for device in backend.devices() or ("",)}
         self._own = {device for device, each in self._at.items() if _prices_itself(each)}
         self._sizes: dict[Tensor, _Size] = {}
+        self._distinct_sizes: dict[_Size, _Size] = {}
         self._tables: dict[object, CostTable] = {}
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
@@ -129,7 +130,8 @@ class ConversionCosts:
             base = self._operands[tensor.base]
             if self._own and base is not None:
                 layout = self._names.layout(base, source_order(len(tensor.extents)))
-            size = self._sizes[tensor] = _Size(count, tensor.base.dtype, tensor.extents, layout)
+            size = _Size(count, tensor.base.dtype, tensor.extents, layout)
+            size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
         return size
 
     def _ends(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:

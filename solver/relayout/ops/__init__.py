@@ -1,4 +1,4 @@
-"""The op table: what a memory format does to each operator. One row an operator, read by `rule_of`."""
+"""The operator table: what a memory format does to each ONNX operator. An operator without a row is pinned."""
 
 from relayout.ops import (
     axis_ops,

@@ -19,8 +19,8 @@ __all__ = ["along", "common_multiples", "without"]
 def along(
     node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...], *, symmetric: bool = False
 ) -> Free:
-    """All these operands lie alike, and the attribute `axis` follows. `symmetric`: the operator does not mind in which
-    order the elements along the axis come."""
+    """All these operands have one layout, and the attribute `axis` follows. `symmetric`: the order of the elements
+    along the axis does not matter."""
     extents = node.extents(inputs[0])
     axes = tuple(range(len(extents)))
     return free(
@@ -38,7 +38,7 @@ def without(axes: Axes, *working: int) -> Axes:
 
 
 def common_multiples(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
-    """For each axis the greatest number that divides all these; axes where one is unknown are left out."""
+    """For each axis the greatest common divisor of its numbers; axes where one is unknown are not included."""
     known = {axis: [n for n in all_of if isinstance(n, int)] for axis, all_of in numbers.items()}
     return {axis: gcd(*known[axis]) for axis in numbers if len(known[axis]) == len(numbers[axis])}
 
@@ -60,7 +60,7 @@ def flattening_softmax(node: Reading) -> Free:
     axes = tuple(range(rank))
 
     def split_at(order: Axes) -> int | None:
-        """Where the inner axes begin in this order; None where an outer axis stands among them."""
+        """The position where the inner axes begin in this order; None where an outer axis is among them."""
         start = next((p for p, a in enumerate(order) if a in inner), rank)
         clean = all(a in inner or extents[a] == 1 for a in order[start:])
         return start if clean else None

@@ -16,7 +16,7 @@ SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
 
 
 def operand_by_operand(rule: Free) -> Fixed:
-    """The same operator with letters for each operand, which may then lie in pieces that one space has no order for."""
+    """The same operator with axis names for each operand, whose tiles may then have no common order of the space."""
     native = native_letters(len(rule.letters))
 
     def letters(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
@@ -55,7 +55,7 @@ def named(
     results: int = 1,
     written: Sequence[tuple[Callable[[DecompositionWriter, int, Axes], None], int]] = (),
 ) -> Free:
-    """Data operands that lie alike; `allows_native` says which orders ONNX's own operator takes.
+    """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
     "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
     spatial axes in any order. `written`: what writes the operator in any order, given the channel axis and the spatial
@@ -92,7 +92,7 @@ def named(
 def _written(
     write: Callable[[DecompositionWriter, int, Axes], None], channel: int, spatial: Axes, passes: int
 ) -> Decomposition:
-    """The operator in others that take any order of the axes, each of them in one piece."""
+    """The decomposition of the operator; it takes any order of whole axes."""
     places = tuple(range(2 + len(spatial)))
     return Decomposition(
         lambda writing: write(writing, channel, spatial),

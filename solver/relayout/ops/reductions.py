@@ -59,7 +59,7 @@ def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: s
         return Edit({name: places} if name else {})
 
     inputs: tuple[Axes | None, ...] = (axes, *(None for _ in node.node.inputs[1:]))
-    # Which element is the largest depends on where it lies; what they sum up to does not.
+    # The index of the largest element depends on the order of the elements; a sum does not.
     splits = without(axes, *reduced) if name == "axis" else axes
     return free(extents, inputs, (result,), edit=edit, tileable=splits)
 

@@ -1,4 +1,4 @@
-"""The op table's frame: rows by operator and opset, and the look-up."""
+"""The operator table: rows by operator and opset, and the look-up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Built = TypeVar("Built", bound=Callable[[Reading], Rule])
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operator from one opset on (until the operator's next row). `kind` is one of the design's five words."""
+    """One operator from one opset on, until the operator's next row. `kind`: free, contract, fixed, relabel, listed."""
 
     domain: str
     operator: str

@@ -1,13 +1,12 @@
-"""What a rule says of a node: which memory formats its operands may take together, and how the node is written then.
+"""Rules: which memory formats a node's operands may have together, and how the node is edited then.
 
-    Free      operands share a space of axes; any order of that space that the rule allows (free and contract kinds,
-              and the fixed kind where one order serves all operands)
-    Fixed     each operand's axes have letters; layouts come from the operator or from the backend
-    Listed    a short list of orders, one tuple of operand orders each
-    Relabel   the result is a view of the first input; the node disappears
+    Free      layout-agnostic: operands share an iteration space; any order of it that the rule allows
+    Fixed     layout-sensitive: each operand's axes have names; layouts come from the operator or the backend
+    Listed    enumerated: a short list of orders, one tuple of operand orders each
+    Relabel   a view op: the result is a view of the first input, and the node disappears
     None      pinned: every operand as in the source
 
-Each rule is built from one node; what depends on attributes or constant inputs is read then.
+Each rule is built from one node; attributes and constant inputs are read then.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ AttributeValue = int | float | str | tuple[int, ...] | tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """How a node's text changes when its operands are in another order.
+    """The changes of a node whose operands are in another order.
 
     `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a
     vector with an entry per axis, and is to be read in this order.
@@ -81,9 +80,9 @@ def _nothing(order: Axes) -> tuple[()]:
 
 
 class DecompositionWriter(Protocol):
-    """What a rule's own `write` is given: its node, and its operands by the order that was chosen for the space.
+    """What a decomposition writes with: its node, and the operands in the chosen order of the iteration space.
 
-    A dimension is given as the places in that order that make it up, outermost first; without any it has extent 1.
+    A dimension is given as the positions in that order that make it up, outermost first; without any it has extent 1.
     """
 
     @property
@@ -94,10 +93,10 @@ class DecompositionWriter(Protocol):
 
     @property
     def axes(self) -> Axes:
-        """The axis in each place of the order that was chosen."""
+        """The axis at each position of the chosen order."""
 
     def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
-        """Input `index` with these dimensions; what it lacks is left out of them. A constant is re-laid."""
+        """Input `index` with these dimensions, without the axes that it lacks. A constant is relaid."""
 
     def constant(self, stem: str, array: np.ndarray) -> ir.Value:
         """A new constant."""
@@ -114,13 +113,13 @@ class DecompositionWriter(Protocol):
         """How many elements these axes of the space have together; their extents are known."""
 
     def places(self, axis: int) -> np.ndarray:
-        """Where each index of a mixed axis of the source lies along its dimension: source index -> place."""
+        """The position of each index of a permuted axis along its dimension: source index -> position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """A node written in other operators by `write`, in the orders of the space that `takes` says; `extra` tells what
-    that moves beyond the operator itself: (places in the order that a tensor has, how often it is read or written)."""
+    """A node lowered to primitive operators by `write`, for the orders that `takes` accepts. `extra` is the traffic
+    beyond the operator itself: (positions in the order that a tensor has, how often it is read or written)."""
 
     write: Callable[[DecompositionWriter], None]
     takes: Callable[[Axes], bool] = _always
@@ -248,7 +247,7 @@ _traits = lru_cache(maxsize=1024)(AxisTraits)
 
 
 Shared = tuple[tuple[bool, int, int], ...]
-"""One axis of several operands: (whether it is a result, its index, the axis as it stands in the source)."""
+"""One axis of several operands: (whether it is a result, its index, the axis in the source's numbering)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,12 +289,12 @@ Rule = Free | Fixed | Listed | Relabel
 
 
 def position(order: Axes, axes: Axes, axis: int) -> int:
-    """Where `axis` stands among those of `axes`, when they are laid out in `order`."""
+    """The position of `axis` among `axes`, when these are in `order`."""
     present = set(axes)
     return [a for a in order if a in present].index(axis)
 
 
 def outer_position(order: Axes, strides: Axes, axes: Axes, axis: int) -> int:
-    """The same for the outer piece of an axis that is cut; `strides` as `Free.edit_tiled` takes them."""
+    """The same for the outermost tile of an axis; `strides` as `Free.edit_tiled` takes them."""
     present = [(a, stride) for a, stride in zip(order, strides, strict=True) if a in axes]
     return next(place for place, (a, stride) in enumerate(present) if a == axis and stride)

@@ -1,4 +1,4 @@
-"""Operators that join axes, take pieces of them, or make them longer: what they do goes with the axis."""
+"""Concat, Pad, Slice, Tile, Expand and Gather: their numbers are permuted with the axes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pad(node: Reading) -> Free:
 
     def edit_steps(order: Axes, strides: Axes) -> Edit:
         def along(numbers: Mapping[int, int]) -> tuple[int, ...]:
-            # The inner pieces of an axis are not padded themselves.
+            # The inner tiles of an axis are not padded themselves.
             laid = zip(order, strides, strict=True)
             return tuple(numbers.get(a, 0) // stride if stride else 0 for a, stride in laid)
 

@@ -1,7 +1,7 @@
-"""What crosses the border of the graphs inside an If, a Loop or a Scan, and how it lies on both sides.
+"""Region edges: values that cross into or out of the graphs inside an If, a Loop or a Scan.
 
-A value goes in or out in one memory format: the results of an If as its branches give them, the state of a Loop as it
-goes round. What a Scan takes apart, and what a Loop or Scan puts together, has one axis more outside than inside.
+A value has one memory format on both sides: the results of an If are those of its branches, the state of a Loop is
+carried from one iteration to the next. A scanned input or output has one axis more outside than inside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RegionPort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionEdge:
-    """One value's way across the border. `rule` takes what is read as its inputs and what is given as its outputs.
+    """One value that crosses the border. `rule` has the values read as its inputs and those produced as its outputs.
 
     `reads` are inputs of the node and outputs of the graphs inside; `gives` inputs of those and results of the node.
     `outer_axis`: the axis of the rule's space that there is only outside. `scanned`: the attribute of a Scan that says
@@ -63,7 +63,7 @@ def graphs_of(node: ir.Node | NodeSnapshot) -> list[ir.Graph]:
 
 
 def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[RegionEdge, ...]:
-    """Every passage of an If, Loop or Scan whose values have known ranks; what has none lies as in the source."""
+    """Every region edge of an If, Loop or Scan whose values have known ranks; other values are as in the source."""
     ways = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
     way = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if way is None:
@@ -77,8 +77,8 @@ def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value],
 
 @dataclass(frozen=True, slots=True)
 class _Sketch:
-    """A passage before its ranks are known. `outer_axis`: the one that there is only outside; it `leads` where that is
-    the outermost dimension whatever the others are."""
+    """A region edge before its ranks are known. `outer_axis`: the axis that only the outside has; it `leads` where it
+    is always the outermost dimension."""
 
     name: str
     reads: Sequence[RegionPort]
@@ -124,13 +124,13 @@ def _of_scan(reading: Reading) -> Iterator[_Sketch]:
 
 
 def _state(body: ir.Graph, index: int, *, first_input: int, first_output: int) -> _Sketch:
-    """What goes round: from the node's input into the graph, from there into the next round, and out."""
+    """A loop-carried value: from the node's input into the graph, from there into the next iteration, and out."""
     reads = [RegionPort(None, first_input + index), RegionPort(body, first_output + index)]
     return _Sketch(f"state {index}", reads, [RegionPort(body, first_input + index), RegionPort(None, index)])
 
 
 def _region_edge(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], bool]) -> RegionEdge | None:
-    """The passage, if all its values have ranks that fit."""
+    """The region edge, if all its values have ranks that fit."""
     # A result that nobody reads may have no name, and then nothing is known of it.
     gives = [port for port in sketch.gives if port.graph is not None or node.outputs[port.index].name]
     read, given = read_at(node, sketch.reads), given_at(node, gives)
@@ -180,8 +180,8 @@ def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int
 def _extents(
     rank: int, members: Iterable[tuple[Axes, ir.Value | None]]
 ) -> tuple[tuple[Extent, ...], frozenset[int]]:
-    """The extent of each axis, and the axes of which all members say the same. One that may change on the way, from
-    round to round, is unknown."""
+    """The extent of each axis, and the axes with one extent in all members. One that may change between iterations is
+    unknown."""
     said: list[set[Extent]] = [set() for _ in range(rank)]
     for axes, value in members:
         for axis, extent in zip(axes, (extents_of(value) if value is not None else None) or (), strict=True):

@@ -1,4 +1,4 @@
-"""Operators that change how memory is described and not what lies in it: the node becomes a view and disappears."""
+"""View ops: they change the description of memory, not its content. The result is a view, and the node disappears."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def squeeze(node: Reading) -> Relabel | Free:
 
 
 def _squeezed(node: Reading, squeezed: Axes) -> Free:
-    """Where an extent becomes known only at run time the operator stays; its axes lie in any order all the same."""
+    """Where an extent is known only at run time the operator stays; its axes may be in any order."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     result = without(axes, *squeezed)
