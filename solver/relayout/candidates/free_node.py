@@ -43,6 +43,7 @@ class FreeNode:
         "_maps",
         "_reach",
         "_rule",
+        "_suggested",
     )
 
     def __init__(
@@ -64,6 +65,7 @@ class FreeNode:
         self._letters = port_axis_names(rule, choice.ports)
         self._reach: dict[Requirement, bool] = {}
         self._answers: dict[MemoryFormat, tuple[Answer, ...] | None] = {}
+        self._suggested: dict[MemoryFormat, tuple[MemoryFormat, ...]] = {}
         # The cheapest requirement that an order meets counts, for each device and each set of black boxes.
         self._devices: dict[tuple[str, Hashable], list[Requirement]] = {}
         for requirement in requirements:
@@ -83,11 +85,15 @@ class FreeNode:
         letters = self._rule.letters
         return self._normal(order_of(tuple(letters.index(letter) for letter in native_letters(len(letters)))))
 
-    def suggested(self, order: MemoryFormat) -> Iterator[MemoryFormat]:
+    def suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """The orders that the rule suggests beside one in which the node runs."""
-        dims = self._maps.grouped(order) or ()
-        for places in self._rule.suggested(tuple([group[0].axis for group in dims])):
-            yield self._normal(tuple(chain.from_iterable(dims[place] for place in places)))
+        if order not in self._suggested:
+            dims = self._maps.grouped(order) or ()
+            orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
+            self._suggested[order] = tuple(
+                [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
+            )
+        return self._suggested[order]
 
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""

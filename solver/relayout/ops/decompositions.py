@@ -24,7 +24,7 @@ Places = Sequence[tuple[int, ...]]
 def normalise(writing: DecompositionWriter, working: Collection[int], *, plainly: bool = False) -> None:
     """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias.
 
-    `plainly`: without a sum of squares, of which a backend may have wishes that it has not of a mean.
+    `plainly`: without a sum of squares, of which a backend may have requirements that it has not of a mean.
     """
     whole = _whole(writing)
     data = writing.read(0, whole)
