@@ -51,7 +51,7 @@ def test_a_caller_who_leaves_takes_the_work_along(server: Server, client: httpx.
         return not workers <= workers_of(server)
 
     wait_for(has_lost_one)
-    wait_for(lambda: "nobody waits" in server.log())
+    wait_for(lambda: "the caller disconnected" in server.log())
     assert still_works(client)
 
 

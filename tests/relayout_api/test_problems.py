@@ -47,7 +47,7 @@ ALIGNED = {"name": "aligned", "rule": [{"op": ["Conv"], "inputs": ["N[acme:x]CHW
 CASES = {
     "no JSON": Case("malformed-body", b"{", says={"expected": "a JSON object"}),
     "JSON without end": Case("malformed-body", b"[" * 100_000),
-    "a number that JSON lacks": Case("malformed-body", b'{"graph": NaN}', says={"found": "NaN is no JSON number"}),
+    "a number that JSON lacks": Case("malformed-body", b'{"graph": NaN}', says={"found": "NaN is not a JSON number"}),
     "bytes that are no text": Case("malformed-body", b"\xff\xfe\xfd"),
     "a body that is no object": Case("invalid-options", [1, 2], says={"found": "list"}),
     "no graph": Case("invalid-input", {}, says={"where": "body.graph", "found": "nothing"}),

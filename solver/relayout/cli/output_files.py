@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["STDOUT", "SUFFIXES", "check_files", "check_output", "put", "report_formats", "write_reports"]
 
 SUFFIXES = (".onnx", ".json")
-_FORMAT_OF = {".json": "json", ".txt": "text", ".xml": "junit", ".sarif": "sarif"}
+# The suffixes of reports that are not the names of their formats.
+_SUFFIXES = {"txt": "text", "xml": "junit"}
 STDOUT = Path("-")
 
 
@@ -67,7 +68,8 @@ def report_formats(files: Sequence[Path], chosen: str | None) -> dict[Path, str]
 
     if chosen is not None and chosen not in FORMATS:
         raise UsageError("unknown format", where="--format", expected=" or ".join(FORMATS), found=chosen)
-    return {path: chosen or _FORMAT_OF.get(path.suffix, "json") for path in files}
+    suffixes = {**{name: name for name in FORMATS}, **_SUFFIXES}
+    return {path: chosen or suffixes.get(path.suffix[1:], "json") for path in files}
 
 
 def write_reports(formats: dict[Path, str], report: Report, model: Path) -> None:

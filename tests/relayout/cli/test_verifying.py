@@ -52,6 +52,10 @@ def test_the_findings_go_to_files_for_programs(model: Path, tmp_path: Path, run:
     assert artifact == model.as_posix()
 
 
+def test_the_help_names_the_formats_of_reports(run: Run) -> None:
+    assert f"--format {'|'.join(FORMATS)} " in run("verify", "--help").out
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_report_may_be_of_any_format_whatever_its_suffix(name: str, model: Path, run: Run) -> None:
     said = run("verify", model, "--backend", "nhwc", "--report", "-", "--format", name)
