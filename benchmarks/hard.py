@@ -97,7 +97,7 @@ def problem_of(network: synthetic.Network, prices: str) -> Problem:
     if prices == "apart":
         return problem
     values = []
-    for value, node in zip(problem.values, network.nodes, strict=True):
+    for value, node in zip(problem.items, network.nodes, strict=True):
         every = range(network.layouts)
         equal = tuple([tuple([node.size if f != g else 0 for g in every]) for f in every])
         values.append(replace(value, conversion=equal))

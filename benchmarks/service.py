@@ -48,7 +48,7 @@ def main() -> None:
     show("in this process", in_process, arguments.requests)
     with server() as address, httpx.Client(base_url=address, timeout=120) as client:
         for weights in (False, True):
-            body = {"graph": graph, "backend": arguments.backend, "options": {"weights": weights}}
+            body = {"graph": graph, "backend": arguments.backend, "weights": weights}
             content = json.dumps(body).encode()
 
             def by_http(content: bytes = content) -> int:

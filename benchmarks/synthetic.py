@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 from relayout.solve.solver import solve
 
 
@@ -154,7 +154,7 @@ def problem_of(network: Network) -> Problem:
         formats.append(tuple(node.costs))
         for x in node.inputs:
             readers[x].append(index)
-    values: list[Value] = []
+    values: list[Item] = []
     prices: dict[int, tuple[tuple[int, ...], ...]] = {}
     for index, node in enumerate(network.nodes):
         conversion = prices.get(node.size)
@@ -164,7 +164,7 @@ def problem_of(network: Network) -> Problem:
                 tuple(node.size * abs(a - b) for b in range(layouts)) for a in range(layouts)
             )
         consumers = tuple([Use(reader, formats[reader]) for reader in readers[index]])
-        values.append(Value(choices[index].name, Use(index, formats[index]), consumers, conversion))
+        values.append(Item(choices[index].name, Use(index, formats[index]), consumers, conversion))
     return Problem(tuple(choices), tuple(values))
 
 

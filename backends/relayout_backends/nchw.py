@@ -18,6 +18,7 @@ class Nchw(Backend):
     """Channels first: convolutions on NCHW data with OIHW kernels, and pools, norms and resizes on NCHW data."""
 
     name = "nchw"
+    answers_by_type = True
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         rank = rank_of(node.inputs[n])

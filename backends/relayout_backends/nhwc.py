@@ -21,6 +21,7 @@ class Nhwc(Backend):
     """Channels last: convolutions on NHWC data with HWIO kernels, and pools, norms and resizes on NHWC data."""
 
     name = "nhwc"
+    answers_by_type = True
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
         rank = rank_of(node.inputs[n])

@@ -50,7 +50,7 @@ def test_channels_are_packed_where_neither_batch_nor_picture_has_a_known_size() 
     value = net.node("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])
     net.output(net.conv(value, 8, 4))
     layouts = {"Conv": ["NCHW4c", "OIHW4i4o"]}
-    legal, report = legalize(net.model(), "convert-layout", desired_layouts=layouts, check=True)
+    legal, report = legalize(net.model(), "convert-layout", backend_options={"desired_layouts": layouts}, check=True)
     assert (report.status, report.after.transposes) == ("optimal", 2)
     assert report.verification is not None
     assert report.verification.findings == ()

@@ -15,7 +15,7 @@ from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
 
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import collect_tensors
 from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
 from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
@@ -254,7 +254,7 @@ def _idempotence(
 
 def _has_two_names(model: onnx.ModelProto) -> bool:
     read = read_model(model)
-    return Names(collect_tensors(read.graph, read.opset_imports)).has_contested
+    return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_conflicting
 
 
 def _second_backend(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, settings: Settings) -> list[Failure]:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from hypothesis import strategies as st
 
-from relayout.solve.problem import Choice, Problem, Use, Value, conversions_of, cost_of
+from relayout.solve.problem import Choice, Item, Problem, Use, conversions_of, cost_of
 
 
 def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Problem:
@@ -31,7 +31,7 @@ def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Proble
         choice = draw.randrange(len(choices)) if choice is None else choice
         return Use(choice, tuple(draw.randrange(formats) for _ in choices[choice].costs))
 
-    values: list[Value] = []
+    values: list[Item] = []
     for v in range(draw.randint(0, most + 2)):
         formats = draw.randint(1, most_formats)
         consumers = [use(formats) for _ in range(draw.randint(0, 4))]
@@ -45,7 +45,7 @@ def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Proble
             tuple(0 if f == g else None if draw.random() < missing else draw.randint(0, 6) for g in range(formats))
             for f in range(formats)
         )
-        values.append(Value(f"v{v}", use(formats), tuple(consumers), conversion))
+        values.append(Item(f"v{v}", use(formats), tuple(consumers), conversion))
     return Problem(tuple(choices), tuple(values))
 
 
@@ -67,7 +67,7 @@ def cheapest(problem: Problem, max_conversions: int | None = None) -> int | None
 
 
 def paid_conversions(problem: Problem, assignment: tuple[int, ...]) -> int:
-    return sum(bool(problem.values[v].conversion[s][t]) for v, s, t in conversions_of(problem, assignment))
+    return sum(bool(problem.items[v].conversion[s][t]) for v, s, t in conversions_of(problem, assignment))
 
 
 def synthetic() -> ModuleType:

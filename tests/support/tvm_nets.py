@@ -19,7 +19,7 @@ PACKED: Desired = {"Conv": ["NCHW4c", "OIHW4i4o"]}
 def converted(net: Net, desired: Desired = CHANNELS_LAST, skip: Sequence[str] = ()) -> tuple[onnx.ModelProto, Report]:
     """Legalize; assert that the result is optimal, verified and numerically the same."""
     model = net.model()
-    legal, report = checked(model, "convert-layout", desired_layouts=desired, skip=skip)
+    legal, report = checked(model, "convert-layout", backend_options={"desired_layouts": desired, "skip": skip})
     assert_same_numbers(model, legal)
     return legal, report
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_COST",
+    "answers_by_type",
     "ask",
     "ask_order_cost",
     "blaming",
@@ -85,6 +86,18 @@ def _any(value: ir.Value | None) -> Layout:
     """No wish; of what has more dimensions than layouts have there can be none."""
     rank = rank_of(value)
     return Layout.any(rank) if rank <= MAX_RANK else _NO_TENSOR
+
+
+def answers_by_type(backend: Backend) -> bool:
+    """Whether the backend declares so where its answers are (see `Backend.answers_by_type`)."""
+    if not _ANSWERS.isdisjoint(vars(backend)):
+        return False
+    for each in type(backend).__mro__:
+        if "answers_by_type" in vars(each):
+            return vars(each)["answers_by_type"] is True
+        if not _ANSWERS.isdisjoint(vars(each)):
+            return False
+    return False
 
 
 def ask_order_cost(
@@ -226,6 +239,10 @@ def shown(answer: object) -> str:
     return f"{type(answer).__name__}: {text[:77] + '...' if len(text) > 80 else text}"
 
 
+_ANSWERS = frozenset(
+    "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
+    "supports order_cost at devices".split()
+)
 _METHODS = tuple(name for name, member in vars(Backend).items() if not name.startswith("_") and callable(member))
 _KINDS: dict[str, type] = {"name": str, "is_enabled": bool, "flows_down": bool, "context": Backend}
 _WORDS = {"name": "a text", "is_enabled": "True or False", "flows_down": "True or False", "context": "a backend"}

@@ -116,6 +116,10 @@ class Backend:
 
     name = ""
     is_enabled = True
+    answers_by_type = True
+    """Whether all that this class answers about a node follows from its operator, its attributes, its operands' types
+    and which of them are constants: not from names, numbers, metadata or neighbours. Nodes that are alike in these are
+    then asked about once. A class that overrides an answer has to declare it anew, or every node is asked about."""
     flows_down = False
     """Where it costs the same, an operator that takes any order runs in the layout that this backend names for the one
     above it, as in TVM and OneFlow, and not as in the source."""

@@ -70,7 +70,7 @@ class Emitter:
             made = ir.Node("", "Cast", [given], [ir.AttrInt64("to", 7)], outputs=[ir.Value(name=name)])
             self.emitted.append(made)
             return made.outputs[0]
-        tensor = ir.tensor(array, name=name)
+        tensor = ir.Tensor(array, name=name)
         if self._in_function:
             made = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[ir.Value(name=name)])
             self.emitted.append(made)

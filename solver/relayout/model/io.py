@@ -31,6 +31,7 @@ from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
+from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
@@ -173,6 +174,7 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     attach(model, weights, folder)
     _note_values(model.graph, known)
     check_shapes(model)
+    complete_ranks(model.graph, model.opset_imports)
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     return model

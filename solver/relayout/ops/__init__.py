@@ -1,4 +1,4 @@
-"""The op table: what a memory format does to each operator. One row an operator, read by `rule_of`."""
+"""The operator table: what a memory format does to each ONNX operator. An operator without a row is pinned."""
 
 from relayout.ops import (
     axis_ops,
@@ -13,10 +13,14 @@ from relayout.ops import (
     view_ops,
 )
 from relayout.ops.node_reader import constant_array, extents_of
+from relayout.ops.operator_classes import OperatorClass, OperatorClasses
 from relayout.ops.registry import Row, rows, rule_of
 from relayout.ops.rule import (
     NO_EDIT,
     Axes,
+    AxisTraits,
+    Decomposition,
+    DecompositionWriter,
     Edit,
     Fixed,
     Free,
@@ -24,34 +28,37 @@ from relayout.ops.rule import (
     Relabel,
     Rule,
     Shared,
-    SpaceWriting,
     Traffic,
-    Written,
+    free,
 )
 from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
 
 __all__ = [
     "NO_EDIT",
     "Axes",
+    "AxisTraits",
+    "Decomposition",
+    "DecompositionWriter",
     "Edit",
     "Fixed",
     "Free",
     "Listed",
+    "OperatorClass",
+    "OperatorClasses",
     "RegionEdge",
     "RegionPort",
     "Relabel",
     "Row",
     "Rule",
     "Shared",
-    "SpaceWriting",
     "Traffic",
-    "Written",
     "axis_ops",
     "constant_array",
     "contractions",
     "convolutions",
     "elementwise",
     "extents_of",
+    "free",
     "given_at",
     "graphs_of",
     "pooling",

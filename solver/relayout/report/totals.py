@@ -1,4 +1,4 @@
-"""What a graph spends on layouts, counted in the graph alone."""
+"""What a graph spends on layouts, counted in the graph itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def totals(model: ir.Model, dims: Mapping[str, int]) -> Totals:
     Subgraphs count. Constants, and what is computed from constants only, do not run, so they do not count. A body of a
     `relayout::` function says what an operator means and does not count; any other local function counts as often as it
     is called. A transpose that moves only dims of extent 1 leaves memory as it is: it counts as a transpose, and its
-    bytes do not. `dims` gives sizes to symbolic dims (see `pricing`).
+    bytes do not. `dims` gives sizes to symbolic dims (see `model.tensor_sizes`).
     """
     flat = _inlined(model)
     elements = price_dims(flat, dims)
