@@ -72,7 +72,7 @@ class Options:
         None, "Allow no more than K transposes.", _WRITING, metavar="K", least=0, most=1 << 31
     )
     samples: int = _option(
-        2, "The number of random inputs that a comparison runs on.", (*_WRITING, "verify"), metavar="N", least=1, most=16
+        2, "The number of random inputs of a comparison.", (*_WRITING, "verify"), metavar="N", least=1, most=16
     )
     limit: int | None = _option(
         None, "Solve the problem at most N times without some requirement.", ("explain",), metavar="N", default=1000,
