@@ -67,7 +67,7 @@ def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
 def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
     """The stages from `source` to `target`, which hold the same axes.
 
-    At most one of them is a transpose, unless an axis is padded, cropped or split otherwise and both ends have it split.
+    At most one is a transpose, unless an axis is padded, cropped or split otherwise and both ends have it split.
     """
     stages = _way(source, target, extents)
     if not all(isinstance(extent, int) for extent in extents):

@@ -168,12 +168,15 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
-    for graph in model.graph.subgraphs():
-        # ONNX says them once for the whole model; whoever holds a node asks its graph.
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for graph in graphs:
+        # ONNX lists them once for the whole model; here each graph of a node has them.
         graph.opset_imports.update(model.opset_imports)
-    attach(model, weights, folder)
+    own = [function.graph for function in model.functions.values()]
+    graphs += [graph for body in own for graph in (body, *body.subgraphs())]
+    attach(model, graphs, weights, folder)
     _note_values(model.graph, known)
-    check_shapes(model)
+    check_shapes(graphs)
     complete_ranks(model.graph, model.opset_imports)
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
