@@ -146,8 +146,8 @@ class Backend:
         """The ways in which this backend can run `node`, at least one. Here: the one that the requirements state."""
         return (
             Implementation(
-                _requirements(self.nth_input_layout_requirements, node, node.inputs),
-                _requirements(self.nth_result_layout_requirements, node, node.outputs),
+                _requirements(self.nth_input_layout_requirements, "input", node, node.inputs),
+                _requirements(self.nth_result_layout_requirements, "result", node, node.outputs),
             ),
         )
 
@@ -254,10 +254,17 @@ _COMMON = (Layout.any(0), Layout.parse("N"), *(Layout.any(rank) for rank in rang
 
 
 def _requirements(
-    method: Callable[[ir.Node, int], Layout | str], node: ir.Node, values: Sequence[ir.Value | None]
+    method: Callable[[ir.Node, int], Layout | str], side: str, node: ir.Node, values: Sequence[ir.Value | None]
 ) -> tuple[Layout, ...]:
-    answers = [_COMMON[0] if value is None else method(node, n) for n, value in enumerate(values)]
-    return tuple([Layout.parse(answer) if isinstance(answer, str) else answer for answer in answers])
+    layouts: list[Layout] = []
+    for n, value in enumerate(values):
+        try:
+            answer = _COMMON[0] if value is None else method(node, n)
+            layouts.append(Layout.parse(answer) if isinstance(answer, str) else answer)
+        except Exception as error:
+            error.add_note(f"{side} {n}")  # for the message: `relayout.backend.calls` says where the error was raised
+            raise
+    return tuple(layouts)
 
 
 def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:

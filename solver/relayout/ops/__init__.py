@@ -1,34 +1,43 @@
-"""The op table: what a memory format does to each operator. One row an operator, read by `rule_of`."""
+"""The operator table: what a memory format does to each operator. One row an operator, read by `rule_of`.
 
-from relayout.ops import (
-    axis_ops,
-    contractions,
-    convolutions,
-    elementwise,
-    pooling,
-    reductions,
-    resize,
-    slicing,
-    split,
-    view_ops,
-)
-from relayout.ops.node_reader import constant_array, extents_of
-from relayout.ops.registry import Row, rows, rule_of
-from relayout.ops.rule import (
-    NO_EDIT,
-    Axes,
-    Edit,
-    Fixed,
-    Free,
-    Listed,
-    Relabel,
-    Rule,
-    Shared,
-    SpaceWriting,
-    Traffic,
-    Written,
-)
-from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
+The names are imported, and the rows registered, when one of them is first used: a backend that needs only
+`relayout.ops.operand_roles` loads neither ONNX nor NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relayout.ops.node_reader import constant_array, extents_of
+    from relayout.ops.registry import Row, rows, rule_of
+    from relayout.ops.rule import (
+        NO_EDIT,
+        Axes,
+        Edit,
+        Fixed,
+        Free,
+        Listed,
+        Relabel,
+        Rule,
+        Shared,
+        SpaceWriting,
+        Traffic,
+        Written,
+    )
+    from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
+
+_ROWS = """
+    axis_ops contractions convolutions elementwise pooling reductions resize slicing split view_ops
+""".split()
+_EXPORTS = {
+    "node_reader": "constant_array extents_of",
+    "registry": "Row rows rule_of",
+    "rule": "NO_EDIT Axes Edit Fixed Free Listed Relabel Rule Shared SpaceWriting Traffic Written",
+    "subgraph_values": "RegionEdge RegionPort given_at graphs_of read_at region_edges_of",
+}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
     "NO_EDIT",
@@ -46,22 +55,21 @@ __all__ = [
     "SpaceWriting",
     "Traffic",
     "Written",
-    "axis_ops",
     "constant_array",
-    "contractions",
-    "convolutions",
-    "elementwise",
     "extents_of",
     "given_at",
     "graphs_of",
-    "pooling",
     "read_at",
-    "reductions",
     "region_edges_of",
-    "resize",
     "rows",
     "rule_of",
-    "slicing",
-    "split",
-    "view_ops",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in _ROWS:
+        import_module(f"relayout.ops.{module}")
+    value = globals()[name] = getattr(import_module(f"relayout.ops.{_MODULE_OF[name]}"), name)
+    return value

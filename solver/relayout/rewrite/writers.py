@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend.calls import blaming, wrong_answer
+from relayout.backend.calls import guarded, wrong_answer
 from relayout.backend.interface import Backend
 from relayout.backend.rewriting import Extents, Rewrite
 from relayout.candidates.alternatives import FixedLowering, FreeLowering, NodeAlternatives, Port
@@ -42,11 +42,11 @@ class _Way:
 
     def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
         """Let the backend write it. Raises BackendError where it fails, or gives none of these results."""
-        with blaming(backend, "a rewrite", where):
+        with guarded(backend, "a rewrite", where):
             rewrite(self)  # type: ignore[arg-type]  # what a node and a conversion do not share is theirs
         for index in results:
             if index not in self.given:
-                raise wrong_answer(backend, where, f"result {index}, by `give`", "a rewrite that does not give it")
+                raise wrong_answer(backend, "rewrite", where, f"result {index}, by `give`", "a rewrite that does not give it")
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         return self._context.emitter.constant(stem, array)
