@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from relayout.backend import Backend, load_backend
+from relayout.backend.calls import conversion_operators_of
 from relayout.backend.options import gathered
 from relayout.errors import InputError
 from relayout.legalization import Options, inline_functions, legalize_model
@@ -73,8 +74,9 @@ def verify(task: Task) -> Answer:
     options = wish.options
     model = read_model(source, external_data=False)
     original = None if against is None else read_model(against, external_data=False)
-    after = totals(model, options.dims)
-    before = after if original is None else totals(original, options.dims)
+    operators = conversion_operators_of(backend)
+    after = totals(model, options.dims, operators)
+    before = after if original is None else totals(original, options.dims, operators)
     verification = run_verifier(model, backend, against=original, samples=options.samples, dims=options.dims)
     status: Status = "verified" if verification.passed else "failed"
     report = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)

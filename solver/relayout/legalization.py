@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import finished_by, prepared_by
+from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.backend.options import gathered
@@ -78,7 +78,7 @@ def legalize(
         report = report.model_copy(update={"verification": verify(legal, chosen, against=model)})
     if inline:
         inline_functions(legal)
-        report = report.model_copy(update={"after": totals(legal, dict(dims or {}))})
+        report = report.model_copy(update={"after": totals(legal, dict(dims or {}), conversion_operators_of(chosen))})
     if isinstance(model, onnx.ModelProto):
         return to_proto(legal), report
     if isinstance(model, dict):
@@ -92,7 +92,8 @@ def legalize_model(
 ) -> Outcome:
     """The stages, one after the other, on a model of our own that may be changed."""
     dims = dict(options.dims or {})
-    before = totals(model, dims)
+    operators = conversion_operators_of(backend)
+    before = totals(model, dims, operators)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
     run = Run(model, backend, options, elements, progress or (lambda stage: None))
@@ -104,7 +105,7 @@ def legalize_model(
         # What one node now does left others behind that only those read which are gone.
         sweep(model.graph)
     changed = finished or run.changed or changed
-    after = totals(model, dims) if changed else before
+    after = totals(model, dims, operators) if changed else before
     report = run.report(before, after)
     settle(model.graph, report.boundary)
     _forget_untyped(model)

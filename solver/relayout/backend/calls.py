@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, axis_count, rank_of
+from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
@@ -29,13 +29,17 @@ __all__ = [
     "check_members",
     "conversion_cost_of",
     "conversion_of",
+    "conversion_operators_of",
     "finished_by",
     "guarded",
     "is_met_by",
+    "opaque_values_of",
+    "operator_layouts_of",
     "prepared_by",
     "shown",
     "supported_by",
     "transfer_cost_of",
+    "violations_of",
     "wrong_answer",
 ]
 
@@ -192,6 +196,53 @@ def finished_by(backend: Backend, model: ir.Model) -> bool:
         return bool(backend.finish(model))
 
 
+def violations_of(backend: Backend, model: ir.Model) -> tuple[Violation, ...]:
+    """The faults that the backend finds in a legal model, checked. Raises BackendError."""
+    with guarded(backend, "check"):
+        found = tuple(backend.check(model))
+    for each in found:
+        if not isinstance(each, Violation):
+            raise wrong_answer(backend, "check", "", "a sequence of Violation", shown(each))
+    return found
+
+
+def conversion_operators_of(backend: Backend) -> frozenset[tuple[str, str]]:
+    """The backend's own conversion operators, checked. Raises BackendError."""
+    with guarded(backend, "conversion_operators"):
+        answer = backend.conversion_operators()
+    if not isinstance(answer, frozenset) or not all(map(_is_operator, answer)):
+        raise wrong_answer(backend, "conversion_operators", "", "a frozenset of (domain, operator)", shown(answer))
+    return answer
+
+
+def _is_operator(key: object) -> bool:
+    return isinstance(key, tuple) and len(key) == 2 and all(isinstance(each, str) for each in key)
+
+
+def operator_layouts_of(backend: Backend, node: ir.Node) -> Implementation | None:
+    """The layouts of an operator of the backend's own, checked. Raises BackendError."""
+    check = _NodeCheck(backend, "operator_layouts", node)
+    with guarded(backend, check.hook, check.where):
+        answer = backend.operator_layouts(node)
+    if answer is None:
+        return None
+    if not isinstance(answer, Implementation):
+        raise check.wrong("an Implementation or None", shown(answer))
+    return Implementation(*check.operands(answer))
+
+
+def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
+    """The values whose memory is not in the order of their shape, checked. Raises BackendError."""
+    import onnx_ir as ir
+
+    with guarded(backend, "opaque_values"):
+        found = tuple(backend.opaque_values(model))
+    for each in found:
+        if not isinstance(each, ir.Value):
+            raise wrong_answer(backend, "opaque_values", "", "values of the model", shown(each))
+    return frozenset(found)
+
+
 def check_members(backend: Backend) -> None:
     """Raise BackendError where a hook is no method, or an attribute, the devices or the host are invalid."""
     for name, (kind, expected) in _ATTRIBUTES.items():
@@ -236,13 +287,16 @@ class _NodeCheck:
     def implementation(self, given: object) -> Implementation:
         if not isinstance(given, Implementation):
             raise self.wrong("an Implementation", shown(given))
-        inputs = self.layouts(given.inputs, "input", self.node.inputs)
-        results = self.layouts(given.results, "result", self.node.outputs)
+        inputs, results = self.operands(given)
         cost = _checked_cost(self.backend, self.hook, self.where, given.cost)
         devices = self.backend.devices() or ("",)
         if not isinstance(given.device, str) or given.device not in devices:
             raise self.wrong(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given.device))
         return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device)
+
+    def operands(self, given: Implementation) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        inputs = self.layouts(given.inputs, "input", self.node.inputs)
+        return inputs, self.layouts(given.results, "result", self.node.outputs)
 
     def layouts(self, given: object, side: str, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
         if isinstance(given, str) or not isinstance(given, Sequence):

@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import ask
-from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType
+from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
@@ -127,6 +127,22 @@ class Composite(Backend):
         """Each device finishes its own part."""
         changed = [backend.finish(model, name) for name, backend in self._at.items()]
         return any(changed)
+
+    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
+        for name, backend in self._at.items():
+            yield from backend.check(model, name)
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return frozenset[tuple[str, str]]().union(*(each.conversion_operators() for each in self._at.values()))
+
+    def operator_layouts(self, node: ir.Node) -> Implementation | None:
+        """The answer of the first device that knows the operator."""
+        answers = (backend.operator_layouts(node) for backend in self._at.values())
+        return next((each for each in answers if each is not None), None)
+
+    def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
+        for backend in self._at.values():
+            yield from backend.opaque_values(model)
 
     def able(self, node: ir.Node) -> dict[str, int]:
         """The devices that may run `node`, and what that costs there beyond what the device's own backend says.

@@ -14,14 +14,14 @@ The first rule whose operator, domain and conditions fit a node decides; where n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, axis_count, rank_of
+from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import (
     DATA,
@@ -99,6 +99,18 @@ class DeclarativeBackend(Backend):
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
         return self._extended.finish(model, device)
+
+    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
+        return self._extended.check(model, device)
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return self._extended.conversion_operators()
+
+    def operator_layouts(self, node: ir.Node) -> Implementation | None:
+        return self._extended.operator_layouts(node)
+
+    def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
+        return self._extended.opaque_values(model)
 
     def supports(self, node: ir.Node) -> bool:
         return self._extended.supports(node)

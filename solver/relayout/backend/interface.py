@@ -15,7 +15,7 @@ A method may answer with a string wherever a `Layout` is meant; `relayout.backen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ __all__ = [
     "Implementation",
     "Reordering",
     "TensorType",
+    "Violation",
     "axis_count",
     "element_size",
     "rank_of",
@@ -107,6 +108,21 @@ class Reordering:
 
     cost: int | None = None
     rewrite: Rewrite | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A fault that a backend finds at a node of a legal model (see `Backend.check`).
+
+    `rule` names the kind of fault in the verifier's findings; `operand` counts the node's inputs from 0.
+    """
+
+    node: ir.Node
+    message: str
+    operand: int | None = None
+    expected: str = ""
+    found: str = ""
+    rule: str = "backend"
 
 
 class Backend:
@@ -203,6 +219,50 @@ class Backend:
         only the nodes that run there, which their metadata `DEVICE_KEY` says, are its own. Here: nothing.
         """
         return False
+
+    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
+        """The faults of a legal model that this backend alone knows, such as misused operators of its own.
+
+        The verifier asks. It checks the layouts itself; here belongs what no layout says. `device`: as in `finish`.
+
+            def check(self, model, device=""):
+                for node in model.graph.all_nodes():
+                    if node.domain == "com.acme" and node.attributes.get_int("bank", 0) > 7:
+                        yield Violation(node, "there are eight banks", expected="a bank from 0 to 7")
+        """
+        return ()
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        """The operators of this backend's own that only convert layouts, by domain and name.
+
+        The totals of a report count them as `reorders`, and the verifier counts them again.
+
+            def conversion_operators(self):
+                return frozenset({("com.acme", "Pack"), ("com.acme", "Unpack")})
+        """
+        return frozenset()
+
+    def operator_layouts(self, node: ir.Node) -> Implementation | None:
+        """The layouts of the operands of an operator of this backend's own, as it stands in a model; None: not known.
+
+        The verifier asks for nodes outside ONNX's domains and `relayout`, and derives from the answer which axis is
+        which. The axes of an operator that is known may have no names: all its layouts are `*` then.
+
+            def operator_layouts(self, node):
+                if (node.domain, node.op_type) == ("com.acme", "Pool"):
+                    return Implementation((Layout.parse("NHWC"),), (Layout.parse("NHWC"),))
+                return None
+        """
+        return None
+
+    def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
+        """The values of a legal model whose memory is not in the order of their shape, such as channel blocks that an
+        operator of this backend's own gives a plain shape; the verifier compares no numbers of these.
+
+            def opaque_values(self, model):
+                return [node.outputs[0] for node in model.graph.all_nodes() if node.domain == "com.acme.blocked"]
+        """
+        return ()
 
     def supports(self, node: ir.Node) -> bool:
         """Whether this backend runs `node` at all."""

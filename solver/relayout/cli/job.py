@@ -61,6 +61,7 @@ def read_file(path: Path) -> ir.Model:
 
 def legalize_file(path: Path, wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
     """The legal model of the file at `path`, with its report. Raises what `relayout.legalize` raises."""
+    from relayout.backend.calls import conversion_operators_of
     from relayout.legalization import Outcome, inline_functions, legalize_model
     from relayout.report.totals import totals
 
@@ -82,7 +83,8 @@ def legalize_file(path: Path, wanted: Wanted, tell: Callable[[str], None]) -> Ou
         report = report.model_copy(update={"verification": verification})
     if wanted.inline:
         inline_functions(outcome.model)
-        report = report.model_copy(update={"after": totals(outcome.model, options.dims or {})})
+        after = totals(outcome.model, options.dims or {}, conversion_operators_of(wanted.backend))
+        report = report.model_copy(update={"after": after})
     return Outcome(outcome.model, report, outcome.changed or wanted.inline)
 
 

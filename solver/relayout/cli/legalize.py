@@ -93,11 +93,12 @@ def run_legalize(model: Path, output: Path, wanted: Wanted, report_file: Path | 
 
 def _unsolved(model: Path, wanted: Wanted, error: RelayoutError) -> Report:
     """The report where there is no legal model: what the source spends, and why nothing came of it."""
+    from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
 
     options = wanted.options
-    spent = totals(read_file(model), options.dims or {})
+    spent = totals(read_file(model), options.dims or {}, conversion_operators_of(wanted.backend))
     return Report(
         status="infeasible" if isinstance(error, InfeasibleError) else "unknown",
         objective=options.objective,

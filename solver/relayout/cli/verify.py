@@ -99,6 +99,7 @@ def run_verify(
     results = {"--report": files.report, "--junit": files.junit, "--sarif": files.sarif}
     check_files(results, reads=[path, against, budget_file])
     budget = read_budget(budget_file) if budget_file is not None else Budget()
+    from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
     from relayout.verification.verifier import verify
@@ -108,7 +109,8 @@ def run_verify(
         model = read_file(path)
         check_known("--dim", sizes, dim_names(model), "symbolic dim")
         original = read_file(against) if against is not None else model
-        before, after = totals(original, sizes), totals(model, sizes)
+        operators = conversion_operators_of(chosen)
+        before, after = totals(original, sizes, operators), totals(model, sizes, operators)
         bar("verify")
         verification = verify(model, chosen, original if against is not None else None, dims=sizes)
     findings = (*verification.findings, *over_budget(budget, after))

@@ -11,7 +11,6 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import walk
-from relayout.verification.blocked_types import BLOCKED_DOMAIN
 from relayout.verification.body_execution import MOVES, does
 from relayout.verification.operator_facts import OURS, AxisNames, kernel_names, named, own_names, standard_names
 from relayout.verification.requirements import node_label
@@ -22,9 +21,6 @@ Tried = dict[object, str | None]
 """What was found of operands of bodies, by how they lie."""
 
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
-
-# They say by their attributes which axes they work along, and no axis has a name.
-_BY_ATTRIBUTES = frozenset({("com.microsoft", "FusedMatMul")})
 
 
 def check_functions(model: ir.Model) -> Iterator[Finding]:
@@ -48,8 +44,7 @@ def check_functions(model: ir.Model) -> Iterator[Finding]:
 
 
 def _is_known(node: ir.Node) -> bool:
-    known = node.domain in ("", BLOCKED_DOMAIN) or (node.domain, node.op_type) in _BY_ATTRIBUTES
-    return known or onnx.defs.has(node.op_type, node.domain) or named(node) is not None
+    return node.domain == "" or onnx.defs.has(node.op_type, node.domain) or named(node) is not None
 
 
 def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from relayout.backend.calls import operator_layouts_of
+from relayout.backend.interface import Backend, Implementation
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 
@@ -22,6 +24,7 @@ __all__ = [
     "axis_sources",
     "beside_reshaped",
     "constant_ints",
+    "enter_backend_operators",
     "is_by_place",
     "is_elementwise",
     "is_pooled",
@@ -44,7 +47,8 @@ class Named:
 
     With `spatial` the data is batch, channels, then places; without, only the channels at axis 1 have a meaning. With
     `pooled` the first two axes are kept and the others reduced, whichever they are of each. With `by_place` axes mean
-    nothing, but what the operator is told of them is told in the layout's order.
+    nothing, but what the operator is told of them is told in the layout's order. `declared` are the layouts that the
+    backend gives for an operator of its own.
     """
 
     inputs: tuple[int, ...] = (0,)
@@ -53,6 +57,7 @@ class Named:
     spatial: bool = True
     pooled: bool = False
     by_place: bool = False
+    declared: Implementation | None = None
 
     @property
     def names_axes(self) -> bool:
@@ -83,14 +88,6 @@ _NAMED = {
     "SpaceToDepth": Named(),
 }
 
-# onnxruntime's own, which take their channels last where an attribute says so.
-_QUANTIZED_DOMAIN = "com.microsoft"
-_QUANTIZED = {
-    "QLinearAveragePool": Named(),
-    "QLinearConv": Named(kernel=3),
-    "QLinearGlobalAveragePool": Named(),
-}
-
 _ELEMENTWISE_NAMES = """
     Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos
     Cosh Div Elu Equal Erf Exp Expand Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
@@ -108,6 +105,7 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
 _STANDARD = ("", "ai.onnx")
 OURS = "relayout"
+_DECLARED = "relayout.operator_layouts"
 
 
 def is_elementwise(node: ir.Node) -> bool:
@@ -124,9 +122,27 @@ def named(node: ir.Node) -> Named | None:
         return _NAMED.get(node.op_type)
     if node.domain == OURS:
         return _NAMED.get(node.op_type, Named(by_place=True))
-    if node.domain == _QUANTIZED_DOMAIN:
-        return _QUANTIZED.get(node.op_type)
-    return None
+    return node.meta.get(_DECLARED)
+
+
+def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
+    """Ask `backend` for the layouts of each operator outside ONNX's domains and `relayout`, for `named`.
+
+    They are kept in the nodes' `meta`, which onnx_ir has for analyses and does not write to files. The model is the
+    verifier's own copy.
+    """
+    for node in model.graph.all_nodes():
+        if node.domain not in (*_STANDARD, OURS) and (layouts := operator_layouts_of(backend, node)) is not None:
+            node.meta[_DECLARED] = _declared_facts(layouts)
+
+
+def _declared_facts(layouts: Implementation) -> Named:
+    kernels = [n for n, layout in enumerate(layouts.inputs) if {"I", "O"} <= {*layout.names}]
+    inputs, results = (
+        tuple(n for n, layout in enumerate(each) if layout.names.strip("*") and n not in beside)
+        for each, beside in ((layouts.inputs, kernels), (layouts.results, []))
+    )
+    return Named(inputs, results, kernels[0] if kernels else None, declared=layouts)
 
 
 def is_pooled(node: ir.Node) -> bool:
@@ -165,6 +181,9 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     if facts is None or value is None or value.shape is None:
         return None
     rank = len(value.shape)
+    if facts.declared is not None:
+        layout = (facts.declared.inputs if side == "input" else facts.declared.results)[n]
+        return _names_in(layout, rank) if layout.names.strip("*") else None
     if side == "input" and n == facts.kernel:
         return _declared(node, "kernel_layout", rank) or kernel_names(node.op_type, rank)
     if n not in (facts.inputs if side == "input" else facts.results):
@@ -174,9 +193,6 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     )
     if declared is not None:
         return declared
-    if node.domain == _QUANTIZED_DOMAIN and node.attributes.get_int("channels_last", 0) == 1:
-        batch, channels, *spatial = standard_names(rank)
-        return (batch, *spatial, channels)
     if facts.spatial:
         return standard_names(rank)
     return tuple("C" if axis == 1 else None for axis in range(rank))
@@ -209,6 +225,10 @@ def _declared(node: ir.Node, attribute: str, rank: int) -> AxisNames | None:
         layout = Layout.parse(node.attributes[attribute].as_string())
     except (LayoutSyntaxError, TypeError, ValueError):
         return (None,) * rank
+    return _names_in(layout, rank)
+
+
+def _names_in(layout: Layout, rank: int) -> AxisNames:
     return tuple(None if name == "*" else name for name in layout.names) if layout.rank == rank else (None,) * rank
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
+from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
@@ -21,11 +22,11 @@ from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
-from relayout.verification.blocked import check_blocked
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
-from relayout.verification.requirements import check_requirements
+from relayout.verification.operator_facts import enter_backend_operators
+from relayout.verification.requirements import check_requirements, node_label
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +62,10 @@ def verify(
     subject, faults = _readable(model)
     findings += faults
     original = read_model(against) if against is not None else None
+    if not faults:
+        enter_backend_operators(subject, chosen)
+    if original is not None:
+        enter_backend_operators(original, chosen)
     try:
         findings += _static(subject, chosen)
     except RelayoutError:
@@ -71,11 +76,11 @@ def verify(
     if original is not None:
         findings += check_against(subject, original)
     if report is not None:
-        findings += check_report(report, subject, original, dims)
+        findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
     numeric: Numeric | None = None
     if original is not None and run:
-        found, numeric = _numeric(subject, original, findings, samples, seed, dims)
+        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims)
         findings += found
     ordered = sorted(_once(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
@@ -115,12 +120,26 @@ def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     yield from check_annotations(model, derivation)
     yield from check_requirements(model, backend, derivation, common)
     yield from check_placement(model, backend)
-    yield from check_blocked(model, backend)
+    yield from _check_by_backend(model, backend)
+
+
+def _check_by_backend(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+    for each in violations_of(backend, model):
+        with guarded(backend, "check"):
+            yield Finding(
+                rule=each.rule,
+                node=node_label(each.node),
+                operand=each.operand,
+                expected=each.expected,
+                found=each.found,
+                message=each.message,
+            )
 
 
 def _numeric(
     model: ir.Model,
     original: ir.Model,
+    backend: Backend,
     findings: list[Finding],
     samples: int,
     seed: int,
@@ -131,7 +150,7 @@ def _numeric(
 
     if any(finding.rule == "boundary" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
-    return compare(model, original, samples=samples, seed=seed, dims=dims)
+    return compare(model, original, opaque_values_of(backend, model), samples=samples, seed=seed, dims=dims)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 import onnx_ir as ir
@@ -11,7 +11,6 @@ import onnx_ir as ir
 from relayout.report.schema import Finding, Numeric, OutputDifference
 from relayout.report.totals import constant_values
 from relayout.verification.axis_names import SOURCE, fed
-from relayout.verification.blocked_types import types_of
 from relayout.verification.memory_format import Arrangement, arrangement_of, whole
 from relayout.verification.numeric.baseline import baseline_of, first_line, run
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
@@ -28,9 +27,18 @@ _INNER_BYTES = 1 << 26
 
 
 def compare(
-    model: ir.Model, original: ir.Model, *, samples: int, seed: int, dims: Mapping[str, int] | None
+    model: ir.Model,
+    original: ir.Model,
+    opaque: Set[ir.Value] = frozenset(),
+    *,
+    samples: int,
+    seed: int,
+    dims: Mapping[str, int] | None,
 ) -> tuple[list[Finding], Numeric]:
-    """Run both models; return findings and figures. What cannot be run is a finding or a reason, never an exception."""
+    """Run both models; return findings and figures. What cannot be run is a finding or a reason, never an exception.
+
+    `opaque` are values of the model whose memory is not in the order of their shape: they are not compared.
+    """
     largest = max(weights_size(model), weights_size(original))
     if largest > LARGEST_MODEL:
         return [], _skipped(f"{largest} bytes of weights are more than the {LARGEST_MODEL} that are run")
@@ -38,7 +46,7 @@ def compare(
         mine, theirs = with_weights(model), with_weights(original)
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
-    inner = _inner(model, original)
+    inner = _inner(model, original, opaque)
     baseline = baseline_of(theirs, sorted(set(inner.values())), samples, seed, dims)
     if isinstance(baseline, str):
         message = "the original cannot be run, so nothing is compared"
@@ -78,7 +86,7 @@ def compare(
     return list(_findings(differences, outputs, float64)), numeric
 
 
-def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
+def _inner(model: ir.Model, original: ir.Model, opaque: Set[ir.Value]) -> dict[str, str]:
     """Inner values that both models have, and the original's name for each: small ones, within a budget of bytes.
 
     Two values are the same if they have the same name, or one says that it was the other's, or if operators of the same
@@ -86,20 +94,19 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
 
     A value that lies as in the source has no annotation, one that does not says how it lies: so either can be put to
     the test, and a saturated output hides nothing. Integers without an annotation are left out: they may be a shape, or
-    axes and places in one, and change with the layout of what they speak of. What is blocked has no axes of its own.
+    axes and places in one, and change with the layout of what they speak of.
     """
     sources: dict[object, ir.Value] = {}
     for node in original.graph:
         for m, value in enumerate(node.outputs):
             sources[node.name, node.op_type, m] = sources[value.name] = value
     constants = constant_values(model.graph) | constant_values(original.graph)
-    blocked = {value for value, kind in types_of(model).items() if kind.is_blocked}
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
         for m, value in enumerate(node.outputs):
             told = value.metadata_props.get(SOURCE, value.name)
             source = sources.get(told) or sources.get((node.name, node.op_type, m))
-            if source is None or value in constants or source in constants or value in blocked:
+            if source is None or value in constants or source in constants or value in opaque:
                 continue
             if not _is_comparable(value, source):
                 continue
