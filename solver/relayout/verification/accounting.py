@@ -1,4 +1,4 @@
-"""Whether a report adds up: its totals against the models, its conversions against its totals, its status."""
+"""The report's own arithmetic: its totals against the models, its conversions against its totals, its status."""
 
 from __future__ import annotations
 

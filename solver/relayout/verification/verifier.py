@@ -1,6 +1,6 @@
-"""The verifier: derive every layout afresh, compare with what the backend asked for, run beside the original.
+"""The verifier: derive every layout afresh, compare with the backend's requirements, run beside the original.
 
-It imports nothing of what made the model: neither the op table, nor the problem, nor the solve, nor the rewrite.
+It imports nothing of what made the model: neither candidates, nor the cost problem, nor the solver, nor the rewrite.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def verify(
     run: bool = True,
     backend_options: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Return everything that is wrong with `model` for `backend`, as findings.
+    """Return all faults of `model` for `backend`, as findings.
 
     With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
     seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's accounts are checked too.
-    `backend_options` go to the backend.
-    Raises InputError for what is no model, BackendError for a backend that fails; a wrong model is data.
+    `backend_options` go to the backend. Raises InputError for an invalid model, BackendError for a backend that fails;
+    a wrong model is data.
     """
     chosen = load_backend(backend, options=backend_options)
     findings: list[Finding] = []
@@ -72,7 +72,7 @@ def verify(
         raise
     except Exception:
         if not faults:
-            raise  # else not everything can be looked at: the model contradicts itself
+            raise  # else a check may fail on a model that contradicts itself
     if original is not None:
         findings += check_against(subject, original)
     if report is not None:
@@ -88,7 +88,7 @@ def verify(
 
 
 def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
-    """The model as it is read; one whose parts contradict each other as it stands, and the contradiction."""
+    """The model as it is read; where its parts contradict each other, as it stands, and the contradiction."""
     try:
         return read_model(model, bodies=False), []
     except InputError as error:
@@ -106,7 +106,7 @@ def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
 def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
     try:
         return ir.from_proto(proto)
-    except Exception:  # onnx_ir raises what it likes of what is no graph at all
+    except Exception:  # onnx_ir may raise anything for an invalid graph
         return None
 
 
