@@ -121,7 +121,11 @@ MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
     "name": ({"name": 5}, "invalid value from the backend's name", "int: 5"),
     "is_enabled": ({"is_enabled": lambda self: True}, "invalid value from the backend's is_enabled", "method"),
     "flows_down raises": ({"flows_down": property(fail)}, "the backend failed in flows_down", "ZeroDivisionError"),
-    "a hook is no method": ({"implementations": ("NHWC",)}, "invalid value from the backend's implementations", "tuple"),
+    "a hook is no method": (
+        {"implementations": ("NHWC",)},
+        "invalid value from the backend's implementations",
+        "tuple",
+    ),
     "devices is a text": ({"devices": lambda self: "ab"}, "invalid value from the backend's devices", "str: 'ab'"),
     "devices raises": ({"devices": fail}, "the backend failed in devices", "ZeroDivisionError"),
     "host is nowhere": ({"host": lambda self: "attic"}, "invalid value from the backend's host", "str: 'attic'"),
