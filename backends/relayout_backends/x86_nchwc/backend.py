@@ -1,8 +1,9 @@
 """`x86-nchwc`: onnxruntime's CPU operators on x86-64: blocked by channels, channels last where they are quantized.
 
-The blocked operators (domain com.microsoft.nchwc) are what onnxruntime itself turns convolutions into at its highest
-level of optimization, one at a time, with a reorder wherever a blocked operator meets another. Here each convolution,
-pool, normalization and upsampling may be blocked or plain, and all are decided together, with NHWC in between.
+The blocked operators (domain com.microsoft.nchwc) are those that onnxruntime itself puts for convolutions at its
+highest level of optimization, one at a time, with a reorder wherever a blocked operator meets another. Here each
+convolution, pool, normalization and upsampling may be blocked or plain, and all are decided together, with NHWC as a
+third layout.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class X86Nchwc(Backend):
 
     @property
     def blocks(self) -> Blocks:
-        """The blocks of the target; onnxruntime is asked when this is first needed. Raises BackendError."""
+        """The blocks of the target. The installed onnxruntime is probed when this is first needed. Raises BackendError.
+        """
         return Blocks(self._given if self._given is not None else probe())
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
@@ -107,5 +109,6 @@ class X86Nchwc(Backend):
         return [value for value, kind in types_of(model).items() if kind.is_blocked]
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        """Let the blocked convolutions of a legal model do what follows them, as onnxruntime lets its own."""
+        """Fuse into the blocked convolutions of a legal model the operators after them, as onnxruntime fuses its own.
+        """
         return fuse(model, device)

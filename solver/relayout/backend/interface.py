@@ -135,8 +135,8 @@ class Backend:
     name = ""
     is_enabled = True
     flows_down = False
-    """On equal cost, an operator that takes any order runs in the layout of the operator above it, and not in that of the
-    source, as in TVM and OneFlow."""
+    """On equal cost, an operator that takes any order runs in the layout of the operator above it, as TVM and
+    OneFlow do, and not in that of the source."""
 
     def __init__(self, context: Backend | None = None) -> None:
         self.context: Backend = context.context if context is not None else self

@@ -1,7 +1,8 @@
-"""Operators that take a blocked value for a plain one, or a plain one for blocked, or blocks of another size.
+"""Misused blocks: operators that take a blocked value for a plain one, a plain one for blocked, or blocks of another
+size.
 
-onnxruntime checks none of it: an operator that broadcasts a vector over the channels of a blocked value, that works
-along one of its axes, or that was given its kernel in blocks of another size, computes nonsense without a word.
+onnxruntime does not check this: an operator that broadcasts a vector over the channels of a blocked value, that works
+along one of its axes, or whose kernel is in blocks of another size, computes wrong numbers without an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["check_blocked"]
 _GRAIN = 4
 """ReorderInput takes channels by fours."""
 
-# Other words for the same memory: what it then is, is not known here.
+# View ops: the type of their results is not known here.
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _ALONG_AN_AXIS = frozenset({"Concat", "Gather", "Slice", "Split"})
 
@@ -80,7 +81,7 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
     size = noted(node, BLOCK_KEY)
     if node.op_type == "ReorderInput":
         if operands[0] is not None and operands[0].is_blocked:
-            yield _fault(node, 0, "plain data", "blocks", "what is blocked is blocked again")
+            yield _fault(node, 0, "plain data", "blocks", "blocked data is blocked again")
         channels = extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
         if channels is not None and channels % _GRAIN:
             yield _fault(
@@ -96,7 +97,7 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
             continue
         if kind.is_blocked != blocked:
             expected, found = ("blocks", "plain data") if blocked else ("plain data", "blocks")
-            yield _fault(node, n, expected, found, f"operand {n} is taken for what it is not")
+            yield _fault(node, n, expected, found, f"operand {n} has the wrong type")
         elif kind.is_blocked and size is not None and kind.size is not None and kind.size != size:
             yield _fault(node, n, f"blocks of {size}", f"blocks of {kind.size}", "the wrong size of blocks")
     if node.op_type == "Conv":
@@ -137,7 +138,7 @@ def _check_crop(node: ir.Node, data: Type | None, size: int | None) -> Iterator[
 
 
 def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
-    """Violations by an operator of which some operand is blocked."""
+    """Yield the faults of a plain operator with a blocked operand."""
     if node.domain == "relayout":
         yield _misread(node, operands, "plain data, as its layouts say")
     if node.domain not in STANDARD or node.op_type in _VIEWS:
@@ -157,15 +158,16 @@ def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Ite
 
 
 def _check_broadcast(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
-    """Place by place means: of the same memory, or the same for all channels and places of an image."""
-    full = _places(node.outputs[0])
+    """An elementwise operand must have the blocks' own memory, or one value for all channels and positions of an image.
+    """
+    full = _image_extents(node.outputs[0])
     counts = {kind.channels for kind in operands if kind is not None and kind.channels is not None}
     for n, (value, kind) in enumerate(zip(node.inputs, operands, strict=True)):
-        extents = _places(value)
+        extents = _image_extents(value)
         if value is None or extents is None or all(size == 1 for size in extents):
             continue
         if full is not None and any(a != b and isinstance(a, int) for a, b in zip(extents, full, strict=True)):
-            message = "an operand that is broadcast over channels or places meets blocks, which lie in another order"
+            message = "an operand that broadcasts over channels or positions meets blocks, which are in another order"
             yield _fault(node, n, "one value an image, or the blocks' own shape", f"{list(extents)}", message)
         elif kind is not None and not kind.is_blocked and not value.is_initializer():
             yield _fault(node, n, "blocks, as the other operand", "plain data", "blocks and plain data are mixed")
@@ -177,12 +179,12 @@ def _check_broadcast(node: ir.Node, operands: Sequence[Type | None]) -> Iterator
 def _check_parameters(node: ir.Node) -> Iterator[Violation]:
     for n, value in enumerate(node.inputs[1:], start=1):
         if value is not None and value.shape is not None and any(size != 1 for size in value.shape):
-            message = "a parameter for each channel meets blocks, which lie in another order"
+            message = "a parameter for each channel meets blocks, which are in another order"
             yield _fault(node, n, "one value for all", f"shape {list(value.shape)}", message)
 
 
 def _check_axis(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
-    """Along images anything goes; along channels what joins and parts whole blocks."""
+    """Along images every operator is right; along channels those that join and split whole blocks."""
     if node.op_type == "Slice":
         yield from _check_slice(node, operands)
         return
@@ -196,7 +198,7 @@ def _check_axis(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Viol
         parts = constant_ints(node, "split", 1) or tuple(extent(result, 1) or 0 for result in node.outputs)
         size = operands[0].size if operands[0] is not None else None
         if size is not None and any(part % size for part in parts):
-            yield _fault(node, 0, f"parts of whole blocks of {size}", str(list(parts)), "a block is cut in two")
+            yield _fault(node, 0, f"parts of whole blocks of {size}", str(list(parts)), "a block is split")
         return
     for n, kind in enumerate(operands):
         if kind is not None and not kind.is_blocked:
@@ -206,7 +208,7 @@ def _check_axis(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Viol
             yield _fault(node, n, expected, str(kind.channels), "padding ends up between the channels")
 
 
-def _places(value: ir.Value | None) -> tuple[object, ...] | None:
+def _image_extents(value: ir.Value | None) -> tuple[object, ...] | None:
     """The extents of channels, height and width, as a broadcast aligns them; None where the rank is not known."""
     if value is None or value.shape is None:
         return None
@@ -228,11 +230,11 @@ def _check_slice(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Vio
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=False):
         if axis % 4 == 1 and (start % size or (end % size and end < channels) or step != 1):
             found = f"from {start} to {end} in steps of {step}"
-            yield _fault(node, 0, f"whole blocks of {size}", found, "a block is cut in two")
+            yield _fault(node, 0, f"whole blocks of {size}", found, "a block is split")
 
 
 def _numbers(node: ir.Node, name: str, place: int, default: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """What stands in an attribute or a constant operand, or `default` where there is neither; None if not known."""
+    """The numbers of an attribute or a constant operand, or `default` where there is neither; None if not known."""
     given = name in node.attributes or (len(node.inputs) > place and node.inputs[place] is not None)
     return constant_ints(node, name, place) if given else default
 

@@ -21,7 +21,7 @@ _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
 
 def operator_layouts(node: ir.Node) -> Implementation | None:
-    """The layouts of an operator of onnxruntime's; None where the operator is not known here.
+    """The layouts of an operator of onnxruntime's; None for an unknown operator.
 
     Axes of blocked operators and of FusedMatMul have no names.
     """
