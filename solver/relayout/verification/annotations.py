@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import onnx_ir as ir
 
@@ -104,7 +104,7 @@ def _check_layout(
         return
     if key == LAYOUT and _has_parts_exchanged(layout, memory_format_of(value)):
         expected = f"{ATOMS} {value.metadata_props[ATOMS]}"
-        yield _annotation(value, expected, text, "the annotation has other pieces of axes")
+        yield _annotation(value, expected, text, "the annotation has other tiles of axes")
     if key == LAYOUT:
         yield from _check_whole(value, layout, names)
     # Derivation starts from the declared layout of an input; its readers may still read it otherwise.
@@ -112,7 +112,12 @@ def _check_layout(
     namings += _stated(value) if namings else ()
     candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     extents = known_extents(value)
-    if not candidates or value.shape is None or layout.rank != len(extents):
+    if value.shape is None or layout.rank != len(extents):
+        return
+    common = names.of(value)
+    if not candidates and key == LAYOUT:
+        yield from _check_exchanged(value, layout, common)
+    if not candidates:
         return
     tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
     if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
@@ -129,23 +134,36 @@ def _check_layout(
         and not _is_scrambled(layout, i, known, memory_format_of(value))
     ]
     # The annotation may give any of the names of an axis.
-    common = names.of(value)
     clash = [i for i in clash if layout.names[i] not in common[i]]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
-        yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
+        yield _annotation(value, shown, text, "the annotation contradicts the names of the value's axes")
+
+
+def _check_exchanged(value: ir.Value, layout: Layout, common: Sequence[Set[str]]) -> Iterator[Finding]:
+    """Yield a finding where an axis has a name that operators give another axis of the value, and not this one.
+
+    This is for values whose own producers and readers name no axis, as between a Reshape that fuses tiles and an Add.
+    """
+    named_elsewhere = [frozenset[str]().union(*common[:i], *common[i + 1 :]) for i in range(layout.rank)]
+    if any(
+        own and name not in own and name in others
+        for name, own, others in zip(layout.names, common, named_elsewhere, strict=True)
+    ):
+        expected = "".join(min(each, default="*") for each in common)
+        yield _annotation(value, expected, str(layout), "the annotation exchanges axes of the value")
 
 
 def _check_whole(value: ir.Value, layout: Layout, names: CommonNames) -> Iterator[Finding]:
     """Yield a finding where tiles of an axis stand beside an untiled axis that has other names elsewhere."""
-    pieces = {name.upper() for i, name in enumerate(layout.names) if layout.outer(i) is not None}
-    if not pieces or value.shape is None or len(value.shape) != layout.rank:
+    tiled = {name.upper() for i, name in enumerate(layout.names) if layout.outer(i) is not None}
+    if not tiled or value.shape is None or len(value.shape) != layout.rank:
         return
     known = names.of(value)
     for i, name in enumerate(layout.names):
-        if name.upper() not in pieces | {"*"} and value.shape[i] != 1 and known[i] and name not in known[i]:
+        if name.upper() not in tiled | {"*"} and value.shape[i] != 1 and known[i] and name not in known[i]:
             shown = "".join(min(each, default="*") for each in known)
-            message = "the annotation disagrees with what the graph says of the axes that are not cut"
+            message = "the annotation contradicts the names of the axes that are not tiled"
             yield _annotation(value, shown, str(layout), message)
             return
 
