@@ -144,12 +144,15 @@ def _check_exchanged(value: ir.Value, layout: Layout, common: Sequence[Set[str]]
     """Yield a finding where an axis has a name that operators give another axis of the value, and not this one.
 
     This is for values whose own producers and readers name no axis, as between a Reshape that fuses tiles and an Add.
+    An axis whose extent is or may be 1 may be anywhere.
     """
-    named_elsewhere = [frozenset[str]().union(*common[:i], *common[i + 1 :]) for i in range(layout.rank)]
-    if any(
-        own and name not in own and name in others
-        for name, own, others in zip(layout.names, common, named_elsewhere, strict=True)
-    ):
+    wide = [i for i, extent in enumerate(known_extents(value)) if isinstance(extent, int) and extent != 1]
+    exchanged = [
+        i
+        for i in wide
+        if common[i] and layout.names[i] not in common[i] and any(layout.names[i] in common[j] for j in wide)
+    ]
+    if exchanged:
         expected = "".join(min(each, default="*") for each in common)
         yield _annotation(value, expected, str(layout), "the annotation exchanges axes of the value")
 
