@@ -40,7 +40,7 @@ PUBLIC = {
     """,
     "relayout.backend": """
         DEVICE_KEY WRITTEN_KEY Assignment Backend Composite Device Extents Implementation Nodes Reordering Rewrite
-        TensorType Writing ask axis_count element_size find_backends load_backend rank_of
+        TensorType Violation Writing ask axis_count element_size find_backends load_backend rank_of
     """,
     "relayout_backends": "",
     "relayout_api": "",

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from relayout.backend import Backend, load_backend
+from relayout.backend.calls import conversion_operators_of
 from relayout.errors import InputError
 from relayout.legalization import finish, legalize_model
 from relayout.model.io import Source, read_model, to_json, to_proto
@@ -67,9 +68,9 @@ def _verify(task: Task) -> Answer:
     backend, options = _backend(parameters), _options(parameters)
     model = read_model(source, external_data=False)
     original = None if against is None else read_model(against, external_data=False)
-    dims = options.dims or {}
-    after = totals(model, dims)
-    before = after if original is None else totals(original, dims)
+    dims, operators = options.dims or {}, conversion_operators_of(backend)
+    after = totals(model, dims, operators)
+    before = after if original is None else totals(original, dims, operators)
     verification = verify(model, backend, against=original, samples=options.samples, dims=dims)
     status: Status = "verified" if verification.passed else "failed"
     report = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)

@@ -1,1 +1,1 @@
-"""The backends that ship with relayout: each module a plugin like any stranger's, found by its entry point."""
+"""The backends that ship with relayout: each module is a plugin like any other, found by its entry point."""

@@ -1,16 +1,16 @@
-"""`auto-nhwc`: OneFlow's auto-NHWC: what reads its data channels first runs channels last on the device.
+"""`auto-nhwc`: OneFlow's auto-NHWC: operators with channels-first data run channels last on the device.
 
 OneFlow asks four questions of an operator (its NCHWCompatibleInterface); `NchwCompatible` asks them of a plugin:
 
     class Mine(NchwCompatible):
         def is_nchw(self, node): ...                # does it read its data channels first?
-        def operands_to_transpose(self, node): ...  # which of its inputs lie differently in its NHWC twin?
+        def operands_to_transpose(self, node): ...  # which of its inputs does its NHWC counterpart read transposed?
         def results_to_transpose(self, node): ...   # which of its results?
-        def nchw_to_nhwc(self, node): ...           # the twin: for OneFlow a node, here its layouts
+        def nchw_to_nhwc(self, node): ...           # the counterpart: for OneFlow a node, here its layouts
 
-What is NCHW becomes its twin; what is not but lists operands may be its twin, where that is cheaper (OneFlow makes it
-so wherever a transpose stands before it); of anything else nothing is wished. Where OneFlow inserts transposes greedily
-and cancels those that meet, the solver decides for all operators at once.
+An NCHW node becomes its counterpart. Another node that lists operands may become it, where that is cheaper (OneFlow
+does so wherever a transpose is before it). All others have no requirements. OneFlow inserts transposes greedily and
+cancels those that meet; here the solver decides for all operators at once.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _DEVICES = ("cpu", "cuda")
 
 
 class NchwCompatible(Backend):
-    """Four answers about an operator make a backend; the base class lists no operand, so it wishes nothing."""
+    """A backend made of four answers about an operator; the base class lists no operand, so it requires nothing."""
 
     def is_nchw(self, node: ir.Node) -> bool:
-        """Whether `node` reads its data channels first, and so is to become its NHWC twin."""
+        """Whether `node` reads its data channels first, and so becomes its NHWC counterpart."""
         return False
 
     def operands_to_transpose(self, node: ir.Node) -> Collection[int]:
-        """The inputs of `node`, by place, that lie differently in its twin."""
+        """The indices of the inputs of `node` that its counterpart reads transposed."""
         return ()
 
     def results_to_transpose(self, node: ir.Node) -> Collection[int]:
-        """The results of `node`, by place, that lie differently in its twin."""
+        """The indices of the results of `node` that its counterpart gives transposed."""
         return ()
 
     def nchw_to_nhwc(self, node: ir.Node) -> Implementation:
-        """The twin: each operand that is listed in the order (0, 2, 3, 1), the others as they are."""
+        """The counterpart: each operand that is listed in the order (0, 2, 3, 1), the others as they are."""
         turned = self.operands_to_transpose(node), self.results_to_transpose(node)
         inputs, results = _operands(node)
         return Implementation(
@@ -94,7 +94,7 @@ class AutoNhwc(NchwCompatible):
     flows_down = True
 
     def __init__(self, context: Backend | None = None, *, device: str = "cuda") -> None:
-        """`device`: "cuda", or "cpu", which OneFlow leaves alone: then nothing is wished at all."""
+        """`device`: "cuda", or "cpu", which OneFlow leaves alone: no requirements then."""
         super().__init__(context)
         if device not in _DEVICES:
             raise UsageError("unknown device", where="device", expected=" or ".join(_DEVICES), found=repr(device))
@@ -115,7 +115,7 @@ class AutoNhwc(NchwCompatible):
 
 
 def _is_standard(node: ir.Node) -> bool:
-    """Whether `node` has named axes in ONNX's own order: one of the domain `relayout` says its layout itself."""
+    """Whether `node` has named axes in ONNX's own order: one of the domain `relayout` has its layout in attributes."""
     return has_roles(node) and node.domain != "relayout"
 
 

@@ -1,15 +1,14 @@
 """`canonical`: Glow's CanonicalTensorLayout for ONNX operators: four dimensions are NHWC, unless an operator takes any.
 
-Glow's rule: an operator that works element by element, or is on the list of those that take any layout, is asked
-nothing; of every other one the operands of rank 4 must be NHWC. Operators that Glow does not have are asked nothing
-either. A filter's NHWC has the output channels first: OHWI.
+Glow's rule: an elementwise operator, or one on the list of those that take any layout, has no requirements; for every
+other one the operands of rank 4 must be NHWC. Operators that Glow does not have have no requirements either. A filter's
+NHWC has the output channels first: OHWI.
 
-GatherND and ScatterND tell axes by their place and by nothing else, so there is no saying them of NHWC data: they are
-as ONNX has them.
+GatherND and ScatterND tell axes apart by index alone, so NHWC data has no meaning for them: they are as ONNX has them.
 
 Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,
-where their layouts go without saying.
+where their layouts are implicit.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Canonical"]
 
-# Glow's operators that are neither element by element nor on its list, by ONNX's names; those with named axes apart.
+# Glow's operators that are neither elementwise nor on its list, by ONNX's names; without those with named axes.
 _STRICT = frozenset(
     [
         *("ArgMax", "ArgMin", "Gather", "GatherElements", "Gemm", "LayerNormalization", "LogSoftmax"),
@@ -65,7 +64,7 @@ class Canonical(Backend):
             return spell("NSC", rank)
         if has_roles(node):
             return Layout.any(rank)
-        # What the outermost backend leaves open is canonical: the rule by which Glow's OpenCL layouts come to NHWC.
+        # Where the outermost backend has no requirement the layout is canonical: so Glow's OpenCL layouts become NHWC.
         default = self.context.default_nd_layout(rank)
         return default_layout(rank, canonical=True) if default.is_any else default
 

@@ -1,9 +1,9 @@
-"""Constants that dots alone read, column-major, and the dots that read them so.
+"""Column-major constants: constants that only dots read, and the dots that read them so.
 
-ONNX's MatMul has no word for a column-major operand: it is written as Gemm with `transA` or `transB` or, where an
-operand is no matrix, as Einsum. Those take their other operand, and give their result, in more orders than MatMul; so
-while layouts are decided, each dot of a constant is an Einsum, which is written as MatMul again where it is no more: a
-constant that others read too, or that the model computes, may come to be one of its own that this dot alone reads.
+ONNX's MatMul cannot have a column-major operand: it is written as Gemm with `transA` or `transB` or, where an operand
+is no matrix, as Einsum. Those take their other operand, and give their result, in more orders than MatMul. So while
+layouts are decided, each dot of a constant is an Einsum. It becomes a MatMul again where nothing else is needed: a
+constant that others read too, or that the model computes, may become one that this dot alone reads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Dot:
 
     @property
     def is_turned(self) -> bool:
-        """Whether it reads the matrix transposed, and sums over the rows of a left one, the columns of a right one."""
+        """Whether it reads the matrix transposed: it sums over the rows of a left one, the columns of a right one."""
         (summed,) = set(self.terms[self.side]) - set(self.terms[2])
         return self.terms[self.side].index(summed) == self.side
 
@@ -50,7 +50,7 @@ class _Dot:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether one order of all subscripts is that of each term: the library lays out what has one."""
+        """Whether one order of all subscripts is that of each term: the library converts such operands."""
         left, right, result = self.terms
         return not (len(left) == len(right) == 2 and left[0] not in result and right[-1] not in result)
 
@@ -69,8 +69,8 @@ class _Dot:
 
 
 def write_dots(model: ir.Model) -> bool:
-    """Write the dots of a constant as Einsum with the rows' operand on the left, and constants that are column-major
-    row-major; whether anything changed."""
+    """Write the dots of a constant as Einsum with the rows' operand on the left, and column-major constants row-major;
+    whether anything changed."""
     graph = _Graph(model)
     is_exchanged = _put_rows_first(model, graph)
     dots = [dot for node in model.graph.all_nodes() if (dot := graph.dot_of_constant(node)) is not None]
@@ -86,7 +86,7 @@ def write_dots(model: ir.Model) -> bool:
 
 
 def turn_constants(model: ir.Model, device: str) -> bool:
-    """Turn the constants that dots alone read, all of them at `device`, and write the dots in ONNX's own words.
+    """Transpose the constants that dots alone read, all of them on `device`, and write the dots as ONNX's operators.
 
     Whether anything changed.
     """
@@ -107,7 +107,7 @@ def turn_constants(model: ir.Model, device: str) -> bool:
 
 
 class _Graph:
-    """The dots of a model, those at `device`."""
+    """The dots of a model on `device`."""
 
     def __init__(self, model: ir.Model, device: str = "") -> None:
         self.opset = model.opset_imports.get("", 1)
@@ -117,7 +117,7 @@ class _Graph:
         # Computed constants stay computed.
 
     def constants(self) -> dict[ir.Value, list[_Dot]]:
-        """The matrices that dots alone read, all of which read them in the same way, with these dots."""
+        """The matrices that only dots read, all in the same way, with these dots."""
         stored = dict.fromkeys(v for node in self._nodes for v in node.inputs if v is not None and _is_stored(v))
         found: dict[ir.Value, list[_Dot]] = {}
         for value in stored:
@@ -128,7 +128,7 @@ class _Graph:
         return {value: dots for value, dots in found.items() if not value.is_graph_output()}
 
     def dot_of_constant(self, node: ir.Node) -> _Dot | None:
-        """The node as a dot of the one of its two operands that is a constant matrix, if it is one."""
+        """The node as a dot of the one of its two operands that is a constant matrix, else None."""
         constants = [value for value in node.inputs if value is not None and value in self._constants]
         return next(self.dots_of_constants(node), None) if len(constants) == 1 else None
 
@@ -155,7 +155,7 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _is_product(node: ir.Node) -> bool:
-    """Whether a dot of two operands computes nothing but the product."""
+    """Whether a dot of two operands computes only the product."""
     return node.op_type != "Gemm" or node.attributes.get_float("alpha", 1.0) == 1.0
 
 
@@ -175,8 +175,8 @@ def _dot(node: ir.Node, side: int, opset: int) -> _Dot | None:
 
 
 def _are_as_many(node: ir.Node, terms: tuple[str, str, str]) -> bool:
-    """Whether the axes of an Einsum that go by one letter are known to be equally long: runtimes stretch one of extent
-    1, which a product does not."""
+    """Whether the axes of an Einsum with one letter are known to have equal extents: runtimes broadcast an extent of 1,
+    which a product does not."""
     extents: dict[str, set[int | str | None]] = {}
     for letters, value in zip(terms, node.inputs, strict=False):
         for letter, extent in zip(letters, (value.shape if value is not None else None) or (), strict=False):
@@ -250,7 +250,7 @@ def _read_turned(dot: _Dot, opset: int) -> bool:
 
 
 def _write_plain(dot: _Dot) -> bool:
-    """Write an Einsum that is no more than a product as MatMul, or as Gemm; whether it is no more."""
+    """Write an Einsum that is only a product as MatMul, or as Gemm; whether it was one."""
     left, right, result = dot.terms
     rows, summed = (left[:-1], left[-1:]) if dot.side == 1 else (left[:1], left[1:])
     columns = right[1:] if dot.side == 1 or len(right) == 1 else right[-1:]
@@ -276,7 +276,7 @@ def _write_gemm(dot: _Dot) -> None:
 
 
 def _add_zero(graph: ir.Graph, dot: ir.Node) -> None:
-    """The summand that Gemm cannot do without."""
+    """The summand that Gemm requires."""
     result = dot.outputs[0]
     assert result.dtype is not None
     taken = {value.name for node in graph.all_nodes() for value in (*node.inputs, *node.outputs) if value is not None}

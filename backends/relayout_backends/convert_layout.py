@@ -2,14 +2,14 @@
 
     load_backend("convert-layout", options={"desired_layouts": {"Conv": ["NHWC", "default"]}, "skip": ["conv1"]})
 
-Operators go by their ONNX names or TVM's (`nn.conv2d`, `relax.nn.conv2d`). A list is [data] or, for convolutions,
-[data, kernel] or [data, kernel, result], in letters or packed as TVM writes it (`NCHW16c`); a kernel of "default" is
-TVM's for that data layout. A list applies to nodes of its rank, and a packed one where the channels divide.
+Operators have their ONNX names or TVM's (`nn.conv2d`, `relax.nn.conv2d`). A list is [data] or, for convolutions, [data,
+kernel] or [data, kernel, result], in letters or packed as TVM writes it (`NCHW16c`); a kernel of "default" is TVM's for
+that data layout. A list applies to nodes of its rank, and a packed one where the channels divide.
 
-`skip` holds names of nodes, or numbers, in digits or not, which are TVM's where no node is named so: it counts the
-two-dimensional and the deformable convolutions, in the order of the graph. Skipped nodes and operators that are not
-named keep the layout that they have in the source, but the lightly sensitive ones (pools, norms, Resize, DepthToSpace,
-SpaceToDepth) may follow their neighbours.
+`skip` holds names of nodes, or numbers. A number that is no node's name is TVM's count of the two-dimensional and the
+deformable convolutions, in the order of the graph. Skipped nodes and operators that are not named keep the layout of
+the source, but the lightly sensitive ones (pools, norms, Resize, DepthToSpace, SpaceToDepth) may follow their
+neighbours.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from relayout.ops.operand_roles import (
     result_role,
     spatial_letters,
 )
-from relayout_backends.desired_layouts import DEFAULT_KERNELS, Wish, read_wish
+from relayout_backends.desired_layouts import DEFAULT_KERNELS, DesiredLayouts, read_desired
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = ["ConvertLayout"]
 
-# What is lightly sensitive: it costs the same in any layout that TVM's operator has a word for.
+# Lightly sensitive operators cost the same in any layout of TVM's operator.
 _FOLLOWERS = frozenset(
     """
     AveragePool BatchNormalization DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization
     InstanceNormalization LRN LpPool MaxPool Resize SpaceToDepth Upsample""".split()
 )
 _COUNTED = ("Conv", "DeformConv")
-# Resize has two names: what is said of it is said of Upsample, as it was called up to opset 9.
+# Resize was called Upsample up to opset 9.
 _OLD_NAMES = {"Upsample": "Resize"}
 _RESIZES = ("Resize", "Upsample")
-# They give other channels than they take, each of another part of a tile.
+# Their results have other channels than their data, each from another part of a tile.
 _NEVER_PACKED = ("DepthToSpace", "SpaceToDepth")
 
 
 class ConvertLayout(Backend):
-    """TVM's desired_layouts: the operators that are named in the layouts that are given, the others as they are."""
+    """TVM's desired_layouts: the named operators in the given layouts, the others as they are."""
 
     name = "convert-layout"
     flows_down = True
@@ -68,31 +68,31 @@ class ConvertLayout(Backend):
         """`desired_layouts`: by operator, a list of the layouts of its data, its kernel and its result. `skip`: nodes
         that stay as they are, by name or by TVM's count."""
         super().__init__(context)
-        self._wishes = dict(read_wish(operator, words) for operator, words in (desired_layouts or {}).items())
-        self._followed = tuple(dict.fromkeys(wish.data for wish in self._wishes.values()))
+        self._desired = dict(read_desired(operator, words) for operator, words in (desired_layouts or {}).items())
+        self._followed = tuple(dict.fromkeys(desired.data for desired in self._desired.values()))
         self._skipped = frozenset(skip)
         self._counts = any(isinstance(each, int) or each.isdecimal() for each in skip)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
-        return _input_layout(node, n, self._wish(node))
+        return _input_layout(node, n, self._desired_of(node))
 
     def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
-        return _result_layout(node, n, self._wish(node))
+        return _result_layout(node, n, self._desired_of(node))
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
-        wish = self._wish(node)
-        if wish is not None or node.op_type not in _FOLLOWERS or self._is_skipped(node) or not has_roles(node):
-            return (_implementation(node, wish),)
-        followed = [Wish(data) for data in self._followed if _runs(node, Wish(data))]
+        desired = self._desired_of(node)
+        if desired is not None or node.op_type not in _FOLLOWERS or self._is_skipped(node) or not has_roles(node):
+            return (_implementation(node, desired),)
+        followed = [DesiredLayouts(data) for data in self._followed if _runs(node, DesiredLayouts(data))]
         return [_implementation(node, each) for each in (None, *followed)]
 
-    def _wish(self, node: ir.Node) -> Wish | None:
+    def _desired_of(self, node: ir.Node) -> DesiredLayouts | None:
         if not has_roles(node) or not node.inputs:
             return None
         rank = rank_of(node.inputs[0])
         names = (node.op_type, _OLD_NAMES.get(node.op_type, ""))
-        wish = next((wish for name in names if (wish := self._wishes.get((name, rank))) is not None), None)
-        return wish if wish is not None and _runs(node, wish) and not self._is_skipped(node) else None
+        desired = next((desired for name in names if (desired := self._desired.get((name, rank))) is not None), None)
+        return desired if desired is not None and _runs(node, desired) and not self._is_skipped(node) else None
 
     def _is_skipped(self, node: ir.Node) -> bool:
         if node.name in self._skipped or not self._counts:
@@ -104,7 +104,7 @@ class ConvertLayout(Backend):
 
 
 def _number(node: ir.Node) -> int | None:
-    """Which of its graph's two-dimensional and deformable convolutions this node is, the first being 0."""
+    """The number of this node among its graph's two-dimensional and deformable convolutions, from 0."""
     if not _is_counted(node) or node.graph is None:
         return None
     return next(number for number, each in enumerate(filter(_is_counted, node.graph)) if each is node)
@@ -114,17 +114,17 @@ def _is_counted(node: ir.Node) -> bool:
     return node.op_type in _COUNTED and bool(node.inputs) and rank_of(node.inputs[0]) == 4
 
 
-def _runs(node: ir.Node, wish: Wish) -> bool:
+def _runs(node: ir.Node, desired: DesiredLayouts) -> bool:
     """Whether the operands have the axes of these layouts, and every packed axis is known to be a multiple of its tile.
 
-    TVM leaves a convolution as it is whose channels do not divide.
+    TVM does not convert a convolution whose channels do not divide.
     """
-    if rank_of(node.inputs[0]) != axis_count(wish.data):
+    if rank_of(node.inputs[0]) != axis_count(desired.data):
         return False
-    if node.op_type in _NEVER_PACKED and wish.data.rank != axis_count(wish.data):
+    if node.op_type in _NEVER_PACKED and desired.data.rank != axis_count(desired.data):
         return False
-    inputs = [(v, input_role(node, n), _input_layout(node, n, wish), False) for n, v in enumerate(node.inputs)]
-    results = [(v, result_role(node, n), _result_layout(node, n, wish), True) for n, v in enumerate(node.outputs)]
+    inputs = [(v, input_role(node, n), _input_layout(node, n, desired), False) for n, v in enumerate(node.inputs)]
+    results = [(v, result_role(node, n), _result_layout(node, n, desired), True) for n, v in enumerate(node.outputs)]
     return all(
         value is None or role == OTHER or _divides(node, role, value, layout, is_result)
         for value, role, layout, is_result in (*inputs, *results)
@@ -143,8 +143,8 @@ def _divides(node: ir.Node, role: str, value: ir.Value, wanted: Layout, is_resul
 
 
 def _onnx_letters(node: ir.Node, role: str, rank: int) -> str:
-    """ONNX's names of an operand's axes. A Resize has none: what it resizes are rows and columns, so a picture whose
-    second axis is resized and whose last one is not has its channels last."""
+    """ONNX's names of an operand's axes. A Resize has none: it resizes rows and columns, so an image whose second axis
+    is resized and whose last one is not has its channels last."""
     if node.op_type in _RESIZES:
         before, after = (value.shape if value is not None else None for value in (node.inputs[0], node.outputs[0]))
         changes = [not isinstance(a, int) or a != b for a, b in zip(before or (), after or (), strict=False)]
@@ -154,27 +154,27 @@ def _onnx_letters(node: ir.Node, role: str, rank: int) -> str:
     return channels + (spatial_letters(rank) or "")
 
 
-def _implementation(node: ir.Node, wish: Wish | None) -> Implementation:
+def _implementation(node: ir.Node, desired: DesiredLayouts | None) -> Implementation:
     return Implementation(
-        tuple(_input_layout(node, n, wish) for n in range(len(node.inputs))),
-        tuple(_result_layout(node, n, wish) for n in range(len(node.outputs))),
+        tuple(_input_layout(node, n, desired) for n in range(len(node.inputs))),
+        tuple(_result_layout(node, n, desired) for n in range(len(node.outputs))),
     )
 
 
-def _input_layout(node: ir.Node, n: int, wish: Wish | None) -> Layout:
+def _input_layout(node: ir.Node, n: int, desired: DesiredLayouts | None) -> Layout:
     role, rank = input_role(node, n), rank_of(node.inputs[n])
-    if wish is None:
+    if desired is None:
         return own_layout(node, role, rank)
     if role == KERNEL:
-        return wish.kernel or _default_kernel(node, wish.data)
-    return wish.data if role == DATA else Layout.any(rank)
+        return desired.kernel or _default_kernel(node, desired.data)
+    return desired.data if role == DATA else Layout.any(rank)
 
 
-def _result_layout(node: ir.Node, n: int, wish: Wish | None) -> Layout:
+def _result_layout(node: ir.Node, n: int, desired: DesiredLayouts | None) -> Layout:
     role, rank = result_role(node, n), rank_of(node.outputs[n])
-    if wish is None:
+    if desired is None:
         return own_layout(node, role, rank, is_result=True)
-    return (wish.result or wish.data) if role == DATA else Layout.any(rank)
+    return (desired.result or desired.data) if role == DATA else Layout.any(rank)
 
 
 def _default_kernel(node: ir.Node, data: Layout) -> Layout:

@@ -1,4 +1,4 @@
-"""TVM's `desired_layouts`, read and checked: the operator and the rank that a list is for, and its layouts."""
+"""TVM's `desired_layouts`, parsed and checked: the operator and the rank of a list, and its layouts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import OPERATORS, kernel_input
 
-__all__ = ["DEFAULT_KERNELS", "Wish", "read_wish"]
+__all__ = ["DEFAULT_KERNELS", "DesiredLayouts", "read_desired"]
 
-# TVM's name -> ONNX's, and the spatial dimensions that it is for; 0: any.
+# TVM's name -> ONNX's, and its number of spatial dimensions; 0: any.
 _TVM_NAMES = {
     "image.resize1d": ("Resize", 1),
     "image.resize2d": ("Resize", 2),
@@ -58,7 +58,7 @@ _SPATIAL = ("W", "HW", "DHW")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredLayouts:
     """The layouts of one operator. `kernel` is None for TVM's default, `result` where it is that of the data."""
 
     data: Layout
@@ -66,8 +66,8 @@ class Wish:
     result: Layout | None = None
 
 
-def read_wish(operator: str, words: Sequence[str]) -> tuple[tuple[str, int], Wish]:
-    """One entry of desired_layouts: the operator and the rank that it is for, and its layouts. Raises UsageError."""
+def read_desired(operator: str, words: Sequence[str]) -> tuple[tuple[str, int], DesiredLayouts]:
+    """One entry of desired_layouts: its operator, its rank, and its layouts. Raises UsageError."""
     op_type, spatial = _TVM_NAMES.get(operator.removeprefix("relax."), (operator, 0))
     if op_type not in OPERATORS:
         near = get_close_matches(operator, [*OPERATORS, *_TVM_NAMES], n=3, cutoff=0.5)
@@ -99,7 +99,7 @@ def read_wish(operator: str, words: Sequence[str]) -> tuple[tuple[str, int], Wis
             found=str(data),
         )
     _check_ranks(data, {"kernel": kernel, "result": result}, where)
-    return (op_type, axis_count(data)), Wish(data, kernel, result)
+    return (op_type, axis_count(data)), DesiredLayouts(data, kernel, result)
 
 
 def _check_ranks(data: Layout, others: Mapping[str, Layout | None], where: str) -> None:
@@ -114,7 +114,7 @@ def _check_ranks(data: Layout, others: Mapping[str, Layout | None], where: str) 
 
 
 def _parse(text: str, channels: str, where: str, dimensions: int) -> Layout:
-    """A layout whose axes are the two of `channels` and spatial ones, `dimensions` of them (0: any). UsageError."""
+    """A layout of the two axes of `channels` and `dimensions` spatial ones (0: any). Raises UsageError."""
     allowed = [channels + spatial for spatial in _SPATIAL if dimensions in (0, len(spatial))]
     expected = " or ".join(f"the letters {letters}" for letters in allowed)
     if text == "default":

@@ -1,4 +1,4 @@
-"""`onnx`: every operator as ONNX defines it, so that what is left is the fewest transposes that standard ONNX needs."""
+"""`onnx`: every operator as ONNX defines it, which leaves the fewest transposes that standard ONNX needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["Onnx"]
 
 
 class Onnx(Backend):
-    """Standard ONNX operators, no wishes: removes every avoidable transpose (the default)."""
+    """Standard ONNX operators without requirements: removes every avoidable transpose (the default)."""
 
     name = "onnx"

@@ -1,7 +1,7 @@
 """`opencl`: Glow's OpenCLTensorLayout: convolutions and pools follow the node's own layout, all else is canonical.
 
-A standard ONNX convolution or pool is NCHW; one of the domain `relayout` is what its attributes say. The canonical
-backend is asked with this one as its context, so that what it looks up about neighbours comes from here.
+A standard ONNX convolution or pool is NCHW; one of the domain `relayout` is as its attributes say. The canonical
+backend has this one as its context, so that this one answers its look-ups about neighbours.
 """
 
 from __future__ import annotations

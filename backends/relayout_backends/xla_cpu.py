@@ -1,4 +1,4 @@
-"""`xla-cpu`: a constant that dots alone read is column-major, and operands of custom calls lie as the calls say.
+"""`xla-cpu`: a constant that only dots read is column-major, and custom calls constrain the layouts of their operands.
 
 After XLA's CPU backend, which makes a constant column-major when all of its users are dots, and its GPU backend, which
 constrains the operands of a custom call (see `relayout_backends.column_major` for the dots).
@@ -30,11 +30,11 @@ CONSTRAINTS = "operand_layout_constraints"
 
 
 class XlaCpu(Backend):
-    """Constants that dots alone read are column-major; everything else is as ONNX has it.
+    """Constants that only dots read are column-major; everything else is as ONNX has it.
 
-    `custom_calls` has operators (`domain::Name`, of one result, without a body in the model) whose operands must lie as
-    said: the layouts of the `operands` and of the `result`, minor to major. Such a call is written with the attribute
-    `operand_layout_constraints`, and reads its operands as they lie.
+    `custom_calls` constrains operators (`domain::Name`, of one result, without a body in the model): the layouts of
+    their `operands` and of their `result`, minor to major. Such a call is written with the attribute
+    `operand_layout_constraints`.
     """
 
     name = "xla-cpu"
@@ -59,20 +59,20 @@ class XlaCpu(Backend):
         return write_dots(model)
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        """Turn the constants, now that all else is decided: a constant costs nothing in any order."""
+        """Transpose the constants after all layouts are decided: a constant costs nothing in any order."""
         return turn_constants(model, device)
 
 
 @dataclass(frozen=True, slots=True)
 class CustomCall:
-    """How the operands and the result of one custom operator lie; a result of None as in the source."""
+    """The layouts of the operands and of the result of one custom operator; a result of None is as in the source."""
 
     operands: tuple[Layout, ...]
     result: Layout | None
 
     @classmethod
     def read(cls, name: str, layouts: Mapping[str, str | Sequence[str]]) -> CustomCall:
-        """The constraints that an option states. Raises UsageError."""
+        """The constraints of an option. Raises UsageError."""
         where = f"custom call {name}"
         unknown = sorted({*layouts} - {"operands", "result"})
         if unknown:
@@ -84,10 +84,10 @@ class CustomCall:
         return cls(tuple(_read(text, where) for text in operands), None if result is None else _read(result, where))
 
     def implementation(self, node: ir.Node) -> Implementation:
-        """`node` with its operands as they must lie."""
+        """`node` with its operands in the required layouts."""
         given = zip_longest(self.operands[: len(node.inputs)], _any(node.inputs))
         results = _any(node.outputs) if self.result is None else (self.result,)
-        return Implementation(tuple(wished or usual for wished, usual in given), results, rewrite=self._write)
+        return Implementation(tuple(required or usual for required, usual in given), results, rewrite=self._write)
 
     def _write(self, writing: Writing) -> None:
         node = writing.node

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import finished_by, prepared_by
+from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.model.io import Source, collector_paused, read_model, to_json, to_proto
@@ -85,7 +85,8 @@ def legalize_model(
 ) -> Outcome:
     """The stages, one after the other, on a model of our own that may be changed."""
     dims = dict(options.dims or {})
-    before = totals(model, dims)
+    operators = conversion_operators_of(backend)
+    before = totals(model, dims, operators)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
     result = run(model, backend, options, elements, progress or (lambda stage: None))
@@ -96,7 +97,7 @@ def legalize_model(
         # What one node now does left others behind that only those read which are gone.
         sweep(model.graph)
     changed = finished or result.is_changed or changed
-    after = totals(model, dims) if changed else before
+    after = totals(model, dims, operators) if changed else before
     report = describe(result, backend, before, after)
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
@@ -122,7 +123,7 @@ def finish(
         stated = verify(model, backend).findings if inlines else ()
     if inlines:
         inline(model)
-        report = report.model_copy(update={"after": totals(model, dims)})
+        report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
     if options.check:
         verification = verify(model, backend, source, samples=options.samples, dims=dims)
         if inlines:

@@ -118,16 +118,20 @@ class Silent(Backend):
 
 
 MEMBERS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "name": ({"name": 5}, "the backend's name makes no sense", "int: 5"),
-    "is_enabled": ({"is_enabled": lambda self: True}, "the backend's is_enabled makes no sense", "method"),
+    "name": ({"name": 5}, "invalid value from the backend's name", "int: 5"),
+    "is_enabled": ({"is_enabled": lambda self: True}, "invalid value from the backend's is_enabled", "method"),
     "flows_down raises": ({"flows_down": property(fail)}, "the backend failed in flows_down", "ZeroDivisionError"),
-    "a hook is no method": ({"implementations": ("NHWC",)}, "the backend's implementations makes no sense", "tuple"),
-    "devices is a text": ({"devices": lambda self: "ab"}, "the backend's devices makes no sense", "str: 'ab'"),
+    "a hook is no method": (
+        {"implementations": ("NHWC",)},
+        "invalid value from the backend's implementations",
+        "tuple",
+    ),
+    "devices is a text": ({"devices": lambda self: "ab"}, "invalid value from the backend's devices", "str: 'ab'"),
     "devices raises": ({"devices": fail}, "the backend failed in devices", "ZeroDivisionError"),
-    "host is nowhere": ({"host": lambda self: "attic"}, "the backend's host makes no sense", "str: 'attic'"),
+    "host is nowhere": ({"host": lambda self: "attic"}, "invalid value from the backend's host", "str: 'attic'"),
     "a place is no backend": (
         {"devices": lambda self: ("a",), "at": lambda self, device: device},
-        "the backend's at('a') makes no sense",
+        "invalid value from the backend's at('a')",
         "str: 'a'",
     ),
 }

@@ -396,7 +396,11 @@ def test_the_first_assignment_that_fits_decides() -> None:
         ({"device": [{"name": "npu", "options": {"device": 1}}, {"name": "cpu"}]}, "device[0].options", "no options"),
         ({"device": [{"name": "npu", "backend": "none"}, {"name": "cpu"}]}, "device[0].backend", "one of"),
         ({"device": [{"name": "npu", "transfer": -1}, {"name": "cpu"}]}, "device[0].transfer", "greater than or equal"),
-        ({"device": [{"name": "npu", "ops": "Conv"}, {"name": "cpu"}]}, "device[0].ops", "keys backend, name, node"),
+        (
+            {"device": [{"name": "npu", "ops": "Conv"}, {"name": "cpu"}]},
+            "device[0].ops",
+            "keys backend, name, nodes, op, options, rule, transfer",
+        ),
     ],
 )
 def test_a_table_of_places_that_is_not_right_is_an_error_that_says_where(
@@ -418,7 +422,7 @@ def test_a_place_passes_options_to_its_backend() -> None:
 
 
 def test_a_place_is_one_device() -> None:
-    with pytest.raises(BackendError, match="a device is one device"):
+    with pytest.raises(BackendError, match="the backend of a device stands for several devices"):
         Composite([Device("outer", Composite([Device("inner")]))])
 
 

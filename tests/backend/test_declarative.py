@@ -262,7 +262,7 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
         ('name = "acme"', 'name = "a b"', 2, "name", "string should match pattern", "'a b'"),
         ('name = "acme"', "", None, "name", "the key 'name'", "none"),
         ('name = "acme"', 'name = "acme"\nversion = 2', 3, "version", "1", "2"),
-        ('extends = "nhwc"', 'extend = "nhwc"', 3, "extend", "one of the keys assign, description, exten", "'extend'"),
+        ('extends = "nhwc"', 'extend = "nhwc"', 3, "extend", "the keys assign, description, device, exten", "'extend'"),
         ("rank = 4", 'rank = "4"', 11, "rule[0].when.rank", "a valid integer", "'4'"),
         ("rank = 4", "rank = [4, 9]", 11, "rule[0].when.rank[1]", "less than or equal to 8", "9"),
         ("rank = 4", 'dtype = "flot"', 11, "rule[0].when.dtype", "an element type such as float32", "'flot'"),

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from relayout.verification.memory_format import Arrangement, parse_atoms
+from relayout.verification.memory_format import MemoryFormat, parse_atoms
 
 
-def parsed(text: str) -> Arrangement:
-    arrangement = parse_atoms(text)
-    assert arrangement is not None
-    return arrangement
+def parsed(text: str) -> MemoryFormat:
+    format_ = parse_atoms(text)
+    assert format_ is not None
+    return format_
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_what_is_no_list_of_atoms_is_not_read(text: str) -> None:
     ],
 )
 def test_an_array_is_arranged_and_read_back(text: str, extents: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    arrangement = parsed(text)
+    format_ = parsed(text)
     array = np.arange(1, np.prod(extents) + 1).reshape(extents)
-    arranged = arrangement.of(array)
+    arranged = format_.of(array)
     assert arranged is not None
-    assert arranged.shape == shape == arrangement.shape(extents)
+    assert arranged.shape == shape == format_.shape(extents)
     assert np.count_nonzero(arranged) == array.size, "what is added are zeros"
-    back = arrangement.back(arranged, extents)
+    back = format_.back(arranged, extents)
     assert back is not None
     assert np.array_equal(back, array)
 

@@ -1,9 +1,9 @@
 """`tpu`: channels last as `nhwc` has it, and a strided convolution of few channels over blocks of its image.
 
 A matrix unit contracts 128 channels at a time; the first convolution of an image model has 3. TensorFlow's automatic
-space-to-depth makes channels of the places within a block, so that a 7x7 kernel over 3 channels becomes a 4x4 one over
-12. Here that is one more implementation of the convolution, whose data lies as `NHWh[tile:2]w[tile:2]C`: where an input
-is free the caller feeds it so, elsewhere one transpose makes it together with whatever else it has to move.
+space-to-depth makes channels of the positions within a block, so that a 7x7 kernel over 3 channels becomes a 4x4 one
+over 12. Here that is one more implementation of the convolution, with data in `NHWh[tile:2]w[tile:2]C`: where an input
+is free the caller feeds it so, elsewhere one transpose makes it together with any other permutation.
 
     load_backend("tpu", options={"max_batch": 32})
 """
@@ -29,8 +29,8 @@ class Tpu(Nhwc):
     """Channels last; convolutions of few channels over blocks of their image where that is cheaper.
 
     Such a convolution is offered for up to `max_channels` channels and a batch of up to `max_batch` (8 each, as in
-    TensorFlow's pass; a batch that is not known counts as 1), and only where less streams through the matrix unit than
-    without. `space_to_depth=False` offers none.
+    TensorFlow's pass; an unknown batch counts as 1), and only where less streams through the matrix unit than without.
+    `space_to_depth=False` offers none.
     """
 
     name = "tpu"

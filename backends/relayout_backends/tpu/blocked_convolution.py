@@ -1,6 +1,6 @@
-"""A convolution over blocks of its image, as an implementation: its layout, its price, and how it is written.
+"""A convolution over blocks of its image, as an implementation: its layout, its cost, and its rewrite.
 
-The image lies as `NHWh[tile:2]w[tile:2]C`, which is [N, H/2, W/2, 4 C] in four dimensions; the kernel is padded and
+The image is in `NHWh[tile:2]w[tile:2]C`, which is [N, H/2, W/2, 4 C] in four dimensions; the kernel is padded and
 re-laid at compile time; the convolution is `relayout::Conv` in NHWC with an HWIO kernel. In one and three dimensions as
 in two.
 """
@@ -41,7 +41,7 @@ def over_blocks(convolution: StridedConvolution) -> list[BlockedConvolution]:
 def over(convolution: StridedConvolution, block: Sequence[int] | None = None) -> BlockedConvolution | None:
     """The convolution over blocks of these extents, one for each spatial axis; None where that is not exact.
 
-    Without `block` over blocks of one place, which is the convolution itself.
+    Without `block` over blocks of one position, which is the convolution itself.
     """
     given = convolution
     extents = block or [1] * len(given.sizes)
@@ -64,22 +64,23 @@ class BlockedConvolution:
 
     @property
     def depth(self) -> int:
-        """How many channels the image has in blocks."""
+        """The number of channels of the image in blocks."""
         return self.source.channels * prod(axis.block for axis in self.axes)
 
     @property
     def layout(self) -> Layout:
-        """How the image lies: N, blocks, places within a block, C; `NHWh[tile:2]w[tile:2]C` for blocks of 2 x 2."""
+        """The layout of the image: N, blocks, positions within a block, C; `NHWh[tile:2]w[tile:2]C` for blocks of 2 x
+        2."""
         tiles = zip(self._spatial.lower(), self.axes, strict=True)
         places = "".join(f"{letter}[tile:{axis.block}]" for letter, axis in tiles if axis.block > 1)
         return Layout.parse(f"N{self._spatial}{places}C")
 
     @property
     def bytes_streamed(self) -> int:
-        """What running it costs: the bytes that stream through the matrix unit, each as one of memory traffic.
+        """The cost of running it: the bytes that stream through the matrix unit, each as one of memory traffic.
 
-        For every place of the result, every one of the kernel, and every 128 channels of the result: the channels of
-        the image, filled up to a multiple of 128. A result that is cropped is read and written once more.
+        For every position of the result, every one of the kernel, and every 128 channels of the result: the channels of
+        the image, padded to a multiple of 128. A result that is cropped is read and written once more.
         """
         taps, results = prod(axis.kernel for axis in self.axes), prod(axis.given for axis in self.axes)
         lanes = -(-self.depth // LANES) * LANES * -(-self.source.outputs // LANES)
@@ -87,7 +88,7 @@ class BlockedConvolution:
         return self.source.element_size * self.source.batch * results * (taps * lanes + cropped)
 
     def implementation(self, plain: Implementation, cost: int) -> Implementation:
-        """This way to run the node that `plain` runs as it is: the same result from an image in blocks."""
+        """This implementation of the node that `plain` runs as it is: the same result from an image in blocks."""
         others = tuple(Layout.any(axis_count(layout)) for layout in plain.inputs[1:])
         return Implementation((self.layout, *others), plain.results, cost, self._write, pads=True)
 
@@ -118,7 +119,7 @@ class BlockedConvolution:
         writing.give(0, self._cropped(writing, result, batch) if self._is_cropped else result)
 
     def _cropped(self, writing: Writing, value: ir.Value, batch: int | str | None) -> ir.Value:
-        """The results that the source gives, without those that the last blocks add."""
+        """The results of the source's convolution, without those that the last blocks add."""
         results = [axis.result for axis in self.axes]
         bounds = {"starts": [0] * len(results), "ends": results, "axes": list(range(1, len(results) + 1))}
         shape = (batch, *results, self.source.outputs)

@@ -1,12 +1,13 @@
-"""A strided convolution as one over blocks: the places within a block of the image become channels.
+"""A strided convolution as one over blocks: the positions within a block of the image become channels.
 
 With blocks of b along an axis, b a divisor of the stride s, result i reads `image[i * s + tap - begin]` for each tap of
-the kernel. With as many zeros before the kernel as make `begin` a multiple of b, `front = -begin % b`, that is place
+the kernel. With as many zeros before the kernel as make `begin` a multiple of b, `front = -begin % b`, that is position
 `(front + tap) % b` of block `i * (s / b) + (front + tap) // b - (begin + front) / b`: a convolution over blocks, whose
-stride is s / b and whose channels are the places times the old channels.
+stride is s / b and whose channels are the positions times the old channels.
 
-After "Automatic Space to Depth Transform in MLIR Bridge" (TensorFlow), which puts a zero before an odd kernel and asks
-that b divide the image. Here the image may have any size (its last block is filled up with zeros) and any padding.
+After "Automatic Space to Depth Transform in MLIR Bridge" (TensorFlow), which puts a zero before an odd kernel and
+requires that b divide the image. Here the image may have any size (its last block is padded with zeros) and any
+padding.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class BlockedAxis:
 def blocked_axis(
     block: int, size: int, kernel: int, stride: int, begin: int, end: int, dilation: int = 1
 ) -> BlockedAxis | None:
-    """The axis over blocks; None where nothing exact is known: the block does not divide the stride, the kernel is
-    dilated within blocks, the padding is negative, or the convolution gives nothing.
+    """The axis over blocks; None where it is not exact: the block does not divide the stride, the kernel is dilated
+    within blocks, the padding is negative, or the convolution has no results.
 
-    >>> axis = blocked_axis(2, size=224, kernel=7, stride=2, begin=3, end=3)
-    >>> axis.size, axis.kernel, axis.front, axis.back, axis.stride, axis.begin, axis.end
-    (112, 4, 1, 0, 1, 2, 1)
+        >>> axis = blocked_axis(2, size=224, kernel=7, stride=2, begin=3, end=3)
+        >>> axis.size, axis.kernel, axis.front, axis.back, axis.stride, axis.begin, axis.end
+        (112, 4, 1, 0, 1, 2, 1)
     """
     result = (size + begin + end - (kernel - 1) * dilation - 1) // stride + 1
     if stride % block or min(begin, end) < 0 or min(size, kernel, result) < 1:
@@ -65,7 +66,7 @@ def blocked_axis(
     front = -begin % block
     blocks, taps = -(-size // block), -(-(front + kernel) // block)
     step, leading = stride // block, (begin + front) // block
-    # What the last result reads beyond the image; fewer than none where it does not read all of it.
+    # The elements beyond the image that the last result reads; negative where it does not read all of it.
     trailing = max(0, (result - 1) * step + taps - blocks - leading)
     given = (blocks + leading + trailing - taps) // step + 1
     back = taps * block - front - kernel
@@ -84,11 +85,11 @@ def blocks_of(strides: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def kernel_steps(axes: Sequence[BlockedAxis], perm: Sequence[int], channels: int, outputs: int) -> list[dict[str, Any]]:
-    """How a kernel becomes that of the convolution over blocks, as steps of `relayout.layout.relaid_constant`.
+    """The steps (see `relayout.layout.relaid_constant`) from a kernel to that of the convolution over blocks.
 
-    `perm` makes HWIO of it: spatial axes, I, O. The result is HWIO too, its channels the places of a block, row by row,
-    times I. With blocks of 2: [7, 7, 3, 64] is padded to [8, 8, 3, 64], split to [4, 2, 4, 2, 3, 64], turned to
-    [4, 4, 2, 2, 3, 64], and read as [4, 4, 12, 64].
+    `perm` makes HWIO of it: spatial axes, I, O. The result is HWIO too, its channels the positions of a block, row by
+    row, times I. With blocks of 2: [7, 7, 3, 64] is padded to [8, 8, 3, 64], split to [4, 2, 4, 2, 3, 64], transposed
+    to [4, 4, 2, 2, 3, 64], and read as [4, 4, 12, 64].
     """
     rank = len(axes)
     split = chain.from_iterable((axis.kernel, axis.block) for axis in axes)

@@ -1,4 +1,4 @@
-"""What a node computes if it is a convolution whose numbers are all known."""
+"""The convolution that a node computes, where all its extents are known."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StridedConvolution:
 
 
 def strided_convolution(node: ir.Node) -> StridedConvolution | None:
-    """The convolution that `node` is; None if it is no such one, or if an extent other than the batch is unknown."""
+    """The convolution of `node`; None if it is another operator, or if an extent other than the batch is unknown."""
     if node.op_type != "Conv" or node.domain not in _DOMAINS or node.attributes.get_int("group", 1) != 1:
         return None
     data, kernel = node.inputs[:2]
@@ -76,10 +76,10 @@ def padding(
     """(begin, end) of each axis; `how` is the attribute auto_pad, and `extents` are the kernel's, dilated.
 
     Under SAME a kernel shorter than the stride can leave a negative total. TensorFlow takes that for none; onnxruntime
-    crops the image on both sides (measured with 1.31.1), so what such a node computes is its runtime's affair.
+    crops the image on both sides (measured with 1.31.1), so such a node's result depends on its runtime.
 
-    >>> padding("SAME_UPPER", (), [224], [7], [2]), padding("SAME_LOWER", (), [224], [7], [2])
-    ([(2, 3)], [(3, 2)])
+        >>> padding("SAME_UPPER", (), [224], [7], [2]), padding("SAME_LOWER", (), [224], [7], [2])
+        ([(2, 3)], [(3, 2)])
     """
     if how in ("SAME_UPPER", "SAME_LOWER"):
         totals = [

@@ -1,4 +1,5 @@
-"""What a blocked convolution can do itself of what follows it: factors and offsets of its channels, activations."""
+"""The operators after a blocked convolution that it can run itself: factors and offsets of its channels, activations.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ _LOWEST, _HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The channels of a blocked value: how many are in memory, of these `used` and no padding, `block` to a block.
+    """The channels of a blocked value: the number in memory, of these `used` without padding, `block` to a block.
 
-    `shape` is what its blocked layout is as a tensor: [N, C/block, H, W, block].
+    `shape` is its blocked layout as a tensor: [N, C/block, H, W, block].
     """
 
     count: int
@@ -59,7 +60,7 @@ def has_data(value: ir.Value | None) -> bool:
 
 
 def affine_of(node: ir.Node, value: ir.Value, blocks: Channels) -> Affine | None:
-    """What `node` multiplies and adds to the channels of `value`, the same memory as blocks; None if it does not."""
+    """The factors and offsets of `node` for the channels of `value`, or of a view of it; None for another operator."""
     if _is_normalization(node, blocks.count):
         kernel, bias = numbers(node.inputs[1]), numbers(node.inputs[2]) if len(node.inputs) > 2 else None
         return None if kernel is None else (_vector(kernel), None if bias is None else _vector(bias))
@@ -75,12 +76,12 @@ def affine_of(node: ir.Node, value: ir.Value, blocks: Channels) -> Affine | None
         return None, vector
     if node.op_type == "Sub":
         return (None, -vector) if place == 0 else (np.full(blocks.count, -1.0), vector)
-    # The padding is zero, whatever it is divided by.
+    # The padding is zero, whatever its divisor.
     return (1 / np.where(vector == 0, np.inf, vector), None) if place == 0 and vector[: blocks.used].all() else None
 
 
 def activation_of(node: ir.Node, is_padded: bool) -> dict[str, Any] | None:
-    """The attributes by which a blocked convolution is `node`, an activation; None where it cannot be.
+    """The attributes by which a blocked convolution runs the activation `node`; None where it cannot.
 
     The padding must stay zero.
     """
@@ -102,7 +103,7 @@ def activation_of(node: ir.Node, is_padded: bool) -> dict[str, Any] | None:
 
 
 def _bound(node: ir.Node, place: int, attribute: str, default: float) -> float | None:
-    """One end of a Clip; None where it is not known."""
+    """One bound of a Clip; None where it is unknown."""
     operand = node.inputs[place] if len(node.inputs) > place else None
     if operand is None:
         return node.attributes.get_float(attribute, default)
@@ -111,7 +112,7 @@ def _bound(node: ir.Node, place: int, attribute: str, default: float) -> float |
 
 
 def _is_normalization(node: ir.Node, channels: int) -> bool:
-    """Whether `node` is a batch normalization in blocks: a depthwise convolution of one place, and nothing more."""
+    """Whether `node` is a blocked batch normalization: a depthwise convolution of one position, and nothing more."""
     if node.domain != DOMAIN or node.op_type != "Conv" or len(node.inputs) > 3:
         return False
     kernel = node.inputs[1]
@@ -128,7 +129,7 @@ def _is_normalization(node: ir.Node, channels: int) -> bool:
 
 
 def _per_channel(operand: ir.Value | None, value: ir.Value, blocks: Channels) -> Vector | None:
-    """A constant that has a number for each channel of `value`, or one for all of them, in the blocks' order."""
+    """A constant with a number for each channel of `value`, or one for all of them, in the blocks' order."""
     if operand is None or value.shape is None or not has_data(operand):
         return None
     tensor = constant(operand)
@@ -148,7 +149,7 @@ def _per_channel(operand: ir.Value | None, value: ir.Value, blocks: Channels) ->
 
 
 def _aligned(shape: Sequence[int], rank: int) -> list[int] | None:
-    """A constant's shape with dims of extent 1 before it, so that it has `rank`; None where it has more."""
+    """A constant's shape with dimensions of extent 1 before it, up to `rank`; None where it has more."""
     return [1] * (rank - len(shape)) + [int(extent) for extent in shape] if len(shape) <= rank else None
 
 

@@ -1,19 +1,21 @@
 """`x86-nchwc`: onnxruntime's CPU operators on x86-64: blocked by channels, channels last where they are quantized.
 
-The blocked operators (domain com.microsoft.nchwc) are what onnxruntime itself turns convolutions into at its highest
-level of optimization, one at a time, with a reorder wherever a blocked operator meets another. Here each convolution,
-pool, normalization and upsampling may be blocked or plain, and all are decided together, with NHWC in between.
+The blocked operators (domain com.microsoft.nchwc) are those that onnxruntime itself puts for convolutions at its
+highest level of optimization, one at a time, with a reorder wherever a blocked operator meets another. Here each
+convolution, pool, normalization and upsampling may be blocked or plain, and all are decided together, with NHWC as a
+third layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from relayout.backend import Backend, Implementation, Reordering, TensorType
+from relayout.backend import Backend, Implementation, Reordering, TensorType, Violation
 from relayout.errors import UsageError
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import SIZES, Blocks, probe
+from relayout_backends.x86_nchwc.checks.contrib import CONVERSIONS, operator_layouts
 from relayout_backends.x86_nchwc.convolution import convolutions
 from relayout_backends.x86_nchwc.fusion import fuse
 from relayout_backends.x86_nchwc.joining import concatenation, slicing, splitting
@@ -59,7 +61,8 @@ class X86Nchwc(Backend):
 
     @property
     def blocks(self) -> Blocks:
-        """The blocks of the target; onnxruntime is asked when this is first needed. Raises BackendError."""
+        """The blocks of the target. The installed onnxruntime is probed when this is first needed. Raises BackendError.
+        """
         return Blocks(self._given if self._given is not None else probe())
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
@@ -89,6 +92,23 @@ class X86Nchwc(Backend):
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         return scattering(tensor, source, target, self.blocks)
 
+    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
+        from relayout_backends.x86_nchwc.checks.blocked import check_blocked
+
+        return check_blocked(model, lambda: self.blocks.size, device)
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return CONVERSIONS
+
+    def operator_layouts(self, node: ir.Node) -> Implementation | None:
+        return operator_layouts(node)
+
+    def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
+        from relayout_backends.x86_nchwc.checks.blocked_types import types_of
+
+        return [value for value, kind in types_of(model).items() if kind.is_blocked]
+
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        """Let the blocked convolutions of a legal model do what follows them, as onnxruntime lets its own."""
+        """Fuse into the blocked convolutions of a legal model the operators after them, as onnxruntime fuses its own.
+        """
         return fuse(model, device)

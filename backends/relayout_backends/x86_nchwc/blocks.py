@@ -1,8 +1,8 @@
-"""onnxruntime's blocked layout: N, C/block, H, W, block in memory, which its operators see as a tensor [N, C, H, W].
+"""onnxruntime's blocked layout: N, C/block, H, W, block in memory, with the shape [N, C, H, W] for its operators.
 
-The block is as wide as the machine's vectors, 16 floats with AVX-512 and 8 with AVX2 and below, and the operators take
-a kernel of the wrong block without a word. So the size is asked of the onnxruntime that is installed, and every node
-that is written notes it.
+The block is as wide as the machine's vectors, 16 floats with AVX-512 and 8 with AVX2 and below, and the operators do
+not check the block of their kernel. So the installed onnxruntime is probed for the size, and every node that is written
+has it in its metadata.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Blocks:
 
     @property
     def layout(self) -> Layout:
-        """What a blocked value's layout is called.
+        """The layout of a blocked value.
 
-        >>> str(Blocks(16).layout)
-        'NCHWc[tile:16]'
+            >>> str(Blocks(16).layout)
+            'NCHWc[tile:16]'
         """
         return Layout.parse(f"NCHWc[tile:{self.size}]")
 
@@ -47,10 +47,10 @@ class Blocks:
         return layout.names == "NCHWc" and layout.tile(4) == self.size
 
     def padded(self, channels: int) -> int:
-        """The channels that are in memory: `channels` rounded up to whole blocks.
+        """The channels in memory: `channels` rounded up to whole blocks.
 
-        >>> Blocks(16).padded(24)
-        32
+            >>> Blocks(16).padded(24)
+            32
         """
         return -(-channels // self.size) * self.size
 
@@ -75,23 +75,25 @@ class Blocks:
         channels: int,
         shape: Extents | None = None,
     ) -> None:
-        """Give the blocked result 0, made by `operator`; the node notes the block's size and the `channels` in use.
+        """Define the blocked result 0 by `operator`; the node's metadata has the block's size and the `channels` in
+        use.
 
-        `shape` is what the operators see, where the result's own dimensions do not tell."""
+        `shape` is that of the operators, where the result's own dimensions do not determine it.
+        """
         shape = shape or self.hidden(writing.shape_of(0, is_result=True))
         result = writing.emit(operator, inputs, attributes, shape=shape, domain=DOMAIN)
         self.note(result, channels)
         writing.give(0, result)
 
     def note(self, made: ir.Value, channels: int) -> None:
-        """Write the block's size, and how many channels are in use, on the node that made a value."""
+        """Write the block's size, and the number of channels in use, to the metadata of a value's producer."""
         node = made.producer()
         assert node is not None
         node.metadata_props.update({BLOCK_KEY: str(self.size), CHANNELS_KEY: str(channels)})
 
 
 def blocked_way(node: ir.Node, blocks: Blocks, rewrite: Rewrite) -> Implementation:
-    """The way of running `node` with its first input and its first result in blocks, and everything else as it is."""
+    """The implementation of `node` with its first input and its first result in blocks, and all else as it is."""
     return Implementation(
         (blocks.layout, *[Layout.any(rank_of(value)) for value in node.inputs[1:]]),
         (blocks.layout, *[Layout.any(rank_of(value)) for value in node.outputs[1:]]),
@@ -118,7 +120,7 @@ def probe() -> int:
         onnxruntime = import_onnxruntime()
     except ImportError as error:
         raise BackendError(
-            "the size of onnxruntime's channel blocks depends on the machine, and onnxruntime is not here to be asked",
+            "the size of onnxruntime's channel blocks depends on the machine, and onnxruntime is not installed",
             where="backend x86-nchwc, option block",
             expected=" or ".join(map(str, SIZES)),
             found="no onnxruntime",
@@ -140,7 +142,7 @@ def probe() -> int:
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         (blocked,) = session.run(None, {"x": np.zeros((1, 4, 1, 1), np.float32)})
-    except Exception as error:  # onnxruntime has exceptions of its own for each way to fail
+    except Exception as error:  # onnxruntime has exceptions of its own
         raise BackendError(
             "this onnxruntime has no blocked operators",
             where="backend x86-nchwc",

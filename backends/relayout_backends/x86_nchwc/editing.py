@@ -1,4 +1,4 @@
-"""Editing a written graph: the same memory in another shape, new constants, and what is read no more."""
+"""The editor of a written graph: views, new constants, replaced nodes and dead code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
 
 def is_view(node: ir.Node) -> bool:
-    """Whether `node` gives its first input in another shape."""
+    """Whether `node` is a view op: its first input in another shape."""
     return node.domain == "" and node.op_type in _VIEWS
 
 
 def sources(value: ir.Value) -> list[ir.Value]:
-    """`value`, what it is a view of, what that is a view of, and so on."""
+    """`value`, its base, the base of that, and so on."""
     found = [value]
     while (producer := found[-1].producer()) is not None and is_view(producer) and producer.inputs[0] is not None:
         found.append(producer.inputs[0])
@@ -28,22 +28,22 @@ def sources(value: ir.Value) -> list[ir.Value]:
 
 
 def same_shape(one: ir.Value, other: ir.Value) -> bool:
-    """Whether two values have the same shape for certain: dims that are not known, and have no name, may differ."""
+    """Whether two values have the same shape for certain: unknown dims without a name may differ."""
     if one.shape is None or other.shape is None or list(one.shape) != list(other.shape):
         return False
     return all(isinstance(extent, int) or extent.value is not None for extent in one.shape)
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """The one node that reads `value`, once; None where there are others, or the graph gives it."""
+    """The one node that reads `value`, once; None where there are others, or it is a graph output."""
     uses = tuple(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 class Editing:
-    """A graph that is being edited; it knows every name that is taken, and whether anything was `changed`.
+    """A graph that is being edited, its used names, and whether anything was `changed`.
 
-    `device`: only what runs there is edited.
+    `device`: only the nodes there are edited.
     """
 
     def __init__(self, graph: ir.Graph, device: str = "") -> None:
@@ -55,7 +55,7 @@ class Editing:
         self._idle = {node for node in graph if is_view(node) and _comes_back_to(node) is not None}
 
     def is_own(self, node: ir.Node) -> bool:
-        """Whether `node` runs at the device whose nodes are edited."""
+        """Whether `node` runs on the device whose nodes are edited."""
         return not self._device or node.metadata_props.get(DEVICE_KEY) == self._device
 
     def name(self, stem: str) -> str:
@@ -76,7 +76,7 @@ class Editing:
         return value
 
     def insert(self, node: ir.Node, before: ir.Node, shape: ir.Shape, like: ir.Value, stem: str) -> ir.Value:
-        """Enter `node` before another; its result has this shape, and the type of `like`."""
+        """Insert `node` before another; its result has this shape, and the type of `like`."""
         if self._device:
             node.metadata_props.update({DEVICE_KEY: self._device, WRITTEN_KEY: self._device})
         self.changed = True
@@ -88,8 +88,8 @@ class Editing:
     def view(self, value: ir.Value, shape: ir.Shape, before: ir.Node, *, like: Sequence[int] = ()) -> ir.Value | None:
         """`value` in another shape, by a Reshape before the node `before`, unless it is a view of that shape itself.
 
-        `like` is how the Reshape says it where more than one dim is not known: 0 for a dim that stays in its device.
-        None where it cannot be said.
+        `like` gives the Reshape's target where more than one dim is unknown: 0 for a dim that keeps its index. None
+        where no target describes the shape.
         """
         wanted = ir.Value(shape=shape)
         known = next((source for source in sources(value) if same_shape(source, wanted)), None)
@@ -102,7 +102,7 @@ class Editing:
         return self.insert(ir.Node("", "Reshape", [value, target]), before, shape, value, f"{value.name}_as")
 
     def replace(self, old: ir.Value, new: ir.Value, gone: Sequence[ir.Node]) -> None:
-        """Let every reader of `old` read `new`, which takes its name and notes; and remove the nodes `gone`."""
+        """Let every reader of `old` read `new`, which takes its name and metadata; and remove the nodes `gone`."""
         name = old.name
         new.metadata_props.update(old.metadata_props)
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
@@ -110,7 +110,7 @@ class Editing:
         new.name = name
 
     def remove(self, nodes: Sequence[ir.Node]) -> None:
-        """Remove nodes that are read no more, and the constants that nobody else reads."""
+        """Remove dead nodes, and the constants that only they read."""
         read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
         self.graph.remove(nodes, safe=True)
         self.changed = True
@@ -124,9 +124,9 @@ class Editing:
                 self.graph.initializers.pop(str(value.name), None)
 
     def drop_idle_views(self) -> None:
-        """Let readers read what a view of a view comes back to, and remove the views that nobody reads then.
+        """Bypass views that give back a base, and remove those that become dead.
 
-        Those that came back before any editing stay: a graph in which there is nothing to edit is left as it is.
+        Those that gave back a base before any editing stay: an unedited graph is left as it is.
         """
         views = [node for node in self.graph if is_view(node) and self.is_own(node) and node not in self._idle]
         for node in views:
@@ -152,7 +152,7 @@ def _comes_back_to(view: ir.Node) -> ir.Value | None:
 
 
 def reshape_of(shape: ir.Shape, like: Sequence[int] = ()) -> list[int] | None:
-    """How a Reshape says `shape`, in the words of `like` where more than one dim is not known; None if it cannot."""
+    """The target of a Reshape to `shape`, as in `like` where more than one dim is unknown; None where there is none."""
     unknown = sum(1 for extent in shape if not isinstance(extent, int))
     if unknown <= 1:
         return [extent if isinstance(extent, int) else -1 for extent in shape]

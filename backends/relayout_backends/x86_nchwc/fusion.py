@@ -1,4 +1,4 @@
-"""What follows a blocked convolution is done by the convolution: factors, offsets, a sum, an activation.
+"""Fusion into blocked convolutions: factors, offsets, a sum and an activation after a convolution become part of it.
 
 onnxruntime does the same to convolutions that it blocks itself, and to no others. Factors and offsets of the channels
 go into the kernel and the bias, one value is added before the activation, and the activation comes last:
@@ -26,9 +26,9 @@ __all__ = ["fuse"]
 
 
 def fuse(model: ir.Model, place: str = "") -> bool:
-    """Let each blocked convolution of `model` do what follows it and is read by nobody else; whether any did.
+    """Fuse into each blocked convolution of `model` the operators after it that only it feeds; whether any were.
 
-    `place`: only those that run there, and only what follows them there (see `relayout.backend.DEVICE_KEY`).
+    `device`: only nodes there are fused (see `relayout.backend.DEVICE_KEY`).
     """
     editing = Editing(model.graph, place)
     _grow_chains(editing)
@@ -51,7 +51,7 @@ def _grow_chains(editing: Editing) -> None:
 
 @dataclass
 class _Chain:
-    """A convolution and the operators after it that it can do itself, `done`, the last of which makes `end`."""
+    """A convolution and the operators after it that it can run, `done`, the last of which makes `end`."""
 
     convolution: ir.Node
     is_own: Callable[[ir.Node], bool]
@@ -63,12 +63,12 @@ class _Chain:
 
     @property
     def result(self) -> ir.Value:
-        """What the convolution makes."""
+        """The result of the convolution."""
         return self.convolution.outputs[0]
 
     @property
     def end(self) -> ir.Value:
-        """What the last operator that is done makes."""
+        """The result of the last operator that is done."""
         return self.done[-1].outputs[0]
 
     @property
@@ -77,7 +77,7 @@ class _Chain:
         return Channels.of(self.convolution)
 
     def grow(self) -> None:
-        """Take the operators after the convolution for as long as it can do them."""
+        """Take the operators after the convolution for as long as it can run them."""
         views: list[ir.Node] = []
         value = self.result
         while not self.activation and "activation" not in self.convolution.attributes:
@@ -102,7 +102,7 @@ class _Chain:
         return same_shape(value, self.result) or reshape_of(value.shape, _in_blocks(self.channels)) is not None
 
     def _scales(self, node: ir.Node, value: ir.Value) -> bool:
-        """Whether `node` multiplies the channels or adds to them, before any sum; if so that is noted."""
+        """Whether `node` multiplies the channels or adds to them, before any sum; if so it is recorded."""
         kernel, bias = self.convolution.inputs[1], _operand(self.convolution, 2)
         if self._has_sum() or not can_be_scaled(kernel) or (bias is not None and numbers(bias) is None):
             return False
@@ -121,7 +121,7 @@ class _Chain:
         return True
 
     def _adds(self, node: ir.Node, value: ir.Value) -> bool:
-        """Whether `node` adds another value that lies alike, the first one; if so that is noted."""
+        """Whether `node` adds another value in the same format, the first one; if so it is recorded."""
         is_sum = node.domain == "" and node.op_type in ("Add", "Sum") and len(node.inputs) == 2
         if self._has_sum() or not is_sum:
             return False
@@ -167,7 +167,7 @@ def _write(editing: Editing, chain: _Chain) -> None:
 
 
 def _in_blocks(channels: Channels) -> tuple[int, ...]:
-    """How a Reshape says N, C/block, H, W, block, whatever N, H and W are."""
+    """The target of a Reshape to N, C/block, H, W, block, for any N, H and W."""
     return 0, channels.count // channels.block, 0, 0, channels.block
 
 

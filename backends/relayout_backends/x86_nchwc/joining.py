@@ -1,7 +1,7 @@
 """Concat, Split and Slice of blocked values, along the channels in whole blocks.
 
-Which of a value's axes are its channels is for the letters of the graph to say, and known when the node is written: the
-dimension that has another extent in the result is the one along which the node works.
+The axis names of the graph tell which of a value's axes are its channels, and are known when the node is written: the
+node works along the dimension whose extent differs in the result.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CHANNELS = 1
 
 
 def concatenation(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """Concat: only the last operand may end within a block, or padding would end up in between.
+    """Concat: only the last operand may end within a block, or padding would be between channels.
 
-    A constant among the operands has no letters of its own that would say which of its axes are channels.
+    A constant among the operands has no names of its own that tell its channels.
     """
     axis = node.attributes.get_int("axis", 0) % 4
     extents = [_extent(value, axis) for value in node.inputs]
@@ -46,7 +46,7 @@ def concatenation(node: ir.Node, blocks: Blocks) -> Implementation | None:
 
 
 def splitting(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """Split, where each part but the last is of whole blocks."""
+    """Split, where each part but the last has whole blocks."""
     axis = node.attributes.get_int("axis", 0) % 4
     parts = [_extent(value, axis) for value in node.outputs]
     if _extent(node.inputs[0], axis) is None or len(parts) < 2 or None in parts:
@@ -62,7 +62,7 @@ def splitting(node: ir.Node, blocks: Blocks) -> Implementation | None:
             shape = _shape(writing, blocks, index, place)
             length = shape[place]
             assert isinstance(length, int)
-            # One Slice a part: a node that is written has one result.
+            # One Slice a part: an emitted node has one result.
             part = _sliced(writing, data, place, start, start + length, shape)
             start += length
             writing.give(index, part)
@@ -117,7 +117,7 @@ def _place(writing: Writing) -> int:
 
 
 def _read(writing: Writing, blocks: Blocks, index: int, place: int) -> ir.Value:
-    """Input `index`, with the shape that the blocked operators see where it is cut between blocks or images."""
+    """Input `index`, with the shape of the blocked operators where it is split between blocks or images."""
     return blocks.read(writing, index) if place <= _CHANNELS else writing.read(index)
 
 
@@ -136,7 +136,7 @@ def _sliced(writing: Writing, data: ir.Value, place: int, start: int, end: int, 
 
 
 def _one_slice(node: ir.Node) -> tuple[int, int] | None:
-    """The axis and the start of a Slice along one axis in steps of one; None of any other."""
+    """The axis and the start of a Slice along one axis in steps of one; None for any other."""
     source = node.inputs[0]
     starts: Sequence[int] | None
     axes: Sequence[int] | None

@@ -1,8 +1,8 @@
-"""Kernels of blocked convolutions whose outputs are multiplied: stored ones now, computed ones when a model is loaded.
+"""Kernels of blocked convolutions with factors: stored ones are multiplied now, computed ones when a model is loaded.
 
-A kernel that is computed from constants (ConstantOfShape, a Cast, an unpacking of what is stored) stays computed, or a
-model of kilobytes would become one of megabytes: it is multiplied by operators, which onnxruntime runs once, at any
-level of optimization but none.
+A kernel that is computed from constants (ConstantOfShape, a Cast, a decompression) stays computed, or a model of
+kilobytes would become one of megabytes: operators multiply it, which onnxruntime runs once, at any level of
+optimization but none.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["can_be_scaled", "scaled"]
 
 
 def can_be_scaled(kernel: ir.Value | None) -> bool:
-    """Whether a kernel can be multiplied before any input is there."""
+    """Whether a kernel can be multiplied before the model runs."""
     return kernel is not None and (has_data(kernel) or (is_known(kernel) and extents(kernel) is not None))
 
 
 def scaled(editing: Editing, kernel: ir.Value, factor: Vector, block: int, before: ir.Node) -> ir.Value:
-    """`kernel`, in the blocks' order, with each output times its factor: a constant, or made before a node."""
+    """`kernel`, in the blocks' order, with each output times its factor: a constant, or computed before a node."""
     if has_data(kernel):
         stored = constant(kernel)
         assert stored is not None
@@ -43,7 +43,7 @@ def scaled(editing: Editing, kernel: ir.Value, factor: Vector, block: int, befor
 
 
 class _Scaled(ir.LazyTensor):
-    """A blocked kernel whose outputs are multiplied, when it is read; outputs are its outermost and innermost part."""
+    """A blocked kernel whose outputs are multiplied when it is read; outputs are its outermost and innermost part."""
 
     def __init__(self, source: ir.TensorProtocol, factor: Vector, block: int) -> None:
         super().__init__(self._scale, source.dtype, ir.Shape(source.shape.numpy()))

@@ -1,6 +1,6 @@
-"""Who makes a value and who reads it, once the model is written: what only says anew how data lies is gone by then.
+"""The producers and readers of values, without the view ops between.
 
-A price that looked at the nodes between would be another one for the legal model.
+View ops are gone in the written model, and the cost of a legal model must be that of its source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOVES = frozenset(
 
 
 def maker(value: ir.Value | None) -> ir.Node | None:
-    """The node that computes what `value` holds; None where that is fed or stored."""
+    """The node that computes the data of `value`; None where that is an input or a constant."""
     node = value.producer() if value is not None else None
     while node is not None and _moves(node):
         source = node.inputs[0]
@@ -36,8 +36,8 @@ def maker(value: ir.Value | None) -> ir.Node | None:
 
 
 def readers(value: ir.Value) -> list[ir.Node | None]:
-    """The nodes that compute with what `value` holds, each as often as it reads it; None stands for an output of the
-    graph. A shape that is known is asked of nobody."""
+    """The nodes that compute with the data of `value`, each as often as it reads it; None stands for an output of the
+    graph. A Shape of static extents is no reader."""
     found: list[ir.Node | None] = []
     pending = [value]
     while pending:

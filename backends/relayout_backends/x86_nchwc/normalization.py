@@ -1,4 +1,4 @@
-"""BatchNormalization as onnxruntime itself blocks it: a depthwise convolution of one place, with a bias."""
+"""BatchNormalization as onnxruntime itself blocks it: a depthwise convolution of one position, with a bias."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def normalization(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """The blocked way; None where statistics are of the data itself."""
+    """The blocked implementation; None where the statistics are those of the data itself."""
     if not is_float_image(node.inputs[0]) or len(node.inputs) < 5 or node.attributes.get_int("training_mode", 0) != 0:
         return None
     channels = channels_of(node.inputs[0])
@@ -53,7 +53,7 @@ def _stored(writing: Writing, known: list[Array], padded: int) -> tuple[ir.Value
 
 
 def _computed(writing: Writing, channels: int, padded: int) -> tuple[ir.Value, ir.Value]:
-    """The same where the caller may give other parameters, or their data is not at hand: a few vectors at run time."""
+    """The same where the caller may replace the parameters, or their data is absent: a few vectors at run time."""
     scale, shift, mean, variance = (writing.read(place) for place in range(1, 5))
     epsilon = writing.constant("epsilon", np.array(_epsilon(writing.node), np.float32))
     shape = (channels,)

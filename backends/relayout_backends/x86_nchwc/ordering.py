@@ -1,4 +1,4 @@
-"""What operators that take their axes in any order cost in an order that onnxruntime's kernels do not take at once."""
+"""The cost of operators in any order of axes, where onnxruntime's kernels do not take that order directly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ONE_AXIS = 13
 
 
 def order_cost(node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int:
-    """Bytes of memory traffic beyond the operator's best order; `traffic` is what is known of that already."""
+    """Bytes of memory traffic beyond the operator's best order; `traffic` is the part that is already known."""
     if node.op_type in ("LogSoftmax", "Softmax") and not is_rewritten:
         return traffic + _turned_inside(node, axes)
     if node.op_type == "MatMul" and is_rewritten:
@@ -34,8 +34,7 @@ def order_cost(node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritt
 
 
 def _follows_blocks(node: ir.Node) -> bool:
-    """Whether an activation comes after what may be a blocked convolution, which does it then: where all else costs the
-    same, it is blocked too."""
+    """Whether an activation may follow a blocked convolution, which fuses it: on equal cost, it is blocked too."""
     producer = maker(node.inputs[0])
     if producer is not None and producer.op_type == "BatchNormalization":
         producer = maker(producer.inputs[0])
@@ -45,7 +44,7 @@ def _follows_blocks(node: ir.Node) -> bool:
 
 
 def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:
-    """A Softmax along an axis that is not innermost: its kernel turns the data, and its result back."""
+    """A Softmax along an axis that is not innermost: its kernel transposes the data, and its result back."""
     result = node.outputs[0]
     if result.shape is None or node.graph is None or node.graph.opset_imports.get("", _ONE_AXIS) < _ONE_AXIS:
         return 0
@@ -56,7 +55,7 @@ def _turned_inside(node: ir.Node, axes: tuple[int, ...]) -> int:
 
 
 def _turned_product(node: ir.Node) -> int:
-    """A product by a constant, turned: the constant is packed anew in each run, and a bias is added on its own."""
+    """A transposed product by a constant: the constant is packed anew in each run, and a bias is added on its own."""
     data, matrix, result = node.inputs[0], node.inputs[1], node.outputs[0]
     if constant(matrix) is None or data is None or data.shape is None or result.shape is None:
         return 0
@@ -66,7 +65,7 @@ def _turned_product(node: ir.Node) -> int:
 
 
 def _has_bias(result: ir.Value) -> bool:
-    """Whether what reads a product is one Add of a constant vector: onnxruntime makes a Gemm of the two."""
+    """Whether the only reader of a product is an Add of a constant vector: onnxruntime fuses the two into a Gemm."""
     (reader, *others) = readers(result) or [None]
     if reader is None or others or reader.op_type != "Add":
         return False

@@ -18,11 +18,11 @@ _ATTRIBUTES = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kerne
 
 
 def pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """MaxPool and AveragePool; None where the blocked operator does something else."""
+    """MaxPool and AveragePool; None where the blocked operator computes something else."""
     if not is_float_image(node.inputs[0]) or any(result.name for result in node.outputs[1:]):
         return None
     if node.op_type == "AveragePool":
-        # It counts the padding up to where a window ends, the standard operator up to where the data ends.
+        # It counts the padding up to the end of a window, the standard operator up to the end of the padded data.
         if 1 == node.attributes.get_int("ceil_mode", 0) == node.attributes.get_int("count_include_pad", 0):
             return None
         if any(step != 1 for step in node.attributes.get_ints("dilations", ())):
@@ -39,9 +39,9 @@ def global_pool(node: ir.Node, blocks: Blocks) -> Implementation | None:
 
 
 def plain_penalty(node: ir.Node) -> int:
-    """What `node` costs beyond its blocked way where it is plain: pools are slower then, the others are not.
+    """The cost of the plain `node` beyond that of the blocked one: pools are slower then, the others are not.
 
-    A normalization goes into a blocked convolution before it: where all else costs the same, it is blocked too.
+    A normalization is fused into a blocked convolution before it: on equal cost, it is blocked too.
     """
     data = node.inputs[0]
     if node.op_type == "BatchNormalization":
@@ -50,7 +50,7 @@ def plain_penalty(node: ir.Node) -> int:
 
 
 def upsampling(node: ir.Node, blocks: Blocks) -> Implementation | None:
-    """Resize and Upsample by whole numbers, to the nearest or between neighbours; None for what is anything else."""
+    """Resize and Upsample by whole numbers, nearest or linear; None for any other."""
     source, result = node.inputs[0], node.outputs[0]
     if not is_float_image(source) or not is_float_image(result):
         return None
@@ -98,14 +98,14 @@ def _whole_scales(node: ir.Node) -> list[int] | None:
 
 
 def _sampling(node: ir.Node) -> dict[str, Any] | None:
-    """The blocked operator's attributes for how the source's samples, or None where it cannot."""
+    """The blocked operator's attributes for the sampling of the source's, or None where it has none."""
     mode = node.attributes.get_string("mode", "nearest")
     if node.op_type == "Upsample":
         return {"mode": "nearest"} if mode == "nearest" else None
     places = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
     if mode == "nearest":
-        # By a whole number, both of these repeat each place.
+        # By a whole number, both of these repeat each position.
         repeats = (places, rounding) == ("asymmetric", "floor") or (
             places == "half_pixel" and rounding.startswith("round_prefer")
         )

@@ -1,9 +1,9 @@
-"""Products of two tensors of data, read where they lie: onnxruntime's FusedMatMul takes either operand transposed.
+"""Products of two tensors of data without transposes: onnxruntime's FusedMatMul takes either operand transposed.
 
-Attention splits rows of features into heads and turns them about before it multiplies: [N, rows, heads, K] is read as
-[N, heads, rows, K]. The operator's `transA` and `transB` swap the last two axes; its `transBatchA` and `transBatchB`
-take what is the last but one from in front of the batch: [rows, N, heads, K], which for one image is what there is.
-What it gives lies as MatMul gives it, or with its own last two axes swapped: the product of the transposes.
+Attention splits rows of features into heads and permutes them before it multiplies: [N, rows, heads, K] is read as [N,
+heads, rows, K]. The operator's `transA` and `transB` swap the last two axes; its `transBatchA` and `transBatchB` take
+the last axis but one from in front of the batch: [rows, N, heads, K], which is the same memory for one image. Its
+result is in MatMul's order, or with its own last two axes swapped: the product of the transposes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FORMS = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
 def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
-    """Yield `plain`, and the ways with operands or result in another order, at what they cost more."""
+    """Yield `plain`, and the implementations with permuted operands or result, at their extra cost."""
     yield plain
     left, right, result = node.inputs[0], node.inputs[1], node.outputs[0]
     if left is None or right is None or not is_float(left) or not is_float(right) or not _same_batch(left, right):
@@ -43,8 +43,8 @@ def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
     for a, b, is_turned in product(_FORMS, _FORMS, (False, True)):
         way = _turned(a, b) if is_turned else _Way(a, b)
         if way.is_plain:
-            continue  # the library itself writes a product, and one of the transposes, that MatMul has words for
-        # The kernel is made for rows that lie one after the other; columns of the right one are packed anyway.
+            continue  # the library itself writes a product, and one of the transposes, that MatMul can express
+        # The kernel is made for contiguous rows; columns of the right operand are packed anyway.
         cost = plain.cost + (turned if way.left[0] else 0)
         layouts = (_layout(rank, *a), _layout(rank, *b))
         yield Implementation(layouts, (results[is_turned],), cost, partial(_fused, way=way))
@@ -52,7 +52,8 @@ def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How FusedMatMul reads its left and its right operand, which are the node's own by these places."""
+    """The order in which FusedMatMul reads its left and its right operand, which are the node's own by these indices.
+    """
 
     left: tuple[int, int]
     right: tuple[int, int]

@@ -22,7 +22,7 @@ _ATTRIBUTES = (*ATTRIBUTES, "ceil_mode", "channels_last", "count_include_pad", "
 
 
 def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
-    """Yield `plain`, and the way with the channels last, of which no operator but this one makes use."""
+    """Yield `plain`, and the implementation with the channels last."""
     data, result = node.inputs[0], node.outputs[0]
     if data is None or data.shape is None or result.shape is None or len(data.shape) != 4:
         yield plain
@@ -30,7 +30,7 @@ def quantized(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
     if node.attributes.get_int("channels_last", 0):
         yield plain
         return
-    # Channels first, the operator itself turns its data to channels last and its result back.
+    # Channels first, the operator itself transposes its data to channels last and its result back.
     turned = 2 * (volume(data, range(4)) + volume(result, range(4)))
     yield Implementation(plain.inputs, plain.results, plain.cost + turned)
     last = Layout.parse("NHWC")

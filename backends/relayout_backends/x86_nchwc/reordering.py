@@ -1,4 +1,4 @@
-"""onnxruntime's own operators from plain to blocked data and back: ReorderInput and ReorderOutput.
+"""onnxruntime's own conversions from plain to blocked data and back: ReorderInput and ReorderOutput.
 
 Each reads or writes channels first or last alike, so channels last to blocked is one node and not two.
 """
@@ -25,7 +25,7 @@ _GRAIN = 4
 
 
 def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Blocks) -> Reordering | None:
-    """How onnxruntime makes `target` from `source`, or None where it has no operator for that."""
+    """onnxruntime's operators from `source` to `target`, or None where it has none."""
     if tensor.element_size != _FLOAT:
         return None
     given = _extents(source, tensor.shape)
@@ -45,13 +45,13 @@ def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Block
         return Reordering(rewrite=rewrite)
     count = _count(tensor.shape)
     filled, whole = _filled(channels), blocks.padded(channels)
-    # Read and written once to fill up the channels, and once to reorder them.
+    # Read and written once to pad the channels, and once to reorder them.
     return Reordering(_FLOAT * (count // channels) * (channels + 2 * filled + whole), rewrite)
 
 
 def scattering(tensor: TensorType, source: Layout, target: Layout, blocks: Blocks) -> int | None:
-    """What a Transpose costs that moves elements one by one: one that makes blocks, or takes them apart, where
-    onnxruntime has no operator for that, and a shuffle that leaves no row whole. None for all else."""
+    """The cost of a Transpose that moves elements one by one: one that makes blocks, or undoes them, where onnxruntime
+    has no operator for that, and a shuffle that leaves no row whole. None for all else."""
     if source.is_numbered:
         is_scattered = _leaves_no_row(tensor.shape, [int(axis) for axis in target.names])
         return SCATTERED * 2 * tensor.element_size * _count(tensor.shape) if is_scattered else None
@@ -77,7 +77,7 @@ def _count(shape: Extents) -> int:
 
 
 def _extents(layout: Layout, shape: Extents) -> dict[str, int | str | None]:
-    """The extent of each axis by its letter, as it is without padding."""
+    """The extent of each axis by its letter, without padding."""
     found: dict[str, int | str | None] = {}
     for place, (letter, extent) in enumerate(zip(layout.names, shape, strict=True)):
         outer = layout.outer(place)
@@ -95,7 +95,7 @@ def _extents(layout: Layout, shape: Extents) -> dict[str, int | str | None]:
 def _blocked(layout: Layout, extents: Mapping[str, int | str | None], blocks: Blocks) -> Extents | None:
     """[N, C, H, W] with the padding of C, where a tensor of these extents is blocked in this layout; else None.
 
-    A tensor of less than one block has its channels last and padded: nothing is left of the blocks' own dimension.
+    A tensor of less than one block has its channels last and padded: its dimension of blocks has extent 1.
     """
     channels = extents.get("C")
     if sorted(extents) != ["C", "H", "N", "W"] or not isinstance(channels, int):
@@ -112,7 +112,7 @@ def _blocked(layout: Layout, extents: Mapping[str, int | str | None], blocks: Bl
 
 
 def _padding(layout: Layout, place: int) -> int:
-    """How many zeros a dimension ends with."""
+    """The number of zeros at the end of a dimension."""
     boxes = dict(layout.boxes(place))
     return int(boxes["pad"]) if boxes.get("pad", "").isdecimal() else 0
 

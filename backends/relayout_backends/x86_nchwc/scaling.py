@@ -1,8 +1,8 @@
-"""Factors and offsets of the channels of a blocked value, where no convolution comes before them, are one themselves.
+"""Factors and offsets of the channels of a blocked value that no convolution makes: they become one themselves.
 
 ONNX's operators broadcast [C/block, 1, 1, block] over blocks sixteen numbers at a time, which takes seven times as long
-as onnxruntime's depthwise convolution of one place (`python benchmarks/nchwc.py operators`). Memory is all that counts
-here: what a tensor [N, K, H, W, block] means does not matter.
+as onnxruntime's depthwise convolution of one position (`python benchmarks/nchwc.py operators`). Only the memory counts
+here, not the meaning of the tensor [N, K, H, W, block].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["scale_by_convolutions"]
 
 
 def scale_by_convolutions(editing: Editing) -> None:
-    """Put a depthwise convolution in the place of each operator that scales or shifts the channels of blocks."""
+    """Replace each operator that scales or shifts the channels of blocks by a depthwise convolution."""
     block = next((_block(node) for node in editing.graph if _block(node)), None)
     if block is None:
         return
@@ -69,7 +69,7 @@ def _same(value: ir.Value, result: ir.Value) -> bool:
 
 
 def _scaled(editing: Editing, node: ir.Node, data: ir.Value, channels: Channels) -> list[ir.Value] | None:
-    """The kernel, and the bias where there is one, of a convolution that does what `node` does to its channels."""
+    """The kernel, and the bias where there is one, of a convolution equal to `node`."""
     found = affine_of(node, data, channels)
     if found is not None:
         factor, offset = found
@@ -82,7 +82,7 @@ def _scaled(editing: Editing, node: ir.Node, data: ir.Value, channels: Channels)
     gate = next((value for value in node.inputs if value is not data), None)
     if node.op_type != "Mul" or gate is None or gate.shape is None or not _is_gate(gate, channels):
         return None
-    # One image: what is computed for each of its channels is a kernel.
+    # One image: a number for each of its channels is a kernel.
     made = editing.view(gate, ir.Shape([channels.count, 1, 1, 1]), node)
     return None if made is None else [made]
 

@@ -1,4 +1,4 @@
-"""What a node's operands are, as far as a backend needs it: constants, element types, extents and attributes."""
+"""The facts about a node's operands that the backend needs: constants, element types, extents and attributes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = [
 # onnxruntime fuses it with its neighbours into quantized operators.
 _NEVER_KNOWN = frozenset({"DequantizeLinear"})
 
-# Elements of a tensor that may be written out, where the model has but its shape: vectors of parameters, no kernels.
+# The most elements of a filled tensor that may be stored: vectors of parameters, no kernels.
 _SMALL = 1 << 16
 
-# What a dim that is not known before run time counts, but for a batch, which counts 1.
+# The extent assumed for a dim that is not known before run time, but for a batch, which counts 1.
 UNKNOWN = 64
 
 
@@ -43,13 +43,13 @@ def is_float(value: ir.Value | None) -> bool:
 
 
 def is_dequantized(value: ir.Value | None) -> bool:
-    """Whether `value` is what was quantized: onnxruntime fuses its readers into quantized operators."""
+    """Whether a DequantizeLinear gives `value`: onnxruntime fuses its readers into quantized operators."""
     producer = maker(value)
     return producer is not None and producer.op_type == "DequantizeLinear"
 
 
 def is_float_image(value: ir.Value | None) -> bool:
-    """Whether `value` is float32 with four dims, of which the number of channels is known: what is ever blocked."""
+    """Whether `value` is float32 with four dims and a known number of channels: only those are ever blocked."""
     return (
         value is not None
         and value.dtype == ir.DataType.FLOAT
@@ -70,14 +70,14 @@ def channels_of(value: ir.Value | None) -> int:
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The constant that `value` holds, its data present or absent; None where it is computed, fed or missing."""
+    """The constant of `value`, its data present or absent; None where it is computed, an input or missing."""
     if value is None or value.is_graph_input():
         return None
     return ir.convenience.get_const_tensor(value)
 
 
 def numbers(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-    """The data of a constant, or of a small tensor that is one number throughout; None where there is none."""
+    """The data of a constant, or of a small tensor filled with one number; None where there is none."""
     tensor = constant(value)
     if tensor is not None:
         return None if isinstance(tensor, AbsentTensor) else tensor.numpy()
@@ -93,7 +93,7 @@ def numbers(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
 
 
 def is_known(value: ir.Value | None) -> bool:
-    """Whether `value` is a constant, or computed from constants alone; but not what is stored quantized.
+    """Whether `value` is a constant, or computed from constants alone; but not if it is stored quantized.
 
     Those are for operators that take them as they are.
     """
@@ -123,7 +123,7 @@ def extents(value: ir.Value) -> tuple[int, ...] | None:
 
 
 def volume(value: ir.Value, axes: Iterable[int]) -> int:
-    """The product of these extents; one that is not known counts 64, a batch 1."""
+    """The product of these extents; an unknown one counts 64, an unknown batch 1."""
     shape = value.shape
     assert shape is not None
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Implementation,
         Reordering,
         TensorType,
+        Violation,
         axis_count,
         element_size,
         rank_of,
@@ -30,7 +31,7 @@ _EXPORTS = {
     "calls": "ask",
     "composite": "Assignment Composite Device Nodes",
     "interface": """
-        Backend Implementation DEVICE_KEY Reordering TensorType WRITTEN_KEY axis_count element_size rank_of
+        Backend Implementation DEVICE_KEY Reordering TensorType Violation WRITTEN_KEY axis_count element_size rank_of
     """,
     "loading": "load_backend",
     "registry": "find_backends",
@@ -51,6 +52,7 @@ __all__ = [
     "Reordering",
     "Rewrite",
     "TensorType",
+    "Violation",
     "Writing",
     "ask",
     "axis_count",

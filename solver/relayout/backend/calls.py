@@ -1,25 +1,24 @@
-"""Asking a backend, and checking what it answers: past this module every answer is well-formed.
+"""Guarded calls into a backend: past this module every answer is well-formed.
 
-A backend is a stranger's code. Whatever it raises, and whatever it answers that is no answer, becomes a `BackendError`
-that names the backend, the node and the operand.
+A backend is a plugin. Any exception that it raises and any answer of the wrong form become a `BackendError` that names
+the backend, the hook, and the node and operand where there are any.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, axis_count, rank_of
-from relayout.errors import BackendError, InputError, LayoutSyntaxError, RelayoutError
+from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
+from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
-if TYPE_CHECKING:
-    import onnx_ir as ir
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -28,68 +27,116 @@ __all__ = [
     "answers_by_type",
     "ask",
     "ask_order_cost",
-    "blaming",
     "check_members",
     "conversion_cost_of",
     "conversion_of",
+    "conversion_operators_of",
     "finished_by",
+    "guarded",
     "is_met_by",
+    "opaque_values_of",
+    "operator_layouts_of",
     "prepared_by",
     "shown",
-    "stated",
     "supported_by",
     "transfer_cost_of",
+    "violations_of",
     "wrong_answer",
 ]
 
-
 MAX_COST = 1 << 48
-"""The most that an implementation may cost, in bytes: sums over all nodes of a graph stay within 63 bits."""
+"""The largest cost of an implementation, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
 _NO_TENSOR = Layout.any(0)
+_ANSWERS = frozenset(
+    "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
+    "supports order_cost at devices".split()
+)
+_METHODS = tuple(name for name, member in vars(Backend).items() if not name.startswith("_") and callable(member))
+_ATTRIBUTES: dict[str, tuple[type, str]] = {
+    "name": (str, "a text"),
+    "is_enabled": (bool, "True or False"),
+    "flows_down": (bool, "True or False"),
+    "context": (Backend, "a backend"),
+}
+
+
+@contextmanager
+def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") -> Iterator[None]:
+    """Turn an exception of plugin code into a BackendError; relayout's own errors pass, as they name their cause.
+
+    `where` is the node or the tensor that the hook is called for, `expected` the answer that was due.
+    """
+    try:
+        yield
+    except LayoutSyntaxError as error:
+        found = f"{error.found} in {error.text!r}, column {error.column}"
+        operand = _operand_of(error)
+        raise wrong_answer(backend, hook, ", ".join(filter(None, [where, operand])), error.expected, found) from error
+    except RelayoutError:
+        raise
+    except Exception as error:
+        operand = _operand_of(error)
+        first_line = next(iter(str(error).splitlines()), "no message")
+        raise BackendError(
+            f"the backend failed in {hook}",
+            where=_location(backend, ", ".join(filter(None, [where, operand]))),
+            expected="a layout" if operand else expected,
+            found=f"{type(error).__name__}: {first_line}",
+            hint="this is a fault of the backend, not of the model",
+        ) from error
+
+
+def wrong_answer(
+    backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = ""
+) -> BackendError:
+    """The error for an answer of the wrong form."""
+    problem = f"invalid value from the backend's {hook}"
+    return BackendError(problem, where=_location(backend, where), expected=expected, found=found, hint=hint)
+
+
+def shown(answer: object) -> str:
+    """The type and the start of the text of any object, for an error."""
+    try:
+        text = repr(answer)
+    except Exception:  # a plugin's code too
+        text = "(its repr fails)"
+    return f"{type(answer).__name__}: {text[:77] + '...' if len(text) > 80 else text}"
 
 
 def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
-    """The ways in which `backend` runs `node`, checked: a layout for each operand, of its rank, and a cost.
+    """The implementations of `node` on `backend`, checked: a layout for each operand, of its rank, and a cost.
 
     A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the layout that was answered. A backend that is not enabled is not asked, nor is any about a node
-    of whose operands one has more dimensions than layouts have. Raises BackendError.
+    unknown rank keeps the layout that was answered. A backend that is not enabled is not asked, nor is any backend
+    about a node with an operand of more dimensions than layouts have. Raises BackendError.
     """
     if not backend.is_enabled or any(rank_of(value) > MAX_RANK for value in (*node.inputs, *node.outputs)):
-        return tuple([_unasked(node, device) for device in backend.devices() or ("",)])
-    question = _Question(backend, node)
-    try:
-        # The base class states one implementation; asked operand by operand, an error names the operand.
-        is_base = type(backend).implementations is Backend.implementations
-        answer: object = (stated(backend, node),) if is_base else backend.implementations(node)
-        # A generator is a stranger's code too, and may fail on the way.
+        return tuple([_without_requirements(node, device) for device in backend.devices() or ("",)])
+    check = _NodeCheck(backend, "implementations", node)
+    with guarded(backend, check.hook, check.where, "the node's implementations"):
+        answer: object = backend.implementations(node)
+        # A generator runs the plugin's code here.
         given = tuple(answer) if isinstance(answer, Iterable) else None
-    except Exception as error:
-        question.blame(error)
     if given is None:
-        raise question.nonsense("a sequence of Implementation", shown(answer))
+        raise check.wrong("a sequence of Implementation", shown(answer))
     if not given:
-        raise question.nonsense(
-            "at least one implementation", "none", hint="`supports` is where a backend declines a node"
-        )
-    return tuple([question.implementation(each) for each in given])
+        hint = "a backend declines a node in `supports`"
+        raise wrong_answer(backend, check.hook, check.where, "at least one implementation", "none", hint=hint)
+    return tuple([check.implementation(each) for each in given])
 
 
-def _unasked(node: ir.Node, device: str) -> Implementation:
-    return Implementation(
-        tuple([_any(value) for value in node.inputs]), tuple([_any(value) for value in node.outputs]), device=device
-    )
+def _without_requirements(node: ir.Node, device: str) -> Implementation:
+    def any_layout(value: ir.Value | None) -> Layout:
+        rank = rank_of(value)
+        return Layout.any(rank) if rank <= MAX_RANK else _NO_TENSOR
 
-
-def _any(value: ir.Value | None) -> Layout:
-    """No wish; of what has more dimensions than layouts have there can be none."""
-    rank = rank_of(value)
-    return Layout.any(rank) if rank <= MAX_RANK else _NO_TENSOR
+    inputs, results = tuple(map(any_layout, node.inputs)), tuple(map(any_layout, node.outputs))
+    return Implementation(inputs, results, device=device)
 
 
 def answers_by_type(backend: Backend) -> bool:
-    """Whether the backend declares so where its answers are (see `Backend.answers_by_type`)."""
+    """Whether the backend declares `answers_by_type` where it defines its answers."""
     if not _ANSWERS.isdisjoint(vars(backend)):
         return False
     for each in type(backend).__mro__:
@@ -103,290 +150,232 @@ def answers_by_type(backend: Backend) -> bool:
 def ask_order_cost(
     backend: Backend, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool
 ) -> int | None:
-    """What `backend` says that `node` costs in an order of its axes, checked (see `Backend.order_cost`)."""
+    """The cost of `node` in an order of its axes, checked (see `Backend.order_cost`)."""
     if type(backend).order_cost is Backend.order_cost:
         return traffic
-    question = _Question(backend, node)
-    try:
+    where = _node_location(node)
+    with guarded(backend, "order_cost", where):
         answer = backend.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
-    except Exception as error:
-        question.blame(error)
-    return None if answer is None else question.cost(answer)
-
-
-def stated(backend: Backend, node: ir.Node) -> Implementation:
-    """The one implementation that a backend's two requirement methods state, at no extra cost. Raises BackendError."""
-    inputs = _Question(backend, node, "input")
-    results = _Question(backend, node, "result")
-    of_input, of_result = backend.nth_input_layout_requirements, backend.nth_result_layout_requirements
-    return Implementation(
-        tuple([inputs.answered(of_input, value, n) for n, value in enumerate(node.inputs)]),
-        tuple([results.answered(of_result, value, n) for n, value in enumerate(node.outputs)]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What is asked, for the checks of the answer and for their errors; `kind` is "input" or "result"."""
-
-    backend: Backend
-    node: ir.Node
-    kind: str = ""
-
-    def implementation(self, given: object) -> Implementation:
-        if not isinstance(given, Implementation):
-            raise self.nonsense("an Implementation", shown(given))
-        return Implementation(
-            _Question(self.backend, self.node, "input").layouts(given.inputs, self.node.inputs),
-            _Question(self.backend, self.node, "result").layouts(given.results, self.node.outputs),
-            self.cost(given.cost),
-            given.rewrite,
-            given.pads,
-            self.device(given.device),
-        )
-
-    def layouts(self, given: object, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise self.nonsense(f"a tuple of {self.kind} layouts", shown(given))
-        if len(given) != len(values):
-            raise self.nonsense(f"{len(values)} {self.kind} layouts, one an operand", f"{len(given)}")
-        return tuple([self.layout(each, value, n) for n, (each, value) in enumerate(zip(given, values, strict=True))])
-
-    def answered(self, method: Callable[[ir.Node, int], object], value: ir.Value | None, n: int) -> Layout:
-        if value is None:
-            return _NO_TENSOR
-        try:
-            answer = method(self.node, n)
-        except Exception as error:
-            self.blame(error, n)
-        return self.layout(answer, value, n)
-
-    def layout(self, given: object, value: ir.Value | None, n: int) -> Layout:
-        """One operand's layout, parsed and of the operand's rank."""
-        if value is None:
-            return _NO_TENSOR
-        rank = rank_of(value)
-        if isinstance(given, str):
-            try:
-                given = Layout.parse(given)
-            except LayoutSyntaxError as error:
-                self.blame(error, n)
-        if not isinstance(given, Layout):
-            raise self.nonsense("a Layout or its string", shown(given), n)
-        if axis_count(given) == rank or value.shape is None:
-            return self.named(given, n) if given.is_numbered else given
-        if str(given) == "*":
-            return Layout.any(rank)
-        axes = axis_count(given)
-        raise self.nonsense(f"a layout of rank {rank}, as the tensor", f"{str(given)!r}, of rank {axes}", n)
-
-    def named(self, given: Layout, n: int) -> Layout:
-        """The layout in the letters of the operator, where it names its axes; where not, as it is."""
-        role = input_role(self.node, n) if self.kind == "input" else result_role(self.node, n)
-        # As ONNX has the operator: a legal model is asked the same again.
-        native = onnx_letters(self.node, role, given.rank)
-        return given if native is None else given.with_names(native)
-
-    def cost(self, given: object) -> int:
-        try:
-            number = operator.index(given)  # type: ignore[arg-type]  # what it is, is the question
-        except TypeError:
-            number = -1
-        if isinstance(given, bool) or not 0 <= number <= MAX_COST:
-            raise self.nonsense(f"a cost in bytes: an integer from 0 to {MAX_COST}", shown(given))
-        return number
-
-    def device(self, given: object) -> str:
-        devices = self.backend.devices() or ("",)
-        if not isinstance(given, str) or given not in devices:
-            raise self.nonsense(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given))
-        return given
-
-    def blame(self, error: Exception, n: int | None = None) -> NoReturn:
-        """Raise `error` as the backend's fault, or as it is where it is the model's or names the backend already."""
-        if isinstance(error, LayoutSyntaxError):
-            found = f"{error.found} in {error.text!r}, column {error.column}"
-            raise self.nonsense(error.expected, found, n) from error
-        if isinstance(error, BackendError | InputError):
-            raise error
-        first_line = next(iter(str(error).splitlines()), "no message")
-        raise BackendError(
-            f"the backend failed: {type(error).__name__}: {first_line}",
-            where=self.where(n),
-            expected="the node's implementations" if n is None else "a layout",
-            found=type(error).__name__,
-            hint="this is a fault of the backend, not of the model",
-        ) from error
-
-    def nonsense(self, expected: str, found: str, n: int | None = None, *, hint: str = "") -> BackendError:
-        return BackendError(
-            "the backend's answer makes no sense", where=self.where(n), expected=expected, found=found, hint=hint
-        )
-
-    def where(self, n: int | None) -> str:
-        node = self.node
-        kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        device = f"backend {self.backend.name or type(self.backend).__name__}, node {node.name or '(no name)'} ({kind})"
-        return device if n is None else f"{device}, {self.kind} {n}"
-
-
-def shown(answer: object) -> str:
-    """An answer that is none, in words for an error."""
-    try:
-        text = repr(answer)
-    except Exception:  # a stranger's code too
-        text = "what cannot be shown"
-    return f"{type(answer).__name__}: {text[:77] + '...' if len(text) > 80 else text}"
-
-
-_ANSWERS = frozenset(
-    "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
-    "supports order_cost at devices".split()
-)
-_METHODS = tuple(name for name, member in vars(Backend).items() if not name.startswith("_") and callable(member))
-_KINDS: dict[str, type] = {"name": str, "is_enabled": bool, "flows_down": bool, "context": Backend}
-_WORDS = {"name": "a text", "is_enabled": "True or False", "flows_down": "True or False", "context": "a backend"}
-
-
-def check_members(backend: Backend) -> None:
-    """Raise BackendError where a method is none, or where name, switches, devices or host make no sense."""
-    where = f"backend {type(backend).__name__}"
-    for name in ("name", "is_enabled", "flows_down", "context", *_METHODS):
-        try:
-            member = getattr(backend, name)
-            is_sound = callable(member) if name in _METHODS else isinstance(member, _KINDS[name])
-        except Exception as error:
-            _blame(error, where, name)
-        if not is_sound:
-            hint = "a constructor of one's own calls super().__init__(context)" if name == "context" else ""
-            expected = "a method" if name in _METHODS else _WORDS[name]
-            raise _wrong(where, name, expected, member, hint)
-    _check_devices(backend, f"backend {backend.name or type(backend).__name__}")
-
-
-def _check_devices(backend: Backend, where: str) -> None:
-    asked = "devices"
-    try:
-        devices = backend.devices()
-        if not isinstance(devices, tuple) or not all(isinstance(device, str) and device for device in devices):
-            raise _wrong(where, asked, "a tuple of names", devices)
-        asked = "host"
-        host = backend.host()
-        if host is not None and host not in devices:
-            raise _wrong(where, asked, " or ".join(["None", *devices]), host)
-        asked = "at"
-        for device in devices or ("",):
-            own = backend.at(device)
-            if not isinstance(own, Backend):
-                raise _wrong(where, f"at({device!r})", "a backend", own)
-    except Exception as error:
-        _blame(error, where, asked)
-
-
-def _wrong(where: str, name: str, expected: str, found: object, hint: str = "") -> BackendError:
-    problem = f"the backend's {name} makes no sense"
-    return BackendError(problem, where=where, expected=expected, found=shown(found), hint=hint)
-
-
-def _blame(error: Exception, where: str, asked: str) -> NoReturn:
-    if isinstance(error, RelayoutError):
-        raise error
-    raise BackendError(
-        f"the backend failed in {asked}",
-        where=where,
-        found=f"{type(error).__name__}: {error}",
-        hint="this is a fault of the backend, not of the model",
-    ) from error
-
-
-
-@contextmanager
-def blaming(backend: Backend, doing: str, where: str = "") -> Iterator[None]:
-    """Whatever is raised in here is the backend's fault, but for errors that say whose fault they are."""
-    try:
-        yield
-    except RelayoutError:
-        raise
-    except Exception as error:
-        raise BackendError(
-            f"the backend failed in {doing}",
-            where=_place(backend, where),
-            found=f"{type(error).__name__}: {error}",
-            hint="this is a fault of the backend, not of the model",
-        ) from error
+    return None if answer is None else _checked_cost(backend, "order_cost", where, answer)
 
 
 def conversion_of(backend: Backend, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
     """The backend's own operator for a conversion, checked. Raises BackendError."""
     where = f"{source} to {target}"
-    with blaming(backend, "conversion", where):
+    with guarded(backend, "conversion", where):
         answer = backend.conversion(tensor, source, target)
     if answer is None:
         return None
     if not isinstance(answer, Reordering):
-        raise wrong_answer(backend, where, "a Reordering or None", shown(answer))
+        raise wrong_answer(backend, "conversion", where, "a Reordering or None", shown(answer))
     if answer.cost is not None:
-        _check_cost(backend, where, answer.cost)
+        _checked_cost(backend, "conversion", where, answer.cost)
     return answer
 
 
 def conversion_cost_of(backend: Backend, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-    """What the backend says that a conversion costs, checked. Raises BackendError."""
+    """The backend's cost of a conversion, checked. Raises BackendError."""
     where = f"{source} to {target}"
-    with blaming(backend, "conversion_cost", where):
+    with guarded(backend, "conversion_cost", where):
         answer = backend.conversion_cost(tensor, source, target)
-    return None if answer is None else _check_cost(backend, where, answer)
+    return None if answer is None else _checked_cost(backend, "conversion_cost", where, answer)
 
 
 def transfer_cost_of(backend: Backend, nbytes: int, source: str, target: str) -> int:
-    """What bringing so many bytes from one device to another costs, checked. Raises BackendError."""
+    """The cost of copying so many bytes from one device to another, checked. Raises BackendError."""
     where = f"{source} to {target}"
-    with blaming(backend, "transfer_cost", where):
+    with guarded(backend, "transfer_cost", where):
         answer = backend.transfer_cost(nbytes, source, target)
-    return _check_cost(backend, where, answer)
+    return _checked_cost(backend, "transfer_cost", where, answer)
 
 
 def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: Layout | None, where: str = "") -> bool:
-    """Whether the backend takes the tensor for one that meets the layout. Raises BackendError."""
-    with blaming(backend, "is_satisfied_by", where):
+    """Whether the tensor meets the required layout, for the backend. Raises BackendError."""
+    with guarded(backend, "is_satisfied_by", where):
         return bool(backend.is_satisfied_by(tensor, required, current))
 
 
 def supported_by(backend: Backend, node: ir.Node) -> bool:
     """Whether the backend runs the node at all. Raises BackendError."""
-    with blaming(backend, "supports", node.name or node.op_type):
+    with guarded(backend, "supports", _node_location(node)):
         return bool(backend.supports(node))
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
-    """Let the backend prepare the source's model, in place; whether it changed anything. Raises BackendError."""
-    with blaming(backend, "prepare"):
+    """Run the backend's pre-pass on the source's model, in place; whether it changed anything. Raises BackendError."""
+    with guarded(backend, "prepare"):
         return bool(backend.prepare(model))
 
 
 def finished_by(backend: Backend, model: ir.Model) -> bool:
-    """Let the backend finish a legal model, in place; whether it changed anything. Raises BackendError."""
-    with blaming(backend, "finish"):
+    """Run the backend's post-pass on a legal model, in place; whether it changed anything. Raises BackendError."""
+    with guarded(backend, "finish"):
         return bool(backend.finish(model))
 
 
-def _check_cost(backend: Backend, where: str, answer: object) -> int:
+def violations_of(backend: Backend, model: ir.Model) -> tuple[Violation, ...]:
+    """The faults that the backend finds in a legal model, checked. Raises BackendError."""
+    with guarded(backend, "check"):
+        found = tuple(backend.check(model))
+    for each in found:
+        if not isinstance(each, Violation):
+            raise wrong_answer(backend, "check", "", "a sequence of Violation", shown(each))
+    return found
+
+
+def conversion_operators_of(backend: Backend) -> frozenset[tuple[str, str]]:
+    """The backend's own conversion operators, checked. Raises BackendError."""
+    with guarded(backend, "conversion_operators"):
+        answer = backend.conversion_operators()
+    if not isinstance(answer, frozenset) or not all(map(_is_operator, answer)):
+        raise wrong_answer(backend, "conversion_operators", "", "a frozenset of (domain, operator)", shown(answer))
+    return answer
+
+
+def _is_operator(key: object) -> bool:
+    return isinstance(key, tuple) and len(key) == 2 and all(isinstance(each, str) for each in key)
+
+
+def operator_layouts_of(backend: Backend, node: ir.Node) -> Implementation | None:
+    """The layouts of an operator of the backend's own, checked. Raises BackendError."""
+    check = _NodeCheck(backend, "operator_layouts", node)
+    with guarded(backend, check.hook, check.where):
+        answer = backend.operator_layouts(node)
+    if answer is None:
+        return None
+    if not isinstance(answer, Implementation):
+        raise check.wrong("an Implementation or None", shown(answer))
+    return Implementation(*check.operands(answer))
+
+
+def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
+    """The values whose memory is not in the order of their shape, checked. Raises BackendError."""
+    import onnx_ir as ir
+
+    with guarded(backend, "opaque_values"):
+        found = tuple(backend.opaque_values(model))
+    for each in found:
+        if not isinstance(each, ir.Value):
+            raise wrong_answer(backend, "opaque_values", "", "values of the model", shown(each))
+    return frozenset(found)
+
+
+def check_members(backend: Backend) -> None:
+    """Raise BackendError where a hook is no method, or an attribute, the devices or the host are invalid."""
+    for name, (kind, expected) in _ATTRIBUTES.items():
+        with guarded(backend, name):
+            member = getattr(backend, name)
+        if not isinstance(member, kind):
+            hint = "a constructor of one's own calls super().__init__(context)" if name == "context" else ""
+            raise wrong_answer(backend, name, "", expected, shown(member), hint=hint)
+    for name in _METHODS:
+        with guarded(backend, name):
+            member = getattr(backend, name)
+        if not callable(member):
+            raise wrong_answer(backend, name, "", "a method", shown(member))
+    with guarded(backend, "devices"):
+        devices = backend.devices()
+    if not isinstance(devices, tuple) or not all(isinstance(device, str) and device for device in devices):
+        raise wrong_answer(backend, "devices", "", "a tuple of names", shown(devices))
+    with guarded(backend, "host"):
+        host = backend.host()
+    if host is not None and host not in devices:
+        raise wrong_answer(backend, "host", "", " or ".join(["None", *devices]), shown(host))
+    for device in devices or ("",):
+        hook = f"at({device!r})"
+        with guarded(backend, hook):
+            own = backend.at(device)
+        if not isinstance(own, Backend):
+            raise wrong_answer(backend, hook, "", "a backend", shown(own))
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeCheck:
+    """The checks of what a hook answers about a node."""
+
+    backend: Backend
+    hook: str
+    node: ir.Node
+
+    @property
+    def where(self) -> str:
+        return _node_location(self.node)
+
+    def implementation(self, given: object) -> Implementation:
+        if not isinstance(given, Implementation):
+            raise self.wrong("an Implementation", shown(given))
+        inputs, results = self.operands(given)
+        cost = _checked_cost(self.backend, self.hook, self.where, given.cost)
+        devices = self.backend.devices() or ("",)
+        if not isinstance(given.device, str) or given.device not in devices:
+            raise self.wrong(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given.device))
+        return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device)
+
+    def operands(self, given: Implementation) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        inputs = self.layouts(given.inputs, "input", self.node.inputs)
+        return inputs, self.layouts(given.results, "result", self.node.outputs)
+
+    def layouts(self, given: object, side: str, values: Sequence[ir.Value | None]) -> tuple[Layout, ...]:
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise self.wrong(f"a tuple of {side} layouts", shown(given))
+        if len(given) != len(values):
+            raise self.wrong(f"{len(values)} {side} layouts, one an operand", f"{len(given)}")
+        return tuple([self.layout(each, side, n, v) for n, (each, v) in enumerate(zip(given, values, strict=True))])
+
+    def layout(self, given: object, side: str, n: int, value: ir.Value | None) -> Layout:
+        """The layout of one operand, parsed and of the operand's rank."""
+        if value is None:
+            return _NO_TENSOR
+        rank = rank_of(value)
+        if isinstance(given, str):
+            with guarded(self.backend, self.hook, f"{self.where}, {side} {n}"):
+                given = Layout.parse(given)
+        if not isinstance(given, Layout):
+            raise self.wrong("a Layout or its string", shown(given), f", {side} {n}")
+        if axis_count(given) == rank or value.shape is None:
+            return self.with_letters(given, side, n) if given.is_numbered else given
+        if str(given) == "*":
+            return Layout.any(rank)
+        found = f"{str(given)!r}, of rank {axis_count(given)}"
+        raise self.wrong(f"a layout of rank {rank}, as the tensor", found, f", {side} {n}")
+
+    def with_letters(self, given: Layout, side: str, n: int) -> Layout:
+        """A numbered layout in the operator's axis names, where it has any."""
+        role = input_role(self.node, n) if side == "input" else result_role(self.node, n)
+        # ONNX's own letters, whatever layout the node is in: a legal model gets the same answer again.
+        letters = onnx_letters(self.node, role, given.rank)
+        return given if letters is None else given.with_names(letters)
+
+    def wrong(self, expected: str, found: str, operand: str = "") -> BackendError:
+        return wrong_answer(self.backend, self.hook, self.where + operand, expected, found)
+
+
+def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int:
     try:
-        number = operator.index(answer)  # type: ignore[arg-type]  # what it is, is the question
+        number = operator.index(given)  # type: ignore[arg-type]  # the type is what is checked
     except TypeError:
         number = -1
-    if isinstance(answer, bool) or not 0 <= number <= MAX_COST:
-        raise wrong_answer(backend, where, f"a cost in bytes: an integer from 0 to {MAX_COST}", shown(answer))
+    if isinstance(given, bool) or not 0 <= number <= MAX_COST:
+        expected = f"a cost in bytes: an integer from 0 to {MAX_COST}"
+        raise wrong_answer(backend, hook, where, expected, shown(given))
     return number
 
 
-def wrong_answer(backend: Backend, where: str, expected: str, found: str) -> BackendError:
-    """The error for an answer that is none."""
-    return BackendError(
-        "the backend's answer makes no sense", where=_place(backend, where), expected=expected, found=found
-    )
+def _operand_of(error: Exception) -> str:
+    """The operand that `Backend.implementations` noted on an error of a requirement method; empty without one."""
+    notes = [note for note in getattr(error, "__notes__", ()) if re.fullmatch(r"(input|result) \d+", note)]
+    return notes[-1] if notes else ""
 
 
-def _place(backend: Backend, where: str) -> str:
-    name = f"backend {backend.name or type(backend).__name__}"
-    return f"{name}, {where}" if where else name
+def _node_location(node: ir.Node) -> str:
+    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return f"node {node.name or '(no name)'} ({kind})"
+
+
+def _location(backend: Backend, where: str) -> str:
+    try:
+        name = backend.name
+    except Exception:  # a plugin's property
+        name = ""
+    label = f"backend {name if isinstance(name, str) and name else type(backend).__name__}"
+    return f"{label}, {where}" if where else label

@@ -9,8 +9,8 @@
         host="cpu",
     )
 
-Where a node may run at several devices, the choice is made together with the layouts: each device that takes it is an
-implementation more. A tensor that is given at one device and read at another crosses, and that has its price.
+Devices and layouts are chosen together: each device that takes a node is one more implementation of it. A tensor that
+is made on one device and read on another is transferred, at a cost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import ask
-from relayout.backend.interface import Backend, Implementation, TensorType
+from relayout.backend.interface import Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
@@ -40,9 +40,9 @@ _ANYWHERE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Those nodes whose operator and name match a pattern each, in which `*` stands for any letters and `?` for one.
+    """The nodes whose operator and name match a pattern each, in which `*` stands for any letters and `?` for one.
 
-    A node without a name goes by that of its first result. `when` is asked last.
+    A node without a name has that of its first result. `when` is asked last.
     """
 
     operators: tuple[str, ...] = ("*",)
@@ -64,7 +64,7 @@ class Device:
 
     `backend` is an installed name, a class, an instance, or a function from the outermost backend to a backend. The
     device runs the nodes that it takes and that its backend supports. `transfer` is the memory traffic for each byte
-    that goes in or out, `transfer_fixed` that for each tensor, both in bytes.
+    that is copied to or from it, `transfer_fixed` that for each tensor, both in bytes.
     """
 
     name: str
@@ -76,17 +76,17 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where nodes may run: the devices, and what running there costs, in bytes of memory traffic."""
+    """The devices that may run some nodes, and the cost there, in bytes of memory traffic."""
 
     devices: Mapping[str, int]
     nodes: Callable[[ir.Node], bool] = Nodes()
 
 
 class Composite(Backend):
-    """Several backends in one graph: a node may run at each device that takes it, unless an assignment says where.
+    """Several backends in one graph: a node may run on each device that takes it, unless an assignment decides.
 
     The first assignment that fits a node decides. `host` is the device of the graph's inputs and outputs; without it
-    each is where it is cheapest. Raises BackendError for devices that are not there.
+    each is where it is cheapest. Raises BackendError for unknown devices.
     """
 
     name = "composite"
@@ -125,22 +125,38 @@ class Composite(Backend):
         return bool(self.able(node))
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        """Each device finishes its own part."""
         changed = [backend.finish(model, name) for name, backend in self._at.items()]
         return any(changed)
 
-    def able(self, node: ir.Node) -> dict[str, int]:
-        """The devices that may run `node`, and what that costs there beyond what the device's own backend says.
+    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
+        for name, backend in self._at.items():
+            yield from backend.check(model, name)
 
-        What was written for a device, in operators that nobody assigned, stays there."""
-        told = node.metadata_props.get(DEVICE_KEY)
-        if told in self._devices and told == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in _ANYWHERE:
-            return {told: 0}
-        wanted = next((a.devices for a in self._assignments if a.nodes(node)), dict.fromkeys(self._devices, 0))
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return frozenset[tuple[str, str]]().union(*(each.conversion_operators() for each in self._at.values()))
+
+    def operator_layouts(self, node: ir.Node) -> Implementation | None:
+        """The answer of the first device that knows the operator."""
+        answers = (backend.operator_layouts(node) for backend in self._at.values())
+        return next((each for each in answers if each is not None), None)
+
+    def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
+        for backend in self._at.values():
+            yield from backend.opaque_values(model)
+
+    def able(self, node: ir.Node) -> dict[str, int]:
+        """The devices that may run `node`, and its cost there beyond that of the device's own backend.
+
+        A node that was written for a device stays there, unless its operator only moves data.
+        """
+        own = node.metadata_props.get(DEVICE_KEY)
+        if own in self._devices and own == node.metadata_props.get(WRITTEN_KEY) and node.op_type not in _ANYWHERE:
+            return {own: 0}
+        allowed = next((a.devices for a in self._assignments if a.nodes(node)), dict.fromkeys(self._devices, 0))
         found = {
-            name: wanted[name]
+            name: allowed[name]
             for name, device in self._devices.items()
-            if name in wanted and device.takes(node) and self._at[name].supports(node)
+            if name in allowed and device.takes(node) and self._at[name].supports(node)
         }
         return found or (dict.fromkeys(self._devices, 0) if node.op_type in _ANYWHERE else {})
 
@@ -152,12 +168,12 @@ class Composite(Backend):
                 where=f"backend {self.name}",
                 expected=f"one of {', '.join(self._devices)}",
                 found="none that is assigned to it, takes it, and whose backend supports it",
-                hint="a device that takes every node is a way out",
+                hint="add a device that takes every node",
             )
         return [
-            replace(way, cost=way.cost + cost, device=device)
+            replace(each, cost=each.cost + cost, device=device)
             for device, cost in able.items()
-            for way in ask(self._at[device], node)
+            for each in ask(self._at[device], node)
         ]
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
@@ -170,16 +186,16 @@ class Composite(Backend):
         return any(backend.is_satisfied_by(tensor, required, current) for backend in self._at.values())
 
     def _first(self, node: ir.Node) -> Backend:
-        """The backend that a neighbour is told of: that of the first device that takes the node."""
+        """The backend whose requirements a neighbour sees: that of the first device that takes the node."""
         return self._at[next(iter(self.able(node) or self._devices))]
 
     def _check(self, names: Iterable[str]) -> None:
         if not self._devices:
-            raise BackendError("there is no device", where=f"backend {self.name}", expected="one device or more")
+            raise BackendError("no devices", where=f"backend {self.name}", expected="one device or more")
         for name in names:
             if name not in self._devices:
                 raise BackendError(
-                    "there is no such device",
+                    "unknown device",
                     where=f"backend {self.name}",
                     expected=" or ".join(self._devices),
                     found=repr(name),
@@ -187,11 +203,11 @@ class Composite(Backend):
 
     def _loaded(self, device: Device) -> Backend:
         make = device.backend
-        plain = callable(make) and not isinstance(make, type)
-        backend: Backend = make(self.context) if plain else instantiate(make, context=self.context)
+        is_factory = callable(make) and not isinstance(make, type)
+        backend: Backend = make(self.context) if is_factory else instantiate(make, context=self.context)
         if backend.devices():
             raise BackendError(
-                "a device is one device",
+                "the backend of a device stands for several devices",
                 where=f"backend {self.name}, device {device.name}",
                 expected="a backend of one device",
                 found=f"{backend.name}, of {', '.join(backend.devices())}",

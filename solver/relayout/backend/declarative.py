@@ -1,4 +1,4 @@
-"""Declarative backends: a table of rules, and the backend that follows it. No code, so strangers may send one.
+"""Declarative backends: a backend that follows a table of rules. A table holds no code, so anyone may send one.
 
     name = "acme"
     extends = "nhwc"
@@ -14,14 +14,14 @@ The first rule whose operator, domain and conditions fit a node decides; where n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, axis_count, rank_of
+from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import (
     DATA,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["DeclarativeBackend", "composite", "holds", "table_of"]
 
 
-
 class DeclarativeBackend(Backend):
     """The backend that a table describes. `extended` makes the backend that the table extends, given its context."""
 
@@ -51,7 +50,7 @@ class DeclarativeBackend(Backend):
         self.name = table.name
         self.table = table
         self._extended = extended(self.context)
-        # Of one that is not enabled nothing is wished; the table's own rules hold.
+        # A backend that is not enabled requires nothing; the table's own rules hold.
         self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
 
     def layouts_for_dims(self) -> tuple[Layout, ...]:
@@ -100,6 +99,18 @@ class DeclarativeBackend(Backend):
     def finish(self, model: ir.Model, device: str = "") -> bool:
         return self._extended.finish(model, device)
 
+    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
+        return self._extended.check(model, device)
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return self._extended.conversion_operators()
+
+    def operator_layouts(self, node: ir.Node) -> Implementation | None:
+        return self._extended.operator_layouts(node)
+
+    def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
+        return self._extended.opaque_values(model)
+
     def supports(self, node: ir.Node) -> bool:
         return self._extended.supports(node)
 
@@ -143,7 +154,7 @@ def _applies(rule: Rule, node: ir.Node) -> bool:
 
 
 def _spellable(rule: Rule, node: ir.Node) -> bool:
-    """Whether layouts given by role have the rank of the node's data: NHWC does not speak of a Conv on NCW data."""
+    """Whether layouts given by role have the rank of the node's data: NHWC does not apply to a Conv on NCW data."""
     texts = [text for way in rule.ways for text in (way.data, way.kernel) if text is not None]
     if not texts:
         return True
@@ -154,7 +165,7 @@ def _spellable(rule: Rule, node: ir.Node) -> bool:
 
 
 def holds(condition: Condition, node: ir.Node) -> bool:
-    """Whether a node is what a condition says."""
+    """Whether a node meets a condition."""
     data = node.inputs[0] if node.inputs else None
     return (
         (not condition.rank or (data is not None and data.shape is not None and len(data.shape) in condition.rank))
@@ -168,7 +179,7 @@ def holds(condition: Condition, node: ir.Node) -> bool:
 
 
 def _inside(bounds: Range, number: int | None) -> bool:
-    """Whether a number is within bounds; one that is not known is not."""
+    """Whether a number is within bounds; an unknown one is not."""
     return (
         number is not None
         and (bounds.min is None or number >= bounds.min)
@@ -186,18 +197,18 @@ def _channels(node: ir.Node) -> int | None:
     data = node.inputs[0] if node.inputs else None
     if input_role(node, 0) != DATA or data is None or data.shape is None or len(data.shape) < 2:
         return None
-    device = own_layout(node, DATA, len(data.shape)).names.find("C")
-    extent = data.shape[device if device >= 0 else 1]
+    axis = own_layout(node, DATA, len(data.shape)).names.find("C")
+    extent = data.shape[axis if axis >= 0 else 1]
     return extent if isinstance(extent, int) else None
 
 
 def _kernel_sizes(node: ir.Node) -> list[int]:
-    """The spatial extents of a convolution's or a pool's window; empty where they are not known."""
+    """The spatial extents of a convolution's or a pool's window; empty where they are unknown."""
     attribute = node.attributes.get("kernel_shape")
     if attribute is not None:
         return list(attribute.as_ints())
-    device = kernel_input(node.op_type)
-    kernel = node.inputs[device] if device is not None and device < len(node.inputs) else None
+    index = kernel_input(node.op_type)
+    kernel = node.inputs[index] if index is not None and index < len(node.inputs) else None
     if kernel is None or kernel.shape is None:
         return []
     names = own_layout(node, KERNEL, len(kernel.shape)).names
@@ -207,9 +218,9 @@ def _kernel_sizes(node: ir.Node) -> list[int]:
     return known if len(known) == len(extents) else []
 
 
-def _equals(found: Any, wanted: Any) -> bool:
-    """Whether an attribute is what a condition says: the value itself, or one of a list of values."""
-    return bool(found == wanted or (isinstance(wanted, list) and found in wanted))
+def _equals(found: Any, expected: Any) -> bool:
+    """Whether an attribute has the value of a condition, or one of a list of values."""
+    return bool(found == expected or (isinstance(expected, list) and found in expected))
 
 
 def _attribute(node: ir.Node, name: str) -> Any:
@@ -232,7 +243,6 @@ def _default(op_type: str, name: str) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-
 def composite(
     table: BackendTable, backends: Sequence[Callable[[Backend | None], Backend]], context: Backend | None
 ) -> Composite:
@@ -246,7 +256,7 @@ def composite(
 
 
 def table_of(device: DeviceTable) -> BackendTable:
-    """The table of one device's own backend, which goes by the name of what it extends where it adds nothing."""
+    """The table of one device's own backend, named after the backend that it extends where it has no rules."""
     name = device.name if device.rule else device.backend
     return BackendTable.model_construct(name=name, extends=device.backend, options=device.options, rule=device.rule)
 

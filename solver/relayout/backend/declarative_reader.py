@@ -1,4 +1,4 @@
-"""Reading the table of a declarative backend from TOML, JSON or a dict, with errors that say where."""
+"""The reader of a declarative backend's table, from TOML, JSON or a dict, with errors that name the location."""
 
 from __future__ import annotations
 
@@ -48,56 +48,56 @@ def read_table(path: Path) -> BackendTable:
 
 
 def check_table(table: Mapping[str, Any], where: str = "inline backend", toml: str = "") -> BackendTable:
-    """The table that a dict describes. Raises BackendError that names the key, and its line if `toml` is the text."""
+    """The table in a dict. Raises BackendError that names the key, and its line if `toml` is the text."""
     try:
         return BackendTable.model_validate(dict(table))
     except ValidationError as error:
         faults = error.errors(include_url=False)
-    place = _written(table, tuple(part for part in faults[0]["loc"] if part != "[key]"))
-    line = line_of(toml, place) if toml else None
+    path = _written(table, tuple(part for part in faults[0]["loc"] if part != "[key]"))
+    line = line_of(toml, path) if toml else None
     expected, found, hint = _explained(faults[0]["type"], faults[0])
     raise BackendError(
         "the backend's table is not right" + (f" ({len(faults)} faults, this is the first)" if faults[1:] else ""),
-        where=", ".join(filter(None, [where, f"line {line}" if line else "", _path(place)])),
+        where=", ".join(filter(None, [where, f"line {line}" if line else "", _path(path)])),
         expected=expected,
         found=found,
         hint=hint,
     )
 
 
-def _written(table: Mapping[str, Any], place: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """`place` as the table has it: a single value that stands for a list of one has no index."""
+def _written(table: Mapping[str, Any], path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """`path` as the table has it: a single value that stands for a list of one has no index."""
     inner: Any = table
-    for depth, part in enumerate(place):
+    for depth, part in enumerate(path):
         if isinstance(part, int) and not isinstance(inner, list):
-            return place[:depth]
+            return path[:depth]
         inner = inner.get(part) if isinstance(inner, Mapping) else inner[part] if isinstance(part, int) else None
-    return place
+    return path
 
 
-def _path(place: tuple[int | str, ...]) -> str:
+def _path(path: tuple[int | str, ...]) -> str:
     """`rule[0].when.rank`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def _explained(kind: str, fault: Mapping[str, Any]) -> tuple[str, str, str]:
-    """(expected, found, hint) of one of pydantic's faults."""
-    place = fault["loc"]
+    """(expected, found, hint) of one of pydantic's errors."""
+    path = fault["loc"]
     if kind == "relayout":
         return fault["ctx"]["expected"], fault["ctx"]["found"], ""
     if kind == "missing":
-        return f"the key {place[-1]!r}", "none", ""
+        return f"the key {path[-1]!r}", "none", ""
     if kind == "extra_forbidden":
-        known = sorted(_keys(place))
-        near = get_close_matches(str(place[-1]), known, n=1)
-        return f"one of the keys {', '.join(known)}", repr(place[-1]), f"did you mean {near[0]}?" if near else ""
+        known = sorted(_keys(path))
+        near = get_close_matches(str(path[-1]), known, n=1)
+        return f"one of the keys {', '.join(known)}", repr(path[-1]), f"did you mean {near[0]}?" if near else ""
     found = repr(fault["input"])
     message = fault["msg"][:1].lower() + fault["msg"][1:]
     return message.removeprefix("input should be "), found if len(found) <= 80 else f"{found[:77]}...", ""
 
 
-def _keys(place: tuple[int | str, ...]) -> set[str]:
-    """The keys that the table at the place of an unknown one may have."""
+def _keys(path: tuple[int | str, ...]) -> set[str]:
+    """The keys that the table around an unknown one may have."""
     tables: dict[str, type[BaseModel]] = {
         "": BackendTable,
         "rule": Rule,
@@ -108,7 +108,7 @@ def _keys(place: tuple[int | str, ...]) -> set[str]:
         "channels": Range,
         "kernel": Range,
     }
-    owner = next((part for part in reversed(place[:-1]) if isinstance(part, str)), "")
+    owner = next((part for part in reversed(path[:-1]) if isinstance(part, str)), "")
     return set(tables[owner].model_fields)
 
 
@@ -117,29 +117,29 @@ _KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 _HEADER = re.compile(rf"\s*(\[\[?)\s*({_PART}(?:\s*\.\s*{_PART})*)\s*\]")
 _MULTI_LINE = re.compile(r'"""|' + "'''")
 
-Place = tuple[int | str, ...]
+KeyPath = tuple[int | str, ...]
 
 
-def line_of(text: str, place: Place) -> int | None:
-    """The line, from 1, of the key at `place`, or of the innermost table around it that has a line of its own.
+def line_of(text: str, path: KeyPath) -> int | None:
+    r"""The line, from 1, of the key at `path`, or of the innermost table around it that has a line of its own.
 
-    `text` must be valid TOML. What stands inside an inline table has the line of the key before it.
+    `text` must be valid TOML. A key inside an inline table has the line of the key before that table.
 
-    >>> line_of('name = "a"\\n[[rule]]\\nop = "Conv"\\nwhen.rank = 4', ("rule", 0, "when", "rank"))
+    >>> line_of('name = "a"\n[[rule]]\nop = "Conv"\nwhen.rank = 4', ("rule", 0, "when", "rank"))
     4
     """
     best, line = 0, None
-    for number, found in _places(text):
+    for number, found in _paths(text):
         shared = len(found)
-        if shared > best and place[:shared] == found:
+        if shared > best and path[:shared] == found:
             best, line = shared, number
     return line
 
 
-def _places(text: str) -> Iterator[tuple[int, Place]]:
-    """(line, place) of every header and key that begins a line."""
-    table: Place = ()
-    counts: dict[Place, int] = {}
+def _paths(text: str) -> Iterator[tuple[int, KeyPath]]:
+    """(line, path) of every header and key that begins a line."""
+    table: KeyPath = ()
+    counts: dict[KeyPath, int] = {}
     quote = ""
     for number, line in enumerate(text.splitlines(), 1):
         was_inside = bool(quote)
@@ -154,26 +154,27 @@ def _places(text: str) -> Iterator[tuple[int, Place]]:
             yield number, (*table, *_parts(key[1]))
 
 
-def _indexed(parts: Place, counts: dict[Place, int], *, is_array: bool) -> Place:
-    """A header's place: `rule` of the third [[rule]] is ("rule", 2), and what hangs below goes by the last one."""
-    place: Place = ()
+def _indexed(parts: KeyPath, counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
+    """A header's path with indices: `rule` of the third [[rule]] is ("rule", 2), and nested tables belong to the last
+    one."""
+    path: KeyPath = ()
     for part in parts[:-1]:
-        place = (*place, part)
-        if place in counts:
-            place = (*place, counts[place] - 1)
-    place = (*place, parts[-1])
+        path = (*path, part)
+        if path in counts:
+            path = (*path, counts[path] - 1)
+    path = (*path, parts[-1])
     if not is_array:
-        return place
-    counts[place] = counts.get(place, 0) + 1
-    return (*place, counts[place] - 1)
+        return path
+    counts[path] = counts.get(path, 0) + 1
+    return (*path, counts[path] - 1)
 
 
-def _parts(key: str) -> Place:
+def _parts(key: str) -> KeyPath:
     return tuple(part.strip("\"'") for part in re.findall(_PART, key))
 
 
 def _quote_after(line: str, quote: str) -> str:
-    """The multi-line string that is open at the end of a line, given the one at its start."""
+    """The quotes of a multi-line string that is open after a line, given those before it."""
     for match in _MULTI_LINE.finditer(line):
         if not quote:
             quote = match[0]

@@ -1,6 +1,6 @@
 """The schema of a declarative backend's table.
 
-Everything is bounded, nothing is code, and no key names a file, so a table may come from a stranger.
+Every size is bounded, no value is code, and no key names a file, so a table may come from anyone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _fault(expected: str, found: str) -> PydanticCustomError:
 
 
 def _one_or_several(kind: Any, most: int, *, least: int = 0) -> BeforeValidator:
-    """A single value stands for a list of one, in the schema too."""
+    """A single value stands for a list of one, in the JSON schema too."""
     several = Annotated[list[kind], Field(min_length=least, max_length=most)]
     return BeforeValidator(
         lambda value: value if isinstance(value, list) else [value], json_schema_input_type=kind | several
@@ -52,7 +52,7 @@ def _layout(text: str) -> str:
 
 
 def _lettered(text: str, axes: frozenset[str]) -> str:
-    """A layout of named axes, where S stands for the spatial ones. `*` leaves its device open."""
+    """A layout of named axes, where S stands for the spatial ones. `*` leaves the name of an axis open."""
     if text == "*":
         return text
     try:
@@ -86,7 +86,8 @@ def _free_of_charge(devices: object) -> object:
     """A device's name, or several, stand for these at no cost."""
     if isinstance(devices, str):
         return {devices: 0}
-    return dict.fromkeys(devices, 0) if isinstance(devices, list) and all(isinstance(p, str) for p in devices) else devices
+    is_list = isinstance(devices, list) and all(isinstance(device, str) for device in devices)
+    return dict.fromkeys(devices, 0) if is_list else devices  # type: ignore[call-overload]  # a list, by now
 
 
 _ONNX_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
@@ -111,7 +112,7 @@ class _Table(BaseModel):
 
 
 class Range(_Table):
-    """Bounds of a number, both included; a number that is not known is in no range."""
+    """Bounds of a number, both included; an unknown number is in no range."""
 
     min: _Extent | None = None
     max: _Extent | None = None
@@ -119,7 +120,7 @@ class Range(_Table):
 
 
 class Condition(_Table):
-    """What a node must be for a rule to apply; rank, dtype and channels are those of its first input."""
+    """The conditions of a rule; rank, dtype and channels are those of the node's first input."""
 
     rank: Annotated[list[_Rank], Field(max_length=9), _one_or_several(_Rank, 9)] = []
     dtype: Annotated[list[_Type], Field(max_length=32), _one_or_several(_Type, 32)] = []
@@ -134,9 +135,9 @@ class Condition(_Table):
 
 
 class Way(_Table):
-    """One way to run a node: layouts by role (`data`, `kernel`) or by operand (`inputs`, `results`), and a cost.
+    """One implementation: layouts by role (`data`, `kernel`) or by operand (`inputs`, `results`), and a cost.
 
-    What is given by neither is as the node has it. `cost` is in bytes of memory traffic.
+    An operand that neither gives is as the node has it. `cost` is in bytes of memory traffic.
     """
 
     data: _DataText | None = None
@@ -152,7 +153,7 @@ class Way(_Table):
 
 
 class Rule(Way):
-    """Which nodes, and the ways to run them: its own layouts, or several under `implementation`."""
+    """A selection of nodes, and their implementations: the rule's own layouts, or several under `implementation`."""
 
     op: Annotated[list[_Pattern], Field(min_length=1, max_length=64), _one_or_several(_Pattern, 64, least=1)]
     domain: Annotated[str, Field(max_length=256)] | None = None
@@ -161,12 +162,12 @@ class Rule(Way):
 
     @property
     def ways(self) -> list[Way]:
-        """The ways to run a node, at least one."""
+        """The implementations of a node, at least one."""
         return self.implementation or [self]
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains that the rule is about; without a word of it, ONNX's own operators in any layout."""
+        """The domains of the rule; by default ONNX's own operators in any layout."""
         return ("ai.onnx", "relayout") if self.domain is None else (self.domain or "ai.onnx",)
 
     @model_validator(mode="after")
@@ -179,7 +180,7 @@ class Rule(Way):
 
 
 class _Selection(_Table):
-    """Which nodes: by operator, by name, and by what they must be. What is not said is no condition."""
+    """A selection of nodes by operator, by name, and by condition; an absent key is no condition."""
 
     op: Annotated[list[_Pattern], Field(min_length=1, max_length=256), _one_or_several(_Pattern, 256, least=1)] = ["*"]
     nodes: Annotated[list[_Text], Field(min_length=1, max_length=256), _one_or_several(_Text, 256, least=1)] = ["*"]
@@ -187,8 +188,8 @@ class _Selection(_Table):
 
 
 class DeviceTable(_Selection):
-    """One device of several: its backend and that one's options, rules that it puts before it, the nodes that it takes,
-    and what transfer in or out of it costs: bytes of memory traffic for each byte, and for each tensor."""
+    """One device of several: its backend and that one's options, the rules before it, the nodes that it takes, and the
+    cost of transfers: bytes of memory traffic for each byte, and for each tensor."""
 
     name: _Name
     backend: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"
@@ -199,7 +200,7 @@ class DeviceTable(_Selection):
 
 
 class AssignTable(_Selection):
-    """Where nodes may run: devices by name, and what running there costs in bytes of memory traffic."""
+    """The devices of some nodes, by name, and the cost of running there in bytes of memory traffic."""
 
     devices: Annotated[
         dict[_Name, Annotated[int, Field(ge=0, le=MAX_COST)]],
@@ -209,8 +210,8 @@ class AssignTable(_Selection):
 
 
 class BackendTable(_Table):
-    """A declarative backend: the backend that it extends, that one's options, and the rules that it puts before it; or
-    several devices with a backend each, and which nodes run where."""
+    """A declarative backend: the backend that it extends, that one's options, and the rules before it; or several
+    devices with a backend each, and the assignment of nodes to them."""
 
     name: _Name
     version: Literal[1] = 1

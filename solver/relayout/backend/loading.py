@@ -1,4 +1,4 @@
-"""Load a backend from what a user names: a name, a .toml or .json file, an inline table, a class or an instance."""
+"""The loader of what a user names: a name, a .toml or .json file, an inline table, a class or an instance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_backend(
     allow_files: bool = True,
     context: Backend | None = None,
 ) -> Backend:
-    """The backend that `spec` describes: a name, a .toml or .json file, an inline table, an instance or a class.
+    """The backend of `spec`: a name, a .toml or .json file, an inline table, an instance or a class.
 
     `options` go to the backend's constructor; None, empty text and empty containers are left out. With
     `allow_files=False` a string is only ever a name: a service loads a caller's backend this way. `context` is the
@@ -55,26 +55,26 @@ def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) 
 
 
 def _extending(table: BackendTable, where: str, key: str) -> Callable[[Backend | None], Backend]:
-    """What makes the backend of a table without devices, given its context. Raises BackendError at once where there is
-    no backend as `key` names it, or where that one does not take the options."""
+    """A factory of the backend of a table without devices, from its context. Raises BackendError at once where `key`
+    names no backend, or the backend does not take the options."""
     from relayout.backend.declarative import DeclarativeBackend
 
-    with _blaming(f"{where}{key}", f"it extends {table.extends!r}: "):
+    with _located(f"{where}{key}", f"it extends {table.extends!r}: "):
         found = find_plugin(table.extends).load()
     options = given_options(table.options)
-    with _blaming(f"{where}options"):
+    with _located(f"{where}options"):
         check_options(table.extends, found, options)
 
     def extended(outermost: Backend) -> Backend:
-        with _blaming(f"{where}options"):
+        with _located(f"{where}options"):
             return instantiate(found, options, outermost, table.extends)
 
     return lambda context: DeclarativeBackend(table, extended, context)
 
 
 @contextmanager
-def _blaming(where: str, problem: str = "") -> Iterator[None]:
-    """An error inside is one at this device of a table."""
+def _located(where: str, problem: str = "") -> Iterator[None]:
+    """Add `where` to the errors inside, and `problem` before theirs."""
     try:
         yield
     except RelayoutError as error:

@@ -1,6 +1,6 @@
-"""The options of a backend: the parameters of its constructor but for `context`, what they take, and what they say.
+"""The options of a backend: the parameters of its constructor but for `context`, with their types and descriptions.
 
-An option is described in the docstring of `__init__` by what follows its name and a colon:
+An option is described in the docstring of `__init__` by the text after its name and a colon:
 
     def __init__(self, context: Backend | None = None, *, many: int = 32) -> None:
         '''`many`: as many channels as make NHWC worth it.'''
@@ -26,7 +26,7 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @dataclass(frozen=True, slots=True)
 class BackendOption:
-    """One option: its name, the type that its annotation names (None: anything), its default, and what it does."""
+    """One option: its name, its annotated type (None: anything), its default, and its description."""
 
     name: str
     type: Any
@@ -35,7 +35,7 @@ class BackendOption:
 
     @property
     def expected(self) -> str:
-        """What it takes, in words.
+        """The type in words.
 
         >>> BackendOption("block", int | str | None, None, "").expected
         'a whole number, text or null'
@@ -44,7 +44,7 @@ class BackendOption:
 
     @property
     def default_text(self) -> str:
-        """The default as one writes it on the command line: JSON where JSON has a word for it."""
+        """The default as on the command line: in JSON where possible."""
         try:
             return json.dumps(self.default)
         except TypeError:
@@ -52,7 +52,7 @@ class BackendOption:
 
 
 def options_of(found: Any) -> tuple[BackendOption, ...]:
-    """The options of a backend's class, in the order of its constructor; an instance is made already and has none."""
+    """The options of a backend's class, in the order of its constructor; an instance has none."""
     if not isinstance(found, type):
         return ()
     parameters = [
@@ -73,7 +73,7 @@ def options_of(found: Any) -> tuple[BackendOption, ...]:
 
 
 def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
-    """Raise BackendError where the backend `name` has no such option, or one of another type."""
+    """Raise BackendError for an option that the backend `name` lacks, or one of another type."""
     known = {option.name: option for option in options_of(found)}
     if unknown := sorted(set(given) - set(known)):
         parameters = inspect.signature(found).parameters.values() if isinstance(found, type) else ()
@@ -95,7 +95,7 @@ def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
 
 
 def option_value(text: str) -> Any:
-    """A value as it is written on a command line or in a query: JSON where it is JSON, else the text itself.
+    """A value from a command line or a query: JSON where it is JSON, else the text itself.
 
     >>> option_value("false"), option_value("16"), option_value("cpu"), option_value('["a"]')
     (False, 16, 'cpu', ['a'])
@@ -114,7 +114,7 @@ def _hints(found: type[Any]) -> dict[str, Any]:
     try:
         return get_type_hints(found.__init__)
     except (NameError, TypeError, AttributeError):
-        # What is imported for type checkers alone has no value here: then defaults tell the types.
+        # Names that are imported for type checkers alone are undefined here: the defaults give the types then.
         return {}
 
 
@@ -123,7 +123,7 @@ def _type_of(default: Any) -> Any:
 
 
 def _about(found: type[Any], names: Iterable[str]) -> dict[str, str]:
-    """What the docstring of the constructor says of each option, in one line."""
+    """The description of each option in the docstring of the constructor, in one line."""
     says = inspect.getdoc(found.__init__) or ""
     marks = [mark for mark in re.finditer(r"`(\w+)`: ", says) if mark[1] in {*names}]
     ends = [*[mark.start() for mark in marks], len(says)][1:]
@@ -131,7 +131,7 @@ def _about(found: type[Any], names: Iterable[str]) -> dict[str, str]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type, looked at from outside: what is in a list or a table is the backend's to check."""
+    """Whether a value is of a type, without a look inside: the backend checks the elements of a list or a table."""
     if get_origin(hint) in (Union, types.UnionType):
         return any(_fits(value, each) for each in get_args(hint))
     kind = get_origin(hint) or hint
@@ -141,7 +141,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return issubclass(bool, kind) and kind is not int
     if isinstance(value, int) and kind is float:
         return True
-    # Text is a sequence of letters, and never meant so.
+    # Text is a sequence too, but never meant as a list.
     return isinstance(value, kind) and (not isinstance(value, str) or kind in (str, object))
 
 

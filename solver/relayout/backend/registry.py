@@ -1,4 +1,4 @@
-"""Installed backends: the entry points of the group `relayout.backends`, and instances made from what they name.
+"""Installed backends: the entry points of the group `relayout.backends`, and instances of them.
 
     [project.entry-points."relayout.backends"]
     acme = "acme_layouts:Acme"
@@ -27,7 +27,7 @@ GROUP = "relayout.backends"
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A backend that is installed but not yet imported: its name, where to import it from, and whose it is."""
+    """A backend that is installed but not yet imported: its name, its import path, and its distribution."""
 
     name: str
     value: str
@@ -36,11 +36,11 @@ class Plugin:
 
     @property
     def owner(self) -> str:
-        """The distribution as one writes it: "relayout 0.1.0"."""
+        """The distribution with its version: "relayout 0.1.0"."""
         return f"{self.distribution} {self.version}"
 
     def load(self) -> type[Backend] | Backend:
-        """Import it. Raises BackendError that names the distribution."""
+        """Import the backend. Raises BackendError that names the distribution."""
         try:
             found = metadata.EntryPoint(self.name, self.value, GROUP).load()
         except Exception as error:
@@ -74,8 +74,8 @@ def instantiate(
 ) -> Backend:
     """The backend of an installed name, a class or an instance.
 
-    `context` is the outermost backend where this one is part of another; `name` is what a class without a name of its
-    own is called. Raises BackendError.
+    `context` is the outermost backend where this one is part of another; `name` is the name of a class without one of
+    its own. Raises BackendError.
     """
     given = given_options(options or {})
     if isinstance(spec, str):
@@ -84,12 +84,11 @@ def instantiate(
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that have a value: None, empty text and empty containers do not count; False and 0 do."""
+    """The options with a value: None, empty text and empty containers do not count; False and 0 do."""
     return {name: value for name, value in options.items() if not _is_empty(value)}
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether an option is not given at all; no and 0 are answers."""
     return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
@@ -134,7 +133,7 @@ def _only(name: str, plugins: list[Plugin]) -> Plugin:
 def _configured(
     found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "", context: Backend | None = None
 ) -> Backend:
-    """`found` itself, or an instance of it made with `options`. Raises BackendError where it takes no such option."""
+    """`found` itself, or an instance of it made with `options`. Raises BackendError for an option that it lacks."""
     if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
         raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
     given_name, kind = name, found if isinstance(found, type) else type(found)

@@ -1,12 +1,12 @@
-"""What a backend's own rewrite of a node, or of a conversion, is given to work with.
+"""The rewriter that a backend's own rewrite of a node, or of a conversion, works with.
 
     def rewrite(writing: Writing) -> None:
         kernel = writing.laid(1, [{"op": "transpose", "perm": [2, 3, 1, 0]}])
         shape = writing.shape_of(0, is_result=True)
-        made = writing.emit("Conv", [writing.read(0), kernel], domain="com.acme", shape=shape)
-        writing.give(0, made)
+        result = writing.emit("Conv", [writing.read(0), kernel], domain="com.acme", shape=shape)
+        writing.give(0, result)
 
-Nothing is written until the solver has chosen the implementation, so a rewrite may take its time.
+A rewrite runs after the solver has chosen the implementation, so it may take its time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Extents = Sequence[int | str | None]
 
 
 class Writing(Protocol):
-    """One node (or one conversion: its only input and only result have the index 0) that is being written."""
+    """The node (or the conversion: its only input and only result have the index 0) that is being written."""
 
     @property
     def node(self) -> ir.Node:
@@ -36,17 +36,19 @@ class Writing(Protocol):
         """The version of ONNX's own operators in this model."""
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[int | str | None, ...]:
-        """The operand's shape as its layout has it: a dimension for each dim of the layout, padding included."""
+        """The operand's shape in its layout: an extent for each dimension of the layout, padding included."""
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
-        """Input `index` in the layout that the implementation asks for, a dimension for each dim of the layout.
+        """Input `index` in the layout that the implementation requires, with an extent for each dimension of the
+        layout.
 
         `shape`: the same memory as a tensor of that shape, for operators that hide a blocked layout in fewer
-        dimensions. Extents of None stand in the order of their axes. A constant input is given as the source has it.
+        dimensions. Extents of None stand in the order of their axes. A constant input is in the source's format.
         """
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
-        """Constant input `index` re-laid by `steps` (see `relayout.layout.relaid_constant`), lazily: its data is read when written."""
+        """Constant input `index` after `steps` (see `relayout.layout.relaid_constant`); its data is read when the file
+        is written."""
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         """A new constant; its name begins with `stem`."""
@@ -68,11 +70,11 @@ class Writing(Protocol):
         """
 
     def give(self, index: int, value: ir.Value) -> None:
-        """`value` is result `index`, in the layout that the implementation gives it.
+        """Define result `index` as `value`, in the layout of the implementation.
 
-        Its own shape may be that of the layout, or any other of the same memory.
+        Its shape may be that of the layout, or any other of the same memory.
         """
 
 
 Rewrite = Callable[[Writing], None]
-"""Writes one node, or one conversion: reads every operand that it needs, and gives every result that is read."""
+"""Writes one node, or one conversion: reads the operands that it needs, and defines every result that is used."""

@@ -18,6 +18,7 @@ from relayout.cli.verify import finding_lines
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
 
 if TYPE_CHECKING:
+    from relayout.backend.interface import Backend
     from relayout.report.schema import Report
 
 __all__ = ["legalize"]
@@ -55,7 +56,7 @@ def legalize(
             outcome = legalize_file(model, request, backend, bar)
         except (InfeasibleError, OutOfTimeError) as error:
             if reports:
-                write_reports(reports, _unsolved(model, backend.name, request, error), model)
+                write_reports(reports, _unsolved(model, backend, request, error), model)
             raise
         done = outcome.report
         if done.ok:
@@ -80,16 +81,17 @@ def legalize(
     return DONE if done.ok else FINDINGS
 
 
-def _unsolved(model: Path, backend: str, request: Request, error: RelayoutError) -> Report:
+def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutError) -> Report:
     """The report where there is no legal model: the totals of the source, and the reason."""
+    from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
 
-    spent = totals(read_file(model), request.options.dims or {})
+    spent = totals(read_file(model), request.options.dims or {}, conversion_operators_of(backend))
     return Report(
         status="infeasible" if isinstance(error, InfeasibleError) else "unknown",
         objective=request.options.objective,
-        backend=backend,
+        backend=backend.name,
         before=spent,
         after=spent,
         warnings=(str(error),),

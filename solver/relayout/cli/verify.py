@@ -67,6 +67,7 @@ def verify(
     reports = report_formats(report, format)
     check_files([("--report", path) for path in report], reads=[model, against, budget])
     limits = read_budget(budget) if budget is not None else Budget()
+    from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
     from relayout.verification.verifier import verify
@@ -77,8 +78,9 @@ def verify(
         subject = read_file(model)
         check_dims(request, subject)
         original = read_file(against) if against is not None else None
-        after = totals(subject, dims)
-        before = after if original is None else totals(original, dims)
+        operators = conversion_operators_of(backend)
+        after = totals(subject, dims, operators)
+        before = after if original is None else totals(original, dims, operators)
         bar("verify")
         verification = verify(subject, backend, original, samples=samples, dims=dims)
     findings = (*verification.findings, *over_budget(limits, after))

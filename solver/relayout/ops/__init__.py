@@ -1,37 +1,50 @@
-"""The operator table: what a memory format does to each ONNX operator. An operator without a row is pinned."""
+"""The operator table: what a memory format does to each ONNX operator. An operator without a row is pinned.
 
-from relayout.ops import (
-    axis_ops,
-    contractions,
-    convolutions,
-    elementwise,
-    pooling,
-    reductions,
-    resize,
-    slicing,
-    split,
-    view_ops,
-)
-from relayout.ops.node_reader import constant_array, extents_of
-from relayout.ops.operator_classes import OperatorClass, OperatorClasses
-from relayout.ops.registry import Row, rows, rule_of
-from relayout.ops.rule import (
-    NO_EDIT,
-    Axes,
-    AxisTraits,
-    Decomposition,
-    DecompositionWriter,
-    Edit,
-    Fixed,
-    Free,
-    Listed,
-    Relabel,
-    Rule,
-    Shared,
-    Traffic,
-    free,
-)
-from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
+The names are imported, and the rows registered, when one of them is first used: a backend that needs only
+`relayout.ops.operand_roles` loads neither ONNX nor NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relayout.ops.node_reader import constant_array, extents_of
+    from relayout.ops.operator_classes import OperatorClass, OperatorClasses
+    from relayout.ops.registry import Row, rows, rule_of
+    from relayout.ops.rule import (
+        NO_EDIT,
+        Axes,
+        AxisTraits,
+        Decomposition,
+        DecompositionWriter,
+        Edit,
+        Fixed,
+        Free,
+        Listed,
+        Relabel,
+        Rule,
+        Shared,
+        Traffic,
+        free,
+    )
+    from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
+
+_ROWS = """
+    axis_ops contractions convolutions elementwise pooling reductions resize slicing split view_ops
+""".split()
+_EXPORTS = {
+    "node_reader": "constant_array extents_of",
+    "operator_classes": "OperatorClass OperatorClasses",
+    "registry": "Row rows rule_of",
+    "rule": """
+        NO_EDIT Axes AxisTraits Decomposition DecompositionWriter Edit Fixed Free Listed Relabel Rule Shared Traffic
+        free
+    """,
+    "subgraph_values": "RegionEdge RegionPort given_at graphs_of read_at region_edges_of",
+}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
     "NO_EDIT",
@@ -52,23 +65,22 @@ __all__ = [
     "Rule",
     "Shared",
     "Traffic",
-    "axis_ops",
     "constant_array",
-    "contractions",
-    "convolutions",
-    "elementwise",
     "extents_of",
     "free",
     "given_at",
     "graphs_of",
-    "pooling",
     "read_at",
-    "reductions",
     "region_edges_of",
-    "resize",
     "rows",
     "rule_of",
-    "slicing",
-    "split",
-    "view_ops",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in _ROWS:
+        import_module(f"relayout.ops.{module}")
+    value = globals()[name] = getattr(import_module(f"relayout.ops.{_MODULE_OF[name]}"), name)
+    return value

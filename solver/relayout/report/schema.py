@@ -48,7 +48,7 @@ class _Record(BaseModel):
 class Totals(_Record):
     """What a graph spends on layouts: its nodes, the transposes that run on data, and the bytes they read and write.
 
-    `reorders` are operators of onnxruntime's own that do the same to and from blocks; `bytes` are of transposes alone.
+    `reorders` counts the backend's own conversion operators; `bytes` are of transposes alone.
     """
 
     nodes: int = Field(ge=0)

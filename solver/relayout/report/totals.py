@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 import onnx_ir as ir
 
@@ -12,23 +12,24 @@ from relayout.report.schema import Totals
 
 __all__ = ["data_transposes", "totals"]
 
-_REORDERS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.nchwc", "ReorderOutput")})
 
-
-def totals(model: ir.Model, dims: Mapping[str, int]) -> Totals:
-    """Count the nodes, the transposes that run on data, the bytes that they read and write, and onnxruntime's reorders.
+def totals(
+    model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
+) -> Totals:
+    """Count the nodes, the transposes that run on data, the bytes that they read and write, and the backend's reorders.
 
     Subgraphs count. Constants, and what is computed from constants only, do not run, so they do not count. A body of a
     `relayout::` function says what an operator means and does not count; any other local function counts as often as it
     is called. A transpose that moves only dims of extent 1 leaves memory as it is: it counts as a transpose, and its
-    bytes do not. `dims` gives sizes to symbolic dims (see `model.tensor_sizes`).
+    bytes do not. `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are the
+    backend's own (see `Backend.conversion_operators`).
     """
     flat = _inlined(model)
     elements = price_dims(flat, dims)
     transposes = data_transposes(flat)
     moved = sum(_moved_bytes(node, elements) for node in transposes)
     nodes = sum(1 for node in flat.graph.all_nodes() if node.op_type != "Constant")
-    reorders = sum(1 for node in flat.graph.all_nodes() if (node.domain, node.op_type) in _REORDERS)
+    reorders = sum(1 for node in flat.graph.all_nodes() if (node.domain, node.op_type) in conversion_operators)
     return Totals(nodes=nodes, transposes=len(transposes), bytes=2 * moved, reorders=reorders)
 
 

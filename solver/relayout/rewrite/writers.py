@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from relayout.backend.calls import blaming, wrong_answer
+from relayout.backend.calls import guarded, wrong_answer
 from relayout.backend.interface import Backend
 from relayout.backend.rewriting import Extents, Rewrite
 from relayout.candidates.alternatives import FreeLowering, Port
@@ -43,11 +43,12 @@ class _Writer:
 
     def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
         """Let the backend write it. Raises BackendError where it fails, or does not define one of these results."""
-        with blaming(backend, "a rewrite", where):
+        with guarded(backend, "a rewrite", where):
             rewrite(self)  # type: ignore[arg-type]  # the subclasses have the rest of the protocol
         for index in results:
             if index not in self.defined:
-                raise wrong_answer(backend, where, f"result {index}, by `give`", "a rewrite that does not give it")
+                expected, found = f"result {index}, by `give`", "a rewrite that does not give it"
+                raise wrong_answer(backend, "rewrite", where, expected, found)
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         return self._context.emitter.constant(stem, array)

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from relayout.errors import InternalError
 
-__all__ = ["Choice", "Problem", "Use", "Item", "conversions_of", "cost_of"]
+__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of"]
 
 Row = tuple[int | None, ...]
 

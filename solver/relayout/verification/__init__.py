@@ -1,4 +1,5 @@
-"""The part that must not share a bug with the rest: whether a model is legal, and computes what its original does."""
+"""The independent check: whether a model is legal, and whether it computes what its original does. It shares no code
+with the stages that make the model, so that a fault in those does not hide here."""
 
 from __future__ import annotations
 

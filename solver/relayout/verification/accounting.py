@@ -1,8 +1,8 @@
-"""Whether a report adds up: its totals against the models, its conversions against its totals, its status."""
+"""The report's own arithmetic: its totals against the models, its conversions against its totals, its status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import onnx_ir as ir
 
@@ -17,10 +17,11 @@ def check_report(
     model: ir.Model | None = None,
     original: ir.Model | None = None,
     dims: Mapping[str, int] | None = None,
+    conversion_operators: Set[tuple[str, str]] = frozenset(),
 ) -> Iterator[Finding]:
     """Yield what does not re-add in `report`, against itself and against the models where they are given."""
     for side, counted_in, claimed in (("before", original, report.before), ("after", model, report.after)):
-        counted = count(counted_in, dims or {}) if counted_in is not None else claimed
+        counted = count(counted_in, dims or {}, conversion_operators) if counted_in is not None else claimed
         if counted != claimed:
             yield _unaccounted(f"{side}: the graph has other totals", str(counted), str(claimed))
     moving = [conversion for conversion in report.conversions if conversion.kind == "transpose"]

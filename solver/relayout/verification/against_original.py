@@ -1,4 +1,4 @@
-"""What a legal model owes its original, as far as it can be seen without running either."""
+"""The checks of a legal model against its original that need no run of either."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
-from relayout.verification.axis_correspondence import check_meanings
+from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
-from relayout.verification.memory_format import Arrangement, Extent, arrangement_of
+from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
 from relayout.verification.requirements import node_label
 
 __all__ = ["check_against"]
 
 def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield what differs between the two at the boundary, in annotated values, and in what operators read axes for."""
+    """Yield the differences at the boundary, in the shapes of annotated values, and in the axes that operators read."""
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
     yield from _check_inner_shapes(model, original)
-    yield from check_meanings(model, original)
+    yield from check_axes_read(model, original)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Val
         if value.dtype != source.dtype:
             yield _boundary(kind, value, str(source.dtype), str(value.dtype), "another type of element")
         elif not _same_shape(value, source):
-            expected = _arranged(source, arrangement_of(value))
+            expected = _in_format(source, memory_format_of(value))
             yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")
 
 
@@ -43,8 +43,8 @@ def _boundary(kind: str, value: ir.Value, expected: str, found: str, message: st
 
 
 def _same_shape(value: ir.Value, source: ir.Value) -> bool:
-    """Whether `value` has the extents of `source` as it is annotated, as far as both are known."""
-    expected = _arranged(source, arrangement_of(value))
+    """Whether `value` has the extents of `source` in its annotated format, as far as both are known."""
+    expected = _in_format(source, memory_format_of(value))
     if expected is None or value.shape is None:
         return True
     if len(expected) != len(value.shape):
@@ -55,12 +55,12 @@ def _same_shape(value: ir.Value, source: ir.Value) -> bool:
     )
 
 
-def _arranged(source: ir.Value, arrangement: Arrangement | None) -> tuple[Extent, ...] | None:
-    """The source's extents as the annotation has them; as they are where it does not fit them."""
+def _in_format(source: ir.Value, format_: MemoryFormat | None) -> tuple[Extent, ...] | None:
+    """The source's extents in the annotated format; unchanged where the format does not fit them."""
     if source.shape is None:
         return None
     extents = tuple(source.shape)
-    return extents if arrangement is None or arrangement.fault(extents) else arrangement.shape(extents)
+    return extents if format_ is None or format_.fault(extents) else format_.shape(extents)
 
 
 def _shown(shape: object) -> str:
@@ -68,18 +68,18 @@ def _shown(shape: object) -> str:
 
 
 def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """An annotated value that has its source's name has its source's extents, as it is annotated."""
+    """Yield a finding for each annotated value whose extents are not those of the source of its name."""
     sources = {value.name: value for node in original.graph for value in node.outputs}
     for node in model.graph:
         for value in node.outputs:
             source = sources.get(value.metadata_props.get(SOURCE_KEY, value.name))
-            arrangement = arrangement_of(value)
-            if source is None or arrangement is None or value.is_graph_output() or _same_shape(value, source):
+            format_ = memory_format_of(value)
+            if source is None or format_ is None or value.is_graph_output() or _same_shape(value, source):
                 continue
             yield Finding(
                 rule="layout-annotation",
                 node=node_label(node),
-                expected=_shown(_arranged(source, arrangement)),
+                expected=_shown(_in_format(source, format_)),
                 found=_shown(value.shape),
                 message=f"value {value.name}: the annotated order does not lead from its source's shape to its own",
             )

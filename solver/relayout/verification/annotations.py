@@ -1,8 +1,8 @@
-"""Annotations that say what is so: how a value lies beside the source, and the layout that it is in."""
+"""The annotations of values: the memory format relative to the source, and the layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import onnx_ir as ir
 
@@ -12,7 +12,7 @@ from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, walk
-from relayout.verification.memory_format import Arrangement, arrangement_of
+from relayout.verification.memory_format import MemoryFormat, memory_format_of
 from relayout.verification.operator_facts import OURS, AxisNames, axis_names, is_pooled, with_whole_parts
 from relayout.verification.requirements import known_extents, node_label
 
@@ -20,7 +20,7 @@ __all__ = ["check_annotations"]
 
 
 def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Finding]:
-    """Yield a finding for each annotation that is no annotation, does not fit its value, or names other axes."""
+    """Yield a finding for each annotation that does not parse, does not fit its value, or names other axes."""
     seen: set[ir.Value] = set()
     names = CommonNames(model, beside_pieces=True)
     inward = [value for graph in model.graph.subgraphs() for value in graph.inputs]
@@ -42,26 +42,26 @@ def _made_values(model: ir.Model) -> Iterator[ir.Value]:
 
 def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
     key = ATOMS_KEY if ATOMS_KEY in value.metadata_props else ORDER_KEY
-    text, arrangement = value.metadata_props[key], arrangement_of(value)
+    text, format_ = value.metadata_props[key], memory_format_of(value)
     if ATOMS_KEY in value.metadata_props and ORDER_KEY in value.metadata_props:
-        yield _annotation(value, ATOMS_KEY, f"{ORDER_KEY} as well", "the value says twice how it lies")
-    elif arrangement is None and key == ORDER_KEY:
+        yield _annotation(value, ATOMS_KEY, f"{ORDER_KEY} as well", "the value has two memory formats")
+    elif format_ is None and key == ORDER_KEY:
         yield _annotation(value, "axes such as 0,2,3,1", text, "the order is not a list of axes")
-    elif arrangement is None:
+    elif format_ is None:
         yield _annotation(value, "atoms such as 0,1:16:0,2,1:1:16", text, "the order is not a list of atoms")
-    elif key == ORDER_KEY and arrangement.permutation is None:
+    elif key == ORDER_KEY and format_.permutation is None:
         yield _annotation(value, "each axis once", text, "the order does not fit the value")
-    elif (fault := arrangement.fault()) is not None:
+    elif (fault := format_.fault()) is not None:
         yield _annotation(value, "all digits of every axis", f"{text}: {fault}", "the order is not one of all atoms")
-    elif value.shape is not None and not arrangement.may_have(tuple(value.shape)):
+    elif value.shape is not None and not format_.may_have(tuple(value.shape)):
         yield _annotation(value, f"an order that leads to {value.shape}", text, "the order does not fit the value")
 
 
 def _is_part_and_whole(
     layout: Layout, name: str | None, known: set[str | None], candidates: Sequence[AxisNames]
 ) -> bool:
-    """Whether the one may be the inner part of what the other calls an axis: pieces are put together along another
-    dimension, which is the axis's outer part and for which the graph has no name, or which is yet to come."""
+    """Whether the one may be the inner tile of the axis that the other names. Tiles are fused along another dimension:
+    the axis's outer part, for which the graph has no name or none yet."""
     if name is None:
         return False
     if known == {name.upper()} and name != name.upper():
@@ -77,7 +77,7 @@ def _is_joined(
     candidates: Sequence[AxisNames],
     extents: Sequence[int | str | None],
 ) -> bool:
-    """Whether a piece of an axis has the name of another one, of extent 1, with which the graph joins it: the rows of a
+    """Whether a tile of an axis has the name of another axis, of extent 1, with which the graph fuses it: the rows of a
     block are the channels where an image has one channel."""
     if layout.outer(place) is None:
         return False
@@ -99,26 +99,31 @@ def _check_layout(
         yield _annotation(value, error.expected, f"{error.found} in {text!r}", f"{key} is not a layout")
         return
     rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
-    # What is tiled has a dimension for each of its parts, or, for operators that hide them, for each axis.
+    # A tiled value has a dimension for each tile, or, for operators with opaque blocks, one for each axis.
     if value.shape is not None and len(value.shape) not in (rank, layout.rank):
         yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
         return
-    if key == LAYOUT_KEY and _has_parts_exchanged(layout, arrangement_of(value)):
+    if key == LAYOUT_KEY and _has_parts_exchanged(layout, memory_format_of(value)):
         expected = f"{ATOMS_KEY} {value.metadata_props[ATOMS_KEY]}"
-        yield _annotation(value, expected, text, "the annotation has other pieces of axes")
+        yield _annotation(value, expected, text, "the annotation has other tiles of axes")
     if key == LAYOUT_KEY:
         yield from _check_whole(value, layout, names)
-    # The declared layout of an input is what derivation starts from; readers may still take it for something else.
+    # Derivation starts from the declared layout of an input; its readers may still read it otherwise.
     namings = derivation.candidates(value) if key == LAYOUT_KEY else []
-    namings += _said(value) if namings else ()
+    namings += _stated(value) if namings else ()
     candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     extents = known_extents(value)
-    if not candidates or value.shape is None or layout.rank != len(extents):
+    if value.shape is None or layout.rank != len(extents):
+        return
+    common = names.of(value)
+    if not candidates and key == LAYOUT_KEY:
+        yield from _check_exchanged(value, layout, common)
+    if not candidates:
         return
     tiles = [(extents[i], layout.tile(i)) for i in range(layout.rank)]
     if any(tile is not None and isinstance(extent, int) and extent not in (1, tile) for extent, tile in tiles):
         yield _annotation(value, text, f"shape {list(extents)}", "the annotation has tiles of another size")
-    # An axis of extent 1 may stand anywhere, under any name.
+    # An axis of extent 1 may be anywhere, under any name.
     clash = [
         i
         for i, name in enumerate(with_whole_parts(tuple(layout.names), value.shape))
@@ -127,38 +132,54 @@ def _check_layout(
         and name not in known
         and not _is_part_and_whole(layout, name, known, candidates)
         and not _is_joined(layout, i, known, candidates, extents)
-        and not _is_scrambled(layout, i, known, arrangement_of(value))
+        and not _is_scrambled(layout, i, known, memory_format_of(value))
     ]
-    # Of an axis with several names the annotation may say any.
-    common = names.of(value)
+    # The annotation may give any of the names of an axis.
     clash = [i for i in clash if layout.names[i] not in common[i]]
     if clash:
         shown = " or ".join("".join(name or "*" for name in naming) for naming in candidates[:2])
-        yield _annotation(value, shown, text, "the annotation disagrees with what the graph says of the value's axes")
+        yield _annotation(value, shown, text, "the annotation contradicts the names of the value's axes")
+
+
+def _check_exchanged(value: ir.Value, layout: Layout, common: Sequence[Set[str]]) -> Iterator[Finding]:
+    """Yield a finding where an axis has a name that operators give another axis of the value, and not this one.
+
+    This is for values whose own producers and readers name no axis, as between a Reshape that fuses tiles and an Add.
+    An axis whose extent is or may be 1 may be anywhere.
+    """
+    wide = [i for i, extent in enumerate(known_extents(value)) if isinstance(extent, int) and extent != 1]
+    exchanged = [
+        i
+        for i in wide
+        if common[i] and layout.names[i] not in common[i] and any(layout.names[i] in common[j] for j in wide)
+    ]
+    if exchanged:
+        expected = "".join(min(each, default="*") for each in common)
+        yield _annotation(value, expected, str(layout), "the annotation exchanges axes of the value")
 
 
 def _check_whole(value: ir.Value, layout: Layout, names: CommonNames) -> Iterator[Finding]:
-    """Where pieces lie beside an axis that is not cut, that axis has the names that it has elsewhere."""
-    pieces = {name.upper() for i, name in enumerate(layout.names) if layout.outer(i) is not None}
-    if not pieces or value.shape is None or len(value.shape) != layout.rank:
+    """Yield a finding where tiles of an axis stand beside an untiled axis that has other names elsewhere."""
+    tiled = {name.upper() for i, name in enumerate(layout.names) if layout.outer(i) is not None}
+    if not tiled or value.shape is None or len(value.shape) != layout.rank:
         return
     known = names.of(value)
     for i, name in enumerate(layout.names):
-        if name.upper() not in pieces | {"*"} and value.shape[i] != 1 and known[i] and name not in known[i]:
+        if name.upper() not in tiled | {"*"} and value.shape[i] != 1 and known[i] and name not in known[i]:
             shown = "".join(min(each, default="*") for each in known)
-            message = "the annotation disagrees with what the graph says of the axes that are not cut"
+            message = "the annotation contradicts the names of the axes that are not tiled"
             yield _annotation(value, shown, str(layout), message)
             return
 
 
-def _has_parts_exchanged(layout: Layout, arrangement: Arrangement | None) -> bool:
-    """Whether the layout has pieces of an axis where the other annotation has none, or has its outer one as the inner.
-    Pieces that the source has as axes are whole there."""
-    if arrangement is None or len(arrangement.dims) != layout.rank:
+def _has_parts_exchanged(layout: Layout, format_: MemoryFormat | None) -> bool:
+    """Whether the layout has tiles of an axis where the memory format has none, or has its outer tile as the inner one.
+    Tiles that the source has as axes are whole there."""
+    if format_ is None or len(format_.dims) != layout.rank:
         return False
-    for i, group in enumerate(arrangement.dims):
+    for i, group in enumerate(format_.dims):
         outer = layout.outer(i)
-        other = arrangement.dims[outer] if outer is not None else ()
+        other = format_.dims[outer] if outer is not None else ()
         if len(group) != 1 or len(other) != 1 or (group[0].is_whole and other[0].is_whole):
             continue
         if group[0].axis != other[0].axis or group[0].inner > other[0].inner:
@@ -166,17 +187,17 @@ def _has_parts_exchanged(layout: Layout, arrangement: Arrangement | None) -> boo
     return False
 
 
-def _is_scrambled(layout: Layout, place: int, known: set[str | None], arrangement: Arrangement | None) -> bool:
-    """Whether the graph calls a part of an axis by the name of its other part, where the other annotation says which is
-    which: what reads an axis in pieces, and minds in no way in which order they come, takes the first for the outer."""
-    if arrangement is None or len(arrangement.dims) != layout.rank or _has_parts_exchanged(layout, arrangement):
+def _is_scrambled(layout: Layout, place: int, known: set[str | None], format_: MemoryFormat | None) -> bool:
+    """Whether the graph names a tile of an axis as the axis's other tile, where the memory format tells the two apart.
+    An operator that reads an axis in tiles, and accepts them in any order, takes the first for the outer."""
+    if format_ is None or len(format_.dims) != layout.rank or _has_parts_exchanged(layout, format_):
         return False
     other = layout.names[place].swapcase()
-    return other in layout.names and known == {other} and len(arrangement.dims[place]) == 1
+    return other in layout.names and known == {other} and len(format_.dims[place]) == 1
 
 
-def _said(value: ir.Value) -> Iterator[AxisNames]:
-    """What the operators that make and read the value take its axes to be, also those that do not hand it on."""
+def _stated(value: ir.Value) -> Iterator[AxisNames]:
+    """The names that the operators that make and read the value give its axes, also those that do not pass them on."""
     maker = value.producer()
     ends = [(maker, "result", maker.outputs.index(value))] if maker is not None else []
     for node, side, n in (*ends, *((reader, "input", n) for reader, n in value.uses())):
@@ -185,8 +206,8 @@ def _said(value: ir.Value) -> Iterator[AxisNames]:
 
 
 def _exchanged(names: AxisNames) -> Iterator[AxisNames]:
-    """The names of what is pooled as a whole, each of them on each axis that it might be: of the axes that are kept it
-    is nothing to ONNX's operator which is which, nor of those that are reduced. One of ours says which."""
+    """The names of a globally pooled value, each on each axis that it might be: ONNX's operator does not tell the kept
+    axes apart, nor the reduced ones. An operator of `relayout` does."""
     kept = [i for i, name in enumerate(names) if name in ("N", "C")]
     reduced = [i for i in range(len(names)) if i not in kept]
     for step in range(max(len(kept), len(reduced))):

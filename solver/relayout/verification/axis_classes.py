@@ -1,7 +1,8 @@
-"""Every name that some operator gives an axis, for all axes that are one and the same by the operators between.
+"""Equivalence classes of axes: the names that operators give an axis, over all axes that are one by the operators
+between.
 
-Where operators call an axis by different names, each of them is right: a network may turn its picture. Which of them
-counts for an operator between that asks for a layout, nobody can say, and so any of them does.
+Where operators name an axis differently, each name is valid: a network may transpose its image. No name is preferred
+for an operator between that requires a layout, so any of them counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from relayout.layout.layout import Layout
 from relayout.verification.axis_names import passes, walk
 from relayout.verification.constants import computed_ahead
 from relayout.verification.operator_facts import OURS, AxisNames, axis_names, beside_reshaped, is_by_place, is_pooled
-from relayout.verification.subgraph_values import transfers
+from relayout.verification.subgraph_values import region_edges
 
 __all__ = ["CommonNames"]
 
@@ -25,14 +26,14 @@ _Place = tuple[ir.Value, int]
 
 
 class CommonNames:
-    """The names of all axes of a model, found out when the first is asked for."""
+    """The names of all axes of a model, computed when the first is asked for."""
 
     def __init__(
         self, model: ir.Model, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
     ) -> None:
-        """`beside_pieces`: names go through a Reshape along the axes that it does not split or merge. `given`: names
-        that values have whatever operators call their axes; without them, what computes from constants alone gives
-        none, for a constant follows the data that it meets."""
+        """`beside_pieces`: names pass through a Reshape along the axes that it does not split or fuse. `given`: names
+        of values, independent of their operators; without them, operators on constants give no names, as a constant
+        follows the data that it meets."""
         self._model = model
         self._given = given or {}
         self._silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
@@ -41,7 +42,7 @@ class CommonNames:
         self._written: set[ir.Value] = set()
 
     def of(self, value: ir.Value) -> tuple[frozenset[str], ...]:
-        """For each axis of a value of known rank, what operators call it; empty where none names it."""
+        """For each axis of a value of known rank, the names that operators give it; empty where none names it."""
         names = self._names
         places = [(value, axis) for axis in range(len(value.shape or ()))]
         return tuple(frozenset(names.get(self._first(place), ())) for place in places)
@@ -52,9 +53,9 @@ class CommonNames:
         return self._written if self._names else set()
 
     def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:
-        """The names by which the value is in this layout, if each of its axes has that name among others, or none at
-        all; None where one has others only, but for those that another axis has: of two that go by one name, one is
-        another. Axes of extent 1 may stand anywhere, and of names that the layout does not have it says nothing."""
+        """The names by which the value is in this layout, if each of its axes has that name among others, or no name;
+        else None. A name that another axis also has does not count against it. Axes of extent 1 may be anywhere, and
+        names that the layout lacks are ignored."""
         shape = value.shape
         if shape is None or len(shape) != required.rank:
             return None
@@ -77,7 +78,7 @@ class CommonNames:
                     sources = beside_reshaped(node)
                 if operand is not None and sources is not None:
                     self._join(operand, result, sources)
-        for source, target, axes in transfers(node):
+        for source, target, axes in region_edges(node):
             self._join(source, target, axes)
 
     def _join(self, source: ir.Value, target: ir.Value, axes: tuple[int | None, ...]) -> None:
@@ -95,7 +96,7 @@ class CommonNames:
         for value, names in chain(self._given.items(), *(_named(n) for n in telling if not is_by_place(n))):
             self._enter(found, value, names)
         for node in telling if not self._given else ():
-            # What it is written in is no meaning to it: that tells of axes of which nothing else is told.
+            # The layout that a position-wise node is written in counts only for axes that nothing else names.
             named = list(_named(node)) if is_by_place(node) else []
             if not any(self._first((v, axis)) in found for v, names in named for axis in range(len(names))):
                 for value, names in named:
@@ -116,8 +117,7 @@ class CommonNames:
 
 
 def _named(node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
-    """What the node calls the axes of what it reads and gives; to ONNX's pools of the whole picture it is nothing which
-    is which."""
+    """The names that the node gives the axes of its operands. ONNX's global pools tell no axis from another."""
     if is_pooled(node) and node.domain != OURS:
         return
     for side, values in (("input", node.inputs), ("result", node.outputs)):

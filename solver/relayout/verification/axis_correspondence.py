@@ -1,4 +1,5 @@
-"""Whether operators read, of their operands, what their twins in the original read, as far as it can be derived."""
+"""Axis correspondence: whether operators read the same axes as their counterparts in the original, as far as is known.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +12,39 @@ from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, derive, fed, walk
-from relayout.verification.axis_reads import Meanings, Pair, numbered_axes, relation
-from relayout.verification.memory_format import arrangement_of, whole
+from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
+from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.operator_facts import OURS, AxisNames
 from relayout.verification.requirements import node_label
 from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["check_meanings"]
+__all__ = ["check_axes_read"]
 
 
-def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Each operator reads, of each operand, the axes that its twin in the original reads.
+def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield a finding where an operator reads other axes of an operand than its counterpart in the original.
 
-    A name clash between producer and reader is no fault: a network may turn its picture. But the same clash must be in
-    both models, whatever layouts lie between; and an axis that is given by number must have the same meaning in both.
-    The axes of a graph input are named for their place in the original's.
+    A name that differs between producer and reader is no fault: a network may transpose its image. But both models must
+    have the same difference, whatever layouts are between; and an axis that is given by number must have the same name
+    in both. The axes of a graph input are named by their index in the original.
     """
     places = _places(original)
     theirs, mine = derive(original, places), derive(model, _places(model))
     common = CommonNames(original, beside_pieces=True, given=places)
-    twins = _by_name(original)
+    counterparts = _by_name(original)
     namesakes = {value.name: value for node in walk(original.graph) for value in node.outputs}
     for name, node in _by_name(model).items():
-        twin = twins.get(name)
-        if twin is None or twin.op_type != node.op_type or len(twin.inputs) != len(node.inputs):
+        counterpart = counterparts.get(name)
+        if counterpart is None or counterpart.op_type != node.op_type or len(counterpart.inputs) != len(node.inputs):
             continue
         for n in range(len(node.inputs)):
-            # What is said by place in a layout was said by place in the source; a standard operator's was rewritten.
+            # Position-wise attributes follow the layout on both sides; a standard operator's were rewritten.
             by_place = node.domain == OURS
-            here, there = relation(node, n, mine, by_place), relation(twin, n, theirs, by_place)
+            here, there = relation(node, n, mine, by_place), relation(counterpart, n, theirs, by_place)
             if here is not None and there is not None and not here.agree(there) and _alike(_made(here), _made(there)):
                 yield _mismatch(node, n, there.known, here.known)
-        yield from _check_results(node, twin, namesakes, (mine, theirs), common)
-        axes_here, axes_there = numbered_axes(node, mine), numbered_axes(twin, theirs)
+        yield from _check_results(node, counterpart, namesakes, (mine, theirs), common)
+        axes_here, axes_there = numbered_axes(node, mine), numbered_axes(counterpart, theirs)
         if axes_here is None or axes_there is None or not _alike(axes_here.known, axes_there.known):
             continue
         if not axes_here.agree(axes_there):
@@ -60,7 +61,7 @@ def check_meanings(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
 def _contradict(name: str | None, other: str | None) -> bool:
     """Whether two names of one axis cannot both be right.
 
-    An axis that no operator names goes by the input that it comes from (`x.0`), which may be any letter.
+    An axis that no operator names has the name of its graph input (`x.0`), which may be any letter.
     """
     if name is None or other is None:
         return False
@@ -68,19 +69,19 @@ def _contradict(name: str | None, other: str | None) -> bool:
 
 
 def _is_part(name: str | None, other: str | None) -> bool:
-    """Whether one of the two is the inner part of what the other is: `c` of `C`."""
+    """Whether one of the two is the inner tile of the other: `c` of `C`."""
     return name is not None and other is not None and len(name) == 1 and name != other and name.upper() == other.upper()
 
 
 def _are_joined(name: str | None, other: str | None, source: ir.Value) -> bool:
-    """Whether the two are axes of different inputs, and the original makes the value of both: then operators bring them
-    together, if only where names do not reach, behind axes that are cut and merged anew."""
+    """Whether the two are axes of different inputs and the original makes the value from both: operators relate them
+    then, possibly behind axes that are split and fused anew, where names do not propagate."""
     inputs = {text.rpartition(".")[0] for text in (name, other) if text is not None}
     return len(inputs) > 1 and inputs <= _hangs_on(source)
 
 
 def _hangs_on(value: ir.Value) -> set[str | None]:
-    """The names of all that a value is computed from and that no node gives."""
+    """The names of the graph inputs and constants that a value is computed from."""
     found: set[str | None] = set()
     seen, open_ = {value}, [value]
     while open_:
@@ -97,44 +98,45 @@ def _hangs_on(value: ir.Value) -> set[str | None]:
     return found
 
 
-def _made(relation: Meanings[Pair]) -> list[str]:
+def _made(relation: AxesRead[Pair]) -> list[str]:
     return [made for made, _ in relation.known]
 
 
 def _alike(names: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether all these names are letters, or all are places of graph inputs: one may be the other."""
+    """Whether all these names are letters, or all are axes of graph inputs: one may be the other."""
     return len({"." in name for name in (*names, *others)}) <= 1
 
 
 def _check_results(
     node: ir.Node,
-    twin: ir.Node,
+    counterpart: ir.Node,
     namesakes: Mapping[str | None, ir.Value],
     derivations: tuple[Derivation, Derivation],
     common: CommonNames,
 ) -> Iterator[Finding]:
-    """An annotated order leads from the names of the original's axes to the names of the value's own, or to those of
-    another input that the value is made of too.
+    """Yield a finding where an annotated permutation of the original's axis names gives neither the value's own names
+    nor those of another input that the value is made from.
 
     `derivations` are this model's and the original's, `common` is the original's.
 
-    The original's value is the one of the same name, for a Transpose between the two may have gone, or else its twin's.
+    The original's value is the one of the same name, as a Transpose between the two may be gone, or else the
+    counterpart's.
     """
     mine, theirs = derivations
-    for value, result in zip(node.outputs, twin.outputs, strict=False):
+    for value, result in zip(node.outputs, counterpart.outputs, strict=False):
         source = namesakes.get(value.metadata_props.get(SOURCE_KEY, value.name), result)
-        here, there, arrangement = mine.made(value), theirs.made(source), arrangement_of(value)
+        here, there, format_ = mine.made(value), theirs.made(source), memory_format_of(value)
         if here is None or there is None or value.shape is None or source.shape is None:
             continue
-        arrangement = arrangement or whole(range(len(there)))
+        format_ = format_ or whole(range(len(there)))
         known = [name for name in there if name is not None]
-        fits = not arrangement.fault(tuple(source.shape)) and len(arrangement.dims) == len(here)
+        fits = not format_.fault(tuple(source.shape)) and len(format_.dims) == len(here)
         if not fits or len(set(known)) != len(known):
             continue
-        expected = tuple(there[axis] if axis is not None else None for axis in arrangement.axes)
+        expected = tuple(there[axis] if axis is not None else None for axis in format_.axes)
         if any(len({name.upper() for name in names if "." not in name}) > 1 for names in common.of(source)):
-            continue  # A picture that is turned: which operator gives an axis its letter hangs on what lies between.
-        for n, axis in enumerate(arrangement.axes):
+            continue  # A transposed image: the operators between decide which of them names an axis.
+        for n, axis in enumerate(format_.axes):
             extent = value.shape[n]
             if axis is None or 1 in (extent, source.shape[axis]) or not _contradict(here[n], expected[n]):
                 continue
@@ -145,15 +147,16 @@ def _check_results(
 
 
 def _places(model: ir.Model) -> dict[ir.Value, AxisNames]:
-    """Names for the axes of graph inputs that do not depend on how these lie: `x.1` is axis 1 of the original's x.
+    """Names for the axes of graph inputs that do not depend on the inputs' formats: `x.1` is axis 1 of the original's
+    x.
 
-    Axes of extent 1 have none, for they may stand anywhere.
+    Axes of extent 1 have none, as they may be anywhere.
     """
     places: dict[ir.Value, AxisNames] = {}
     for value in fed(model):
         if value.shape is None:
             continue
-        axes = (arrangement_of(value) or whole(range(len(value.shape)))).axes
+        axes = (memory_format_of(value) or whole(range(len(value.shape)))).axes
         if len(axes) == len(value.shape):
             named_axes = zip(axes, value.shape, strict=True)
             places[value] = tuple(f"{value.name}.{a}" if a is not None and e != 1 else None for a, e in named_axes)

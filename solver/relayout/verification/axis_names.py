@@ -1,7 +1,7 @@
-"""The names of every value's axes, derived afresh from the graph.
+"""Axis-name inference, independent of the solver's: the names of every value's axes, from the graph alone.
 
-`made` is what a value's producer gives, carried forward; `read` is what its readers take it for, carried backward. The
-two may disagree in a sound model: a network may turn its picture, or feed its tokens as channels.
+`made` are the names that a value's producer gives, propagated forward; `read` those that its readers give, propagated
+backward. The two may differ in a sound model: a network may transpose its image, or feed its tokens as channels.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.verification.constants import computed_ahead
 from relayout.verification.operator_facts import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
-from relayout.verification.subgraph_values import Transfer, graphs_of, transfers
+from relayout.verification.subgraph_values import RegionEdge, graphs_of, region_edges
 
 __all__ = ["Derivation", "derive", "fed", "passes", "walk"]
 
 
-# Readings of one value that are told apart; more than a few only occur in graphs that turn their axes on purpose.
+# Distinct readings of one value; only graphs that permute their axes on purpose have more than a few.
 _MOST_READINGS = 8
 
 
 class Derivation:
-    """What is known of each value's axes; values of unknown rank have no entry."""
+    """The derived names of each value's axes; values of unknown rank have no entry."""
 
     def __init__(self, made: Mapping[ir.Value, AxisNames], read: Mapping[ir.Value, frozenset[AxisNames]]) -> None:
         self._made, self._read = made, read
@@ -35,11 +35,11 @@ class Derivation:
         return self._made.get(value)
 
     def read(self, value: ir.Value) -> frozenset[AxisNames]:
-        """The names that readers take the value's axes for, one tuple a reading."""
+        """The names that readers give the value's axes: one tuple for each distinct reading."""
         return self._read.get(value, frozenset())
 
     def candidates(self, value: ir.Value) -> list[AxisNames]:
-        """Every naming of the value that says something, the producer's first."""
+        """Every naming of the value with at least one name, the producer's first."""
         made = self._made.get(value)
         namings = ([made] if made else []) + sorted(self.read(value), key=str)
         return [naming for naming in namings if any(naming)]
@@ -63,50 +63,49 @@ def derive(
 ) -> Derivation:
     """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
 
-    From given names no more follows than the graph says: only without them is the layout that a node of ours is written
-    in what its result's axes are where nothing else is known, for its twin in another model has no such layout; and
-    what computes from constants alone names nothing, for a constant follows the data that it meets. Where axes mean
-    nothing to the node itself, that goes for the results in `written` alone.
+    With given names, only the graph counts. Without, two more rules hold. A node of `relayout` names its results' axes
+    by the layout that it is written in, where nothing else is known; its counterpart in another model has no such
+    layout. Operators on constants name nothing, as a constant follows the data that it meets. For a node that reads no
+    axis by name, the first rule holds for the results in `written` alone.
     """
-    silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
+    constant_nodes = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
     takes_written = given is None
     if given is None:
         given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}
     made: dict[ir.Value, AxisNames] = dict(given)
-    _carry_forward(model.graph, (), made, silent, written if takes_written else None)
+    _carry_forward(model.graph, (), made, constant_nodes, written if takes_written else None)
     read: dict[ir.Value, frozenset[AxisNames]] = {}
-    _carry_back(model.graph, read, silent)
+    _carry_back(model.graph, read, constant_nodes)
     return Derivation(made, read)
 
 
 def _carry_forward(
     graph: ir.Graph,
-    inward: Sequence[Transfer],
+    edges: Sequence[RegionEdge],
     made: dict[ir.Value, AxisNames],
-    silent: Set[ir.Node],
+    constant_nodes: Set[ir.Node],
     written: Set[ir.Value] | None,
 ) -> None:
-    """Enter what is known of all that the graph gives; `inward` is what crosses its border on the way in, and `silent`
-    are the nodes that name nothing. `written` are values that are as the node that gives them is written; None where
-    no layout that a node is written in tells anything."""
+    """Enter the names of all values that the graph makes. `edges` are the region edges into it, and `constant_nodes`
+    name nothing. `written` are values named by the layout of their node; None: no layout of a node names anything."""
     for value in graph.inputs:
         if value not in made:
-            _enter_crossed(value, inward, made)
+            _enter_from_edges(value, edges, made)
     for node in graph:
-        across = list(transfers(node))
+        edges = list(region_edges(node))
         for inner in graphs_of(node):
-            _carry_forward(inner, across, made, silent, written)
+            _carry_forward(inner, edges, made, constant_nodes, written)
         for m, result in enumerate(node.outputs):
-            if result.shape is not None and node not in silent:
+            if result.shape is not None and node not in constant_nodes:
                 made[result] = with_whole_parts(_forward(node, m, made, written), result.shape)
                 if not any(made[result]):
-                    _enter_crossed(result, across, made)
+                    _enter_from_edges(result, edges, made)
 
 
-def _enter_crossed(value: ir.Value, across: Sequence[Transfer], made: dict[ir.Value, AxisNames]) -> None:
-    """Call the value's axes as those of what comes across to it are called."""
+def _enter_from_edges(value: ir.Value, edges: Sequence[RegionEdge], made: dict[ir.Value, AxisNames]) -> None:
+    """Name the value's axes as those of the values that region edges lead from."""
     known: list[set[str]] = [set() for _ in value.shape or ()]
-    for source, target, axes in across:
+    for source, target, axes in edges:
         if target is value and source in made:
             for axis, own in enumerate(axes):
                 name = made[source][own] if own is not None and _has_place(source, own, value, axis) else None
@@ -116,21 +115,22 @@ def _enter_crossed(value: ir.Value, across: Sequence[Transfer], made: dict[ir.Va
 
 
 def _has_place(value: ir.Value, axis: int, other: ir.Value, its_axis: int) -> bool:
-    """Whether the name of the value's axis says where the other's lies: one of extent 1 may stand anywhere, which would
-    not be seen of the other where its extents are not known."""
+    """Whether the name of the value's axis locates the other's axis. One of extent 1 may be anywhere, which does not
+    show on the other where its extents are unknown."""
     own, its = (v.shape[a] if v.shape is not None else None for v, a in ((value, axis), (other, its_axis)))
     return own != 1 or its == 1
 
 
-def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], silent: Set[ir.Node]) -> None:
-    """Enter what readers take everything for that the graph, and those inside it, read; but for the `silent` ones."""
+def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], constant_nodes: Set[ir.Node]) -> None:
+    """Enter the names that readers give all values that the graph, and those inside it, read; `constant_nodes` name
+    nothing."""
 
     def enter(value: ir.Value, readings: frozenset[AxisNames]) -> None:
         both = read.get(value, frozenset()) | readings
         read[value] = frozenset(sorted(both, key=str)[:_MOST_READINGS])
 
-    def cross(across: Sequence[Transfer]) -> None:
-        for source, target, axes in across:
+    def propagate(edges: Sequence[RegionEdge]) -> None:
+        for source, target, axes in edges:
             pairs = [(own, axis) for axis, own in enumerate(axes) if own is not None]
             places = {own: axis for own, axis in pairs if _has_place(target, axis, source, own)}
             rank = len(source.shape or ())
@@ -138,14 +138,14 @@ def _carry_back(graph: ir.Graph, read: dict[ir.Value, frozenset[AxisNames]], sil
             enter(source, frozenset(tuple(names) for names in known if any(names)))
 
     for node in reversed(graph):
-        across, results = list(transfers(node)), set(node.outputs)
-        cross([each for each in across if each[1] in results])
+        edges, results = list(region_edges(node)), set(node.outputs)
+        propagate([each for each in edges if each[1] in results])
         for inner in graphs_of(node):
-            _carry_back(inner, read, silent)
-        cross([each for each in across if each[1] not in results])
+            _carry_back(inner, read, constant_nodes)
+        propagate([each for each in edges if each[1] not in results])
         for n, operand in enumerate(node.inputs):
             if operand is not None and operand.shape is not None:
-                own = axis_names(node, "input", n) if _names_axes(node) and node not in silent else None
+                own = axis_names(node, "input", n) if _names_axes(node) and node not in constant_nodes else None
                 enter(operand, _backward(node, n, own, read))
 
 
@@ -189,7 +189,7 @@ def _forward(
     if is_pooled(node):
         return tuple(carried)
     if channels_only:
-        # Of a layout that it is in only the channels mean anything to it: the rest is what the operand says.
+        # It reads the channels alone by name; the operand names the rest.
         rest = own if written is not None else (None,) * rank
         told = (theirs or written for theirs, written in zip(carried, rest, strict=True))
         return tuple(mine if mine == "C" else other for mine, other in zip(own, told, strict=True))
@@ -202,7 +202,7 @@ def _names_axes(node: ir.Node) -> bool:
 
 
 def _agreed(names: set[str]) -> str | None:
-    """The one name that operands give an axis; one of an operator, a letter, before one of a graph input."""
+    """The one name that operands give an axis; a letter from an operator wins over the name of a graph input."""
     letters = {name for name in names if len(name) == 1} or names
     return next(iter(letters)) if len(letters) == 1 else None
 
@@ -210,7 +210,7 @@ def _agreed(names: set[str]) -> str | None:
 def _backward(
     node: ir.Node, n: int, own: AxisNames | None, read: Mapping[ir.Value, frozenset[AxisNames]]
 ) -> frozenset[AxisNames]:
-    """What the n-th operand is taken for by a node that calls its axes so itself, if it does, and by who reads on."""
+    """The names of the n-th operand by the node itself, if it gives any (`own`), and by the readers of its results."""
     operand = node.inputs[n]
     rank = len(operand.shape or ()) if operand is not None else 0
     readings = {own} if own is not None else set()
@@ -227,13 +227,13 @@ def _backward(
     return frozenset(reading for reading in readings if any(reading))
 
 
-# BatchNormalization and the like know their channels and pass every axis on.
+# They read their channels by name and pass every axis on.
 _CHANNELS_ONLY = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
 
 
 def passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
-    """For each axis of the m-th result, the axis of the n-th input that it is, also where an operator has names of its
-    own for some of them; None altogether where that is not known."""
+    """For each axis of the m-th result, the axis of the n-th input that it is, also where the operator names some axes
+    itself; None as a whole where that is unknown."""
     if node.op_type not in _CHANNELS_ONLY and _names_axes(node):
         return axis_sources(node, n, m)
     source, result = node.inputs[n], node.outputs[m]
@@ -246,8 +246,8 @@ def passes(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
         sources = tuple(range(len(result.shape)))
     else:
         return None
-    # What reads an axis of extent 1 may call it anything. What it is stretched to, or reduced from, is another; and who
-    # does not know that it has extent 1 must not take its name for that of an axis.
+    # A reader may give an axis of extent 1 any name. The axis that it broadcasts to, or is reduced from, is another,
+    # and its name must not pass to an operator that does not know that the extent is 1.
     units = [(axis, source.shape[axis] == 1, extent == 1) for axis, extent in zip(sources, result.shape, strict=True)]
     pooled = is_pooled(node)
     return tuple(

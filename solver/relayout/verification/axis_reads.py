@@ -1,4 +1,4 @@
-"""What an operator reads the axes of an operand for: by what they mean to it, or by the numbers that it is given."""
+"""The axes that an operator reads of an operand: by name, or by the numbers in its attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relayout.verification.axis_names import Derivation
 from relayout.verification.operator_facts import AxisNames, axis_names, constant_ints, named
 from relayout.verification.resize_axes import placed_names
 
-__all__ = ["Meanings", "Pair", "numbered_axes", "relation"]
+__all__ = ["AxesRead", "Pair", "numbered_axes", "relation"]
 
 Pair = tuple[str, str]
 """What the producer of a value calls an axis, and what a reader takes it for."""
@@ -22,30 +22,31 @@ Known = TypeVar("Known", str, Pair)
 
 
 @dataclass(frozen=True, slots=True)
-class Meanings(Generic[Known]):
-    """What the axes mean that an operator reads, and which of these are open: they may have extent 1 at run time.
+class AxesRead(Generic[Known]):
+    """The names of the axes that an operator reads, and which of them are open: they may have extent 1 at run time.
 
-    Axes of which extent 1 is known, of which there are `units`, may stand anywhere and mean nothing.
+    Axes of known extent 1, of which there are `units`, may be anywhere and have no names.
     """
 
     known: Counter[Known]
     open: Counter[Known]
     units: int
 
-    def agree(self, other: Meanings[Known]) -> bool:
-        """Whether both may mean the same: what one lacks is open in the other, and one of its units."""
+    def agree(self, other: AxesRead[Known]) -> bool:
+        """Whether both may be the same axes: a name that one lacks is open in the other, and one of its unit axes."""
         return self._lacks_units_of(other) and other._lacks_units_of(self)
 
-    def _lacks_units_of(self, other: Meanings[Known]) -> bool:
+    def _lacks_units_of(self, other: AxesRead[Known]) -> bool:
         lacking = other.known - self.known
         return lacking <= other.open and lacking.total() <= self.units
 
 
-def relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> Meanings[Pair] | None:
-    """What the producer calls each axis, beside what this operator reads it for; None where not all of it is known.
+def relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> AxesRead[Pair] | None:
+    """The producer's name of each axis, paired with the name by which this operator reads it; None where one is
+    unknown.
 
-    Axes of extent 1 are left out: they may stand anywhere. The outer and the inner part of an axis are that axis, if
-    the one is read for the outer and the other for the inner part.
+    Axes of extent 1 are left out: they may be anywhere. The outer and the inner tile of an axis are that axis, if the
+    one is read as the outer and the other as the inner tile.
     """
     value, read, facts = node.inputs[n], axis_names(node, "input", n), named(node)
     if facts is None and by_place and n == 0 and value is not None and value.shape is not None:
@@ -56,20 +57,20 @@ def relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> M
     pairs: dict[Pair, bool] = {}
     units = 0
     for a, b, extent in zip(made, read, value.shape, strict=True):
-        reading = _reading(b, read, node)
+        read_axis = _axis_read(b, read, node)
         units += extent == 1
-        if reading is None or extent == 1:
+        if read_axis is None or extent == 1:
             continue
         if a is None or b is None:
             return None
         is_part = (_axis(a, made) != a, _axis(b, read) != b)
-        pair = (a, b) if is_part[0] != is_part[1] else (_axis(a, made), reading)
+        pair = (a, b) if is_part[0] != is_part[1] else (_axis(a, made), read_axis)
         pairs[pair] = pairs.get(pair, True) and not isinstance(extent, int)
-    return Meanings(Counter(pairs.keys()), Counter(pair for pair, is_open in pairs.items() if is_open), units)
+    return AxesRead(Counter(pairs.keys()), Counter(pair for pair, is_open in pairs.items() if is_open), units)
 
 
-def _reading(name: str | None, names: AxisNames, node: ir.Node) -> str | None:
-    """What an operator takes an axis that it names so for; None where it is nothing to it."""
+def _axis_read(name: str | None, names: AxisNames, node: ir.Node) -> str | None:
+    """The axis that an operator reads under a name; None where it does not read it by name."""
     facts, axis = named(node), _axis(name, names) if name is not None else None
     if facts is not None and facts.pooled:
         return "kept" if axis in ("N", "C") else "reduced"
@@ -77,7 +78,7 @@ def _reading(name: str | None, names: AxisNames, node: ir.Node) -> str | None:
 
 
 def _axis(name: str, names: AxisNames) -> str:
-    """The axis that a name is, or is the inner part of."""
+    """The axis of a name, or of the inner tile that it names."""
     return name.upper() if len(name) == 1 and name.upper() in names else name
 
 
@@ -88,8 +89,9 @@ _FLATTENING = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
 
 
-def numbered_axes(node: ir.Node, derivation: Derivation) -> Meanings[str] | None:
-    """The names of the axes that an operator is given by number; None where it is given none, or one has no name."""
+def numbered_axes(node: ir.Node, derivation: Derivation) -> AxesRead[str] | None:
+    """The names of the axes that an operator is given by number; None where there are no numbers, or one has no name.
+    """
     value = node.inputs[0] if node.inputs else None
     made = derivation.made(value) if value is not None else None
     reduces = node.op_type.startswith("Reduce") or node.op_type in ("ArgMax", "ArgMin")
@@ -107,19 +109,19 @@ def numbered_axes(node: ir.Node, derivation: Derivation) -> Meanings[str] | None
         named_axes = set(range(min(named_axes), len(made)))
     if any(made[axis] is None and (node.op_type in _IN_BLOCKS or _extent(value, axis) != 1) for axis in named_axes):
         return None
-    # An axis of extent 1 may stand anywhere.
+    # An axis of extent 1 may be anywhere.
     parts = {str(name) for axis, name in enumerate(made) if name is not None and _extent(value, axis) != 1}
     if node.op_type in _IN_BLOCKS:
         blocks = {str(made[axis]) for axis in named_axes}
         found = Counter(name for name in blocks if name in parts or (name.lower() in parts and name.isupper()))
-        # What is put together of single slices says nothing where the other model knows no extents.
-        return Meanings(found, Counter(), 0) if found else None
+        # An axis stacked from single slices is ignored where the other model knows no extents.
+        return AxesRead(found, Counter(), 0) if found else None
     names = {str(made[axis]): _extent(value, axis) for axis in named_axes if _extent(value, axis) != 1}
-    # Of an axis in parts all parts are meant, or else it is not the axis that is.
+    # An operator on a tiled axis must work on all its tiles.
     axes_of = {name: _whole_axis(name, names.keys(), parts, made) for name in names}
     sure = {axes_of[name] for name, extent in names.items() if isinstance(extent, int)}
     every = set(axes_of.values())
-    return Meanings(Counter(every), Counter(every - sure), len(named_axes) - len(names))
+    return AxesRead(Counter(every), Counter(every - sure), len(named_axes) - len(names))
 
 
 def _whole_axis(name: str, names: Set[str], parts: set[str], made: AxisNames) -> str:

@@ -1,8 +1,8 @@
-"""What the body of a `relayout::` operator does to an operand that is cut or padded, seen on an array of places.
+"""The effect of a `relayout::` operator's body on a tiled or padded operand, observed on an array of positions.
 
-Whether Transposes, Reshapes, Pads and Slices together do what a layout says is not read off them but tried: the operand
-is filled with numbers that are all different, onnx's reference evaluator runs what leads from it to the standard
-operator, and each number must come out where the layout says.
+The effect of Transposes, Reshapes, Pads and Slices together is not derived but executed. The operand is filled with
+distinct numbers, onnx's reference evaluator runs the nodes between it and the standard operator, and each number must
+come out where the layout says.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
-from relayout.verification.memory_format import Arrangement, Atom
+from relayout.verification.memory_format import Atom, MemoryFormat
 from relayout.verification.operator_facts import AxisNames
 
-__all__ = ["MOVES", "does", "reading"]
+__all__ = ["MOVES", "fault_in_body", "operand_format"]
 
 MOVES = frozenset(
     """
@@ -29,9 +29,9 @@ MOVES = frozenset(
 """What a body may have beside its operator; none of them makes up a value. A Cast is for constants alone, which old
 opsets have as floats."""
 
-# Arrays of more places than this are shrunk along axes that the layout leaves whole.
+# Larger arrays are shrunk along axes that the layout does not tile.
 _MOST_PLACES = 1 << 23
-# Extents for axes of which none is known.
+# Extents for axes of unknown extent.
 _SMALL = (2, 3, 5, 7, 4, 6, 8, 9)
 
 _OTHER_ORDER = "another order of the elements"
@@ -40,13 +40,13 @@ _NOT_RUN = "not tried"
 Array = np.ndarray[Any, Any]
 
 
-def reading(
+def operand_format(
     layout: Layout, axes: AxisNames, extents: Sequence[int | None], *, exact: bool = True
-) -> tuple[Arrangement, tuple[int, ...]] | None:
-    """How an operand in this layout lies beside `axes`, the operator's own, and extents of those that lead to it.
+) -> tuple[MemoryFormat, tuple[int, ...]] | None:
+    """The memory format of an operand in this layout relative to `axes`, the operator's own, and extents that fit.
 
-    `extents` are the operand's, in its layout; None, and large ones where not `exact`, are chosen. None altogether
-    where the layout does not name these axes once each, and does not cut them into as many as two.
+    `extents` are the operand's, in its layout; None, and large ones where not `exact`, are chosen. None as a whole
+    where the layout does not name these axes once each, or splits one of them into more than two.
     """
     names = layout.names
     outer = [i for i in range(layout.rank) if layout.outer(i) is None]
@@ -71,21 +71,21 @@ def reading(
         atoms[i] = Atom(axis, tile, reach)
         if place is not None:
             atoms[place] = Atom(axis, 1, tile)
-    # Parts of one element have no place.
+    # Tiles of one element have no position.
     units = [atom is None or atom.inner == atom.outer for atom in atoms]
     groups = [() if unit or atom is None else (atom,) for atom, unit in zip(atoms, units, strict=True)]
-    return Arrangement(tuple(groups)), tuple(sizes)
+    return MemoryFormat(tuple(groups)), tuple(sizes)
 
 
-def does(
+def fault_in_body(
     start: ir.Value, end: ir.Value, layout: Layout, axes: AxisNames, extents: Sequence[int | None], *, opset: int
 ) -> str | None:
-    """What is wrong with the way from `start` to `end` in a body; None where nothing is.
+    """The fault of the path from `start` to `end` in a body; None where it is right.
 
-    One of the two is in `layout`, with `extents`, and the other as the operator has it, with `axes`: where `start` is
-    an input of the body the way leads into the operator, else out of it.
+    One of the two is in `layout`, with `extents`, and the other in the operator's own format, with `axes`: where
+    `start` is an input of the body the path leads into the operator, else out of it.
     """
-    # An axis of extent 1 could be exchanged with another unseen.
+    # Two axes of extent 1 could be swapped without a difference.
     longer = _longer(layout, extents)
     fault = _try(start, end, layout, axes, longer, opset) if longer != tuple(extents) else _NOT_RUN
     return fault if fault in (None, _OTHER_ORDER) else _try(start, end, layout, axes, extents, opset)
@@ -101,20 +101,20 @@ def _longer(layout: Layout, extents: Sequence[int | None]) -> tuple[int | None, 
 def _try(
     start: ir.Value, end: ir.Value, layout: Layout, axes: AxisNames, extents: Sequence[int | None], opset: int
 ) -> str | None:
-    inward = start.producer() is None
+    is_input = start.producer() is None
     size = math.prod(extent or 8 for extent in extents)
-    found = reading(layout, axes, extents, exact=size <= _MOST_PLACES)
+    found = operand_format(layout, axes, extents, exact=size <= _MOST_PLACES)
     if found is None:
         return f"no operand of shape {_shown(extents)}"
-    arrangement, sizes = found
+    format_, sizes = found
     native = np.arange(1, math.prod(sizes) + 1, dtype=np.int64).reshape(sizes)
-    laid = arrangement.of(native)
+    laid = format_.of(native)
     if laid is None:
         return f"no operand of shape {_shown(extents)}"
-    given, expected = (laid, native) if inward else (native, laid)
+    given, expected = (laid, native) if is_input else (native, laid)
     try:
         result = _run(start, end, given, opset)
-    except Exception as error:  # a body may be wrong in as many ways as there are operators
+    except Exception as error:  # a wrong body may raise anything
         return " ".join(str(error).split())[:200] or type(error).__name__
     if result is None:
         return "something else"
@@ -124,7 +124,7 @@ def _try(
 
 
 def _run(start: ir.Value, end: ir.Value, array: Array, opset: int) -> Array | None:
-    """What the body makes of `array` between the two values; None where other values have a part in it."""
+    """The value of `end` for the `array` at `start`; None where other values contribute."""
     from onnx.reference import ReferenceEvaluator
 
     nodes = _between(start, end)

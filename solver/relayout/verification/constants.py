@@ -1,4 +1,5 @@
-"""What is known before a model runs: it has no layout that anybody asks for, and what it is called says nothing."""
+"""Constants: values that are computed before the model runs. No backend has requirements for them, and they name no
+axes."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ def constants_of(graph: ir.Graph) -> set[ir.Value]:
 
 
 def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Node]:
-    """The standard operators, in the graph and those inside it, that compute from constants alone, or that ask for a
-    shape which is known. `outer` holds the constants of the graphs around it.
+    """The standard operators, in the graph and those inside it, that compute from constants alone, or that read a known
+    shape. `outer` holds the constants of the graphs around it.
 
-    An initializer that is a graph input as well is a default, which a caller may replace: no constant. Nor is what
-    comes of a graph inside a node.
+    An initializer that is a graph input as well is a default, which a caller may replace: no constant. Nor is a result
+    of a node with graphs inside.
     """
     constants = {*outer, *graph.initializers.values()}.difference(graph.inputs)
     found: set[ir.Node] = set()

@@ -1,13 +1,13 @@
-"""What a graph spends on layouts, counted by the verifier itself: a report is held against this, not against its own.
+"""The verifier's own count of a graph's transposes and bytes, which a report is compared with.
 
-An extent that is not known before the run counts 64. It counts 1 where it is a batch, the first axis of a graph input,
-and what is left of the elements of its operand where it stands first in the result of a Reshape or the like.
+An extent that is not known before the run counts 64. It counts 1 where it is a batch, the first axis of a graph input.
+The first extent of a view op's result counts the remaining elements of the operand.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import pairwise
 
 import onnx_ir as ir
@@ -22,15 +22,16 @@ __all__ = ["bytes_of", "count", "extent_counter"]
 _UNKNOWN = 64
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _OWN = ("", "ai.onnx")
-_BLOCKED = ("ReorderInput", "ReorderOutput")
 
 Dim = int | ir.SymbolicDim
 ExtentOf = Callable[[Dim, int], int]
 """What a dim counts at this place of a shape."""
 
 
-def count(model: ir.Model, dims: Mapping[str, int]) -> Totals:
-    """Count nodes, transposes of data, the bytes that these read and write, and onnxruntime's reorders.
+def count(
+    model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
+) -> Totals:
+    """Count nodes, transposes of data, the bytes that these read and write, and the backend's own conversion operators.
 
     Local functions count once a call, but those of the domain `relayout`, which are one operator each.
     """
@@ -47,7 +48,7 @@ def count(model: ir.Model, dims: Mapping[str, int]) -> Totals:
         nodes=sum(node.op_type != "Constant" for node in nodes),
         transposes=len(transposes),
         bytes=sum(2 * _moved(node, extent_of) for node in transposes),
-        reorders=sum(node.domain == "com.microsoft.nchwc" and node.op_type in _BLOCKED for node in nodes),
+        reorders=sum((node.domain, node.op_type) in conversion_operators for node in nodes),
     )
 
 

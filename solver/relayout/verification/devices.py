@@ -1,4 +1,4 @@
-"""Where nodes run, where a backend stands for several devices: each at one that takes it, and what crosses adds up."""
+"""Devices: whether each node runs on one that takes it, and whether the transfers of the report add up."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from relayout.verification.axis_names import walk
 from relayout.verification.constants import constants_of
 from relayout.verification.counting import bytes_of, extent_counter
 
-__all__ = ["check_placement", "check_transfers", "ways_of"]
+__all__ = ["check_placement", "check_transfers", "implementations_of"]
 
-# They lay data out, and are where the conversion is made.
+# They move data, and run where the conversion is made.
 _MOVES = frozenset(["Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"])
 
 
-def ways_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
-    """What a backend asks of a node: of one that says where it runs, the backend of that device."""
+def implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
+    """The implementations of a node: on the device that its metadata names, where it names one."""
     device = node.metadata_props.get(DEVICE_KEY)
     if not backend.devices():
         return ask(backend, node)
@@ -33,20 +33,20 @@ def ways_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
 
 
 def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
-    """Yield a finding for each node that is told to run where there is no device, or at one that does not take it."""
+    """Yield a finding for each node on an unknown device, or on one that does not take it."""
     devices = backend.devices()
     if not devices:
         return
     constants = constants_of(model.graph)
     for node in walk(model.graph):
-        told = node.metadata_props.get(DEVICE_KEY)
-        if told is not None and told not in devices:
-            yield _finding(node, f"one of {', '.join(devices)}", told, "there is no such device")
-        elif not all(value in constants for value in node.outputs) and not _lays_out(node):
+        device = node.metadata_props.get(DEVICE_KEY)
+        if device is not None and device not in devices:
+            yield _finding(node, f"one of {', '.join(devices)}", device, "there is no such device")
+        elif not all(value in constants for value in node.outputs) and not _moves_data(node):
             taking = _taking(node, backend)
-            if told not in taking and (told is not None or not taking):
+            if device not in taking and (device is not None or not taking):
                 expected = " or ".join(taking) or f"a node that one of {', '.join(devices)} takes"
-                yield _finding(node, expected, told or node.op_type, "the node is not where the backend runs it")
+                yield _finding(node, expected, device or node.op_type, "the node is not where the backend runs it")
 
 
 def _taking(node: ir.Node, backend: Backend) -> tuple[str, ...]:
@@ -58,8 +58,8 @@ def _taking(node: ir.Node, backend: Backend) -> tuple[str, ...]:
         return ()
 
 
-def _lays_out(node: ir.Node) -> bool:
-    """Whether a node moves data, or reckons with extents to do so."""
+def _moves_data(node: ir.Node) -> bool:
+    """Whether a node moves data, or computes extents to do so."""
     vectors = all(v.dtype == ir.DataType.INT64 and v.shape is not None and len(v.shape) < 2 for v in node.outputs)
     return node.op_type in _MOVES or vectors
 
@@ -67,11 +67,11 @@ def _lays_out(node: ir.Node) -> bool:
 def check_transfers(
     model: ir.Model, reported: tuple[Transfer, ...], dims: Mapping[str, int] | None = None
 ) -> Iterator[Finding]:
-    """Yield a finding where the bytes that cross between two devices are not those of the report."""
+    """Yield a finding where the bytes transferred between two devices are not those of the report."""
     extent_of = extent_counter(model, dims or {})
     derived: Counter[tuple[str, str]] = Counter()
     constants = constants_of(model.graph)
-    for value, source, target in _transfer(model, constants):
+    for value, source, target in _transferred(model, constants):
         if value.shape is not None:
             derived[source, target] += bytes_of(value, extent_of)
     claimed: Counter[tuple[str, str]] = Counter()
@@ -83,17 +83,17 @@ def check_transfers(
                 rule="cost-accounting",
                 expected=f"{derived[source, target]} bytes",
                 found=f"{claimed[source, target]} bytes",
-                message=f"what crosses from {source} to {target} is not what the report lists",
+                message=f"the transfers from {source} to {target} are not those of the report",
             )
 
 
-def _transfer(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
-    """(value, from, to) for each value that is read where it is not, once for each such device: what a body reads of the
-    graphs around it is the value that is there, wherever the node runs that holds the body."""
+def _transferred(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Value, str, str]]:
+    """(value, from, to) for each value and each device that reads it and is not its own. A body reads an outer value
+    from that value's device, wherever the node around the body runs."""
     readers: dict[ir.Value, dict[str, None]] = {}
     made_at: dict[ir.Value, str] = {}
-    for graph, home in _graphs(model.graph, ""):
-        made_at.update({value: value.metadata_props.get(DEVICE_KEY, home) for value in graph.inputs})
+    for graph, outer_device in _graphs(model.graph, ""):
+        made_at.update({value: value.metadata_props.get(DEVICE_KEY, outer_device) for value in graph.inputs})
         for node in graph:
             device = node.metadata_props.get(DEVICE_KEY, "")
             made_at.update(dict.fromkeys(node.outputs, device))
@@ -101,7 +101,7 @@ def _transfer(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Va
                 if value is not None and device:
                     readers.setdefault(value, {})[device] = None
         for value in graph.outputs:
-            if device := value.metadata_props.get(DEVICE_KEY, home):
+            if device := value.metadata_props.get(DEVICE_KEY, outer_device):
                 readers.setdefault(value, {})[device] = None
     for value, devices in readers.items():
         source = made_at.get(value, "")
@@ -109,9 +109,9 @@ def _transfer(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir.Va
             yield from ((value, source, device) for device in devices if device != source)
 
 
-def _graphs(graph: ir.Graph, home: str) -> Iterator[tuple[ir.Graph, str]]:
-    """The graph and those inside it, each with the device of the node that holds it."""
-    yield graph, home
+def _graphs(graph: ir.Graph, outer_device: str) -> Iterator[tuple[ir.Graph, str]]:
+    """The graph and those inside it, each with the device of the node around it."""
+    yield graph, outer_device
     for node in graph:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:

@@ -1,4 +1,4 @@
-"""The operators of the domain `relayout`: each has a body, and the body is what its attributes say."""
+"""The operators of the domain `relayout`: each has a body, and the body does what the attributes of the call say."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import walk
-from relayout.verification.blocked_types import BLOCKED_DOMAIN
-from relayout.verification.body_execution import MOVES, does
+from relayout.verification.body_execution import MOVES, fault_in_body
 from relayout.verification.operator_facts import OURS, AxisNames, kernel_names, named, own_names, standard_names
 from relayout.verification.requirements import node_label
 
 __all__ = ["check_functions"]
 
 Tried = dict[object, str | None]
-"""What was found of operands of bodies, by how they lie."""
+"""The faults found so far, by operand and format."""
 
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 
-# They say by their attributes which axes they work along, and no axis has a name.
-_BY_ATTRIBUTES = frozenset({("com.microsoft", "FusedMatMul")})
-
 
 def check_functions(model: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each operator without a body, and each body that is not what the call's attributes say."""
+    """Yield a finding for each operator without a body, and each body that contradicts the attributes of the call."""
     tried: Tried = {}
     for node in walk(model.graph):
         if node.domain == OURS:
@@ -48,14 +44,13 @@ def check_functions(model: ir.Model) -> Iterator[Finding]:
 
 
 def _is_known(node: ir.Node) -> bool:
-    known = node.domain in ("", BLOCKED_DOMAIN) or (node.domain, node.op_type) in _BY_ATTRIBUTES
-    return known or onnx.defs.has(node.op_type, node.domain) or named(node) is not None
+    return node.domain == "" or onnx.defs.has(node.op_type, node.domain) or named(node) is not None
 
 
 def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:
-    """The body is Transposes of inputs, the standard operator, Transposes of results, and nothing else; where layouts
-    cut or pad an axis, Reshapes, Pads and Slices too, and what reckons their shapes."""
-    moves = MOVES if _cuts(node) else ("Identity", "Transpose")
+    """Yield a finding unless the body is Transposes of inputs, the standard operator and Transposes of results. Where
+    layouts tile or pad an axis, Reshapes, Pads, Slices and the computation of their shapes may stand there too."""
+    moves = MOVES if _tiles(node) else ("Identity", "Transpose")
     work = [inner for inner in function if inner.op_type not in moves or inner.domain not in ("", "ai.onnx")]
     if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain not in ("", "ai.onnx"):
         found = ", ".join(inner.op_type for inner in function)
@@ -84,8 +79,8 @@ def _check_side(
             continue
         layout = _layout(node, side, n) if expected is not None else None
         if layout is not None and "[" in str(layout):
-            way = (end, value) if side == "input" else (value, end)
-            yield from _check_way(node, function, side, n, layout, way, tried)
+            path = (end, value) if side == "input" else (value, end)
+            yield from _check_path(node, function, side, n, layout, path, tried)
             continue
         found = _path(value, end) if side == "input" else _path(end, value)
         if found is None:
@@ -96,21 +91,21 @@ def _check_side(
             yield _finding(node, "function-body", f"{side} {n} as it is", f"transposed by {found}", n)
 
 
-def _cuts(node: ir.Node) -> bool:
-    # Read first: TVM's NCHW16c has no bracket, and cuts as NCHWc[tile:16] does.
+def _tiles(node: ir.Node) -> bool:
+    # Parsed first: TVM's NCHW16c has no bracket, and tiles as NCHWc[tile:16] does.
     return any("[" in str(_parsed(node.attributes.get_string(name, "") or "")) for name in _LAYOUTS)
 
 
-def _check_way(
+def _check_path(
     node: ir.Node,
     function: ir.Function,
     side: str,
     n: int,
     layout: Layout,
-    way: tuple[ir.Value, ir.Value],
+    path: tuple[ir.Value, ir.Value],
     tried: Tried,
 ) -> Iterator[Finding]:
-    """An operand whose layout cuts or pads axes comes to the operator as the layout says, with every element."""
+    """Yield a finding where an operand with a tiled or padded layout does not reach the operator with every element."""
     value = node.inputs[n] if side == "input" else node.outputs[n]
     facts = named(node)
     if value is None or facts is None:
@@ -120,16 +115,16 @@ def _check_way(
     rank = sum(1 for i in range(layout.rank) if layout.outer(i) is None)
     is_kernel = side == "input" and n == facts.kernel
     axes = kernel_names(node.op_type, rank) if is_kernel else standard_names(rank)
-    key = (*way, str(layout), extents)
+    key = (*path, str(layout), extents)
     if key not in tried:
-        tried[key] = does(*way, layout, axes, extents, opset=function.opset_imports.get("", 1))
+        tried[key] = fault_in_body(*path, layout, axes, extents, opset=function.opset_imports.get("", 1))
     fault = tried[key]
     if fault is not None:
         yield _finding(node, "function-body", f"{side} {n} between {layout} and {''.join(map(str, axes))}", fault, n)
 
 
 def _layout(node: ir.Node, side: str, n: int) -> Layout | None:
-    """The layout that the attributes give an operand whose axes have names; None where they give none that is one."""
+    """The layout that the attributes give an operand with named axes; None where they give no valid one."""
     facts = named(node)
     is_kernel = side == "input" and facts is not None and n == facts.kernel
     names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
@@ -144,7 +139,7 @@ def _parsed(text: str) -> Layout | None:
 
 
 def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
-    """The permutation from `start` to `value` through Transposes; () if there are none, None if it leads elsewhere."""
+    """The permutation from `start` to `value` through Transposes; () if there are none, None for any other path."""
     if value is start:
         return ()
     node = value.producer()
@@ -162,7 +157,7 @@ def _path(value: ir.Value, start: ir.Value) -> tuple[int, ...] | None:
 
 
 def _expected_perm(node: ir.Node, side: str, n: int) -> tuple[int, ...] | None:
-    """The permutation between the standard operator's operand and this one's; None where the operand stays as it is."""
+    """The permutation between the standard operator's operand and this one's; None where they are the same."""
     facts, names = named(node), own_names(node, side, n)
     if facts is None or names is None:
         return None
@@ -176,14 +171,14 @@ def _expected_perm(node: ir.Node, side: str, n: int) -> tuple[int, ...] | None:
 
 
 def _permutation(source: AxisNames, target: AxisNames) -> tuple[int, ...]:
-    """The perm of the Transpose from `source` to `target`; what is no permutation gives one that matches no body."""
+    """The perm of the Transpose from `source` to `target`; a perm that matches no body where there is none."""
     if None in source or sorted(map(str, source)) != sorted(map(str, target)):
         return (-1,)
     return tuple(source.index(name) for name in target)
 
 
 def _check_attributes(node: ir.Node, function: ir.Function, operator: ir.Node) -> Iterator[Finding]:
-    """Each attribute of the call reaches the operator in the body: by reference, or as the same constant."""
+    """Yield a finding for each attribute of the call that does not reach the operator by reference or as a constant."""
     for name, attribute in node.attributes.items():
         if name in _LAYOUTS:
             continue

@@ -1,8 +1,9 @@
-"""How a value of the legal model lies beside its source: the annotations `relayout.order` and `relayout.atoms`, read.
+"""The memory format of a value relative to its source, read from the annotations `relayout.order` and `relayout.atoms`.
 
-An axis's index is a number, and an **atom** is some of its digits: those between the strides `inner` (included) and
-`outer` (excluded), where outer 0 means up to the end of the axis. A value's dimensions are groups of atoms, outermost
-first; atoms that reach beyond an axis's extent pad it with zeros.
+This class is the verifier's own, apart from `relayout.layout.memory_format` on purpose. An axis's index is a number,
+and an **atom** is some of its digits: those between the strides `inner` (included) and `outer` (excluded), where outer
+0 means up to the end of the axis. A value's dimensions are groups of atoms, outermost first; atoms that reach beyond an
+axis's extent pad it with zeros.
 
     >>> blocks = parse_atoms("0,1:16:0,2,1:1:16")
     >>> blocks.shape((1, 64, 7))
@@ -22,7 +23,7 @@ import onnx_ir as ir
 
 from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 
-__all__ = ["Arrangement", "Atom", "Extent", "arrangement_of", "parse_atoms", "whole"]
+__all__ = ["Atom", "Extent", "MemoryFormat", "memory_format_of", "parse_atoms", "whole"]
 
 
 Extent = int | ir.SymbolicDim | None
@@ -46,8 +47,8 @@ class Atom(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
-    """A value's dimensions, each the atoms that make it up, outermost first; a dimension of no atoms has extent 1."""
+class MemoryFormat:
+    """A value's dimensions, each a group of atoms, outermost first; a dimension of no atoms has extent 1."""
 
     dims: tuple[tuple[Atom, ...], ...]
 
@@ -62,7 +63,7 @@ class Arrangement:
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """The axis that each dimension is, its values perhaps in another order; None for a part of one, or several."""
+        """The axis of each dimension, its elements perhaps permuted; None for a part of an axis, or several."""
         atoms = self._atoms()
         found = [{atom.axis for atom in group} for group in self.dims]
         return tuple(
@@ -71,7 +72,7 @@ class Arrangement:
         )
 
     def fault(self, extents: Sequence[Extent] | None = None) -> str | None:
-        """What is wrong with it, for a source of these extents where they are known; None if nothing is."""
+        """What is wrong with the format, for a source of these extents where they are known; None if nothing is."""
         atoms = self._atoms()
         rank = len(extents) if extents is not None else max(atoms, default=-1) + 1
         for axis in sorted({*range(rank), *atoms}):
@@ -88,7 +89,7 @@ class Arrangement:
         return None
 
     def shape(self, extents: Sequence[Extent]) -> tuple[Extent, ...]:
-        """The extents of the dimensions, None where one is not known; only for what has no fault."""
+        """The extents of the dimensions, None where one is not known; only for a format without a fault."""
         return tuple(self._extent(group, extents) for group in self.dims)
 
     def may_have(self, shape: Sequence[Extent]) -> bool:
@@ -105,34 +106,34 @@ class Arrangement:
         return True
 
     def reach(self, axis: int, extent: int) -> int:
-        """How many values the axis takes, zeros included."""
+        """The extent of the axis with its padding."""
         outer = [atom.outer for group in self.dims for atom in group if atom.axis == axis]
         return max([extent, *outer]) if extent != 1 else 1
 
     def of(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-        """The array of the source as this value holds it; None where the two do not fit."""
+        """The source's array in this format; None where the two do not fit."""
         if self.fault(array.shape) is not None:
             return None
         atoms = self._atoms()
         reaches = [self.reach(axis, extent) for axis, extent in enumerate(array.shape)]
         padded = np.zeros(reaches, array.dtype)
         padded[tuple(slice(extent) for extent in array.shape)] = array
-        cut = [atom for axis in range(array.ndim) for atom in reversed(atoms.get(axis, ()))]
-        sizes = {a: (a.outer or reaches[a.axis]) // a.inner if reaches[a.axis] != 1 else 1 for a in cut}
-        pieces = padded.reshape([sizes[atom] for atom in cut])
-        turned = pieces.transpose([cut.index(atom) for group in self.dims for atom in group])
+        tiles = [atom for axis in range(array.ndim) for atom in reversed(atoms.get(axis, ()))]
+        sizes = {a: (a.outer or reaches[a.axis]) // a.inner if reaches[a.axis] != 1 else 1 for a in tiles}
+        pieces = padded.reshape([sizes[atom] for atom in tiles])
+        permuted = pieces.transpose([tiles.index(atom) for group in self.dims for atom in group])
         shape = [math.prod(sizes[atom] for atom in group) for group in self.dims]
-        return np.ascontiguousarray(turned.reshape(shape))
+        return np.ascontiguousarray(permuted.reshape(shape))
 
     def back(self, array: np.ndarray[Any, Any], extents: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """The source with these extents, read out of the value; None where the two do not fit."""
+        """The source's array of these extents, from an array in this format; None where the two do not fit."""
         if self.fault(extents) is not None or array.shape != self.shape(extents):
             return None
-        places = self.of(np.arange(1, math.prod(extents) + 1, dtype=np.int64).reshape(tuple(extents)))
-        if places is None:
+        positions = self.of(np.arange(1, math.prod(extents) + 1, dtype=np.int64).reshape(tuple(extents)))
+        if positions is None:
             return None
         flat = np.zeros(math.prod(extents) + 1, array.dtype)
-        flat[places.reshape(-1)] = array.reshape(-1)
+        flat[positions.reshape(-1)] = array.reshape(-1)
         return flat[1:].reshape(tuple(extents))
 
     def _atoms(self) -> dict[int, list[Atom]]:
@@ -156,13 +157,13 @@ class Arrangement:
         return product
 
 
-def whole(axes: Sequence[int]) -> Arrangement:
-    """The arrangement that permutes whole axes."""
-    return Arrangement(tuple((Atom(axis),) for axis in axes))
+def whole(axes: Sequence[int]) -> MemoryFormat:
+    """The format that permutes whole axes."""
+    return MemoryFormat(tuple((Atom(axis),) for axis in axes))
 
 
-def parse_atoms(text: str) -> Arrangement | None:
-    """Read `relayout.atoms`; None for what is no list of atoms."""
+def parse_atoms(text: str) -> MemoryFormat | None:
+    """Parse `relayout.atoms`; None for an invalid list of atoms."""
     dims: list[tuple[Atom, ...]] = []
     for part in text.split(","):
         matches = [_ATOM.fullmatch(atom) for atom in part.split("+")] if part else []
@@ -170,18 +171,18 @@ def parse_atoms(text: str) -> Arrangement | None:
         if len(atoms) != len(matches):
             return None
         dims.append(tuple(atoms))
-    return Arrangement(tuple(dims))
+    return MemoryFormat(tuple(dims))
 
 
-def arrangement_of(value: ir.Value) -> Arrangement | None:
-    """What a value's annotation says; None where there is none, or none that can be read."""
+def memory_format_of(value: ir.Value) -> MemoryFormat | None:
+    """The annotated format of a value; None where there is none, or an invalid one."""
     return _annotated(value.metadata_props)
 
 
-def _annotated(told: Mapping[str, str]) -> Arrangement | None:
-    if ATOMS_KEY in told:
-        return parse_atoms(told[ATOMS_KEY])
-    text = told.get(ORDER_KEY)
+def _annotated(metadata: Mapping[str, str]) -> MemoryFormat | None:
+    if ATOMS_KEY in metadata:
+        return parse_atoms(metadata[ATOMS_KEY])
+    text = metadata.get(ORDER_KEY)
     try:
         return None if text is None else whole([int(axis) for axis in text.split(",")] if text else [])
     except ValueError:
@@ -191,18 +192,18 @@ def _annotated(told: Mapping[str, str]) -> Arrangement | None:
 def _fault_of_axis(axis: int, atoms: Sequence[Atom], extent: Extent) -> str | None:
     """What is wrong with one axis's atoms, innermost first; `extent` is an int where it is known."""
     stride = 1
-    for place, atom in enumerate(atoms):
+    for index, atom in enumerate(atoms):
         if atom.inner < 1 or (atom.outer and (atom.outer <= atom.inner or atom.outer % atom.inner)):
             return f"no digits {atom.inner}:{atom.outer} of axis {axis}"
         if atom.inner != stride:
             what = "overlap" if atom.inner < stride or stride == 0 else "have a gap"
             return f"atoms of axis {axis} that {what} at stride {min(stride, atom.inner)}"
-        if not atom.outer and place < len(atoms) - 1:
-            return f"atoms of axis {axis} that overlap at stride {atoms[place + 1].inner}"
+        if not atom.outer and index < len(atoms) - 1:
+            return f"atoms of axis {axis} that overlap at stride {atoms[index + 1].inner}"
         stride = atom.outer
     last = atoms[-1]
     if not isinstance(extent, int) or extent == 1:
-        return None  # a unit axis has no place: its atoms are one element each
+        return None  # a unit axis is fine: its atoms are one element each
     if last.outer and last.outer < extent:
         return f"atoms of axis {axis} that end at {last.outer} of {extent}"
     if not last.outer and extent % last.inner:

@@ -1,4 +1,4 @@
-"""Whether the model is one: onnx's checker, and shapes that agree with each other and with what operators read."""
+"""ONNX's own rules: its checker, and shapes that agree with each other and with the operators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["check_channels", "check_onnx", "check_shapes"]
 
 
 def check_onnx(model: ir.Model) -> Iterator[Finding]:
-    """Yield what onnx's checker and its strict shape inference object to; weights are taken by type and shape."""
+    """Yield the objections of onnx's checker and its strict shape inference; weights are checked by type and shape."""
     try:
         proto = _skeleton(model)
         onnx.checker.check_model(_with_ranks(proto), full_check=False)
-    except Exception as error:  # serialization fails in as many ways as there are faults in a graph
+    except Exception as error:  # serialization of a faulty graph may raise anything
         yield _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
         return
     try:
@@ -37,7 +37,7 @@ def check_onnx(model: ir.Model) -> Iterator[Finding]:
 
 
 def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose inputs and outputs have a shape: the checker wants one said, runtimes and ONNX's format do not."""
+    """A copy whose inputs and outputs have a shape: the checker requires one, runtimes and ONNX's format do not."""
     ranked = onnx.ModelProto()
     ranked.CopyFrom(proto)
     for graph in subgraphs_of(ranked.graph):
@@ -48,10 +48,10 @@ def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def check_shapes(model: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each value of the graph whose declared shape is not what inference gives it afresh."""
+    """Yield a finding for each value of the graph whose declared shape differs from the inferred one."""
     try:
         inferred = _inferred_afresh(model)
-    except Exception:  # check_onnx has said what is wrong
+    except Exception:  # check_onnx reports it
         return
     values = {value for node in model.graph for value in node.outputs}
     for value in sorted(values, key=lambda value: str(value.name)):
@@ -74,7 +74,7 @@ def check_shapes(model: ir.Model) -> Iterator[Finding]:
 
 
 def check_channels(model: ir.Model) -> Iterator[Finding]:
-    """Yield a finding for each convolution whose data has not the channels that its kernel has; onnx does not look."""
+    """Yield a finding for each convolution whose data and kernel differ in channels; onnx does not check that."""
     for node in walk(model.graph):
         facts = named(node)
         if facts is None or facts.kernel is None or facts.kernel >= len(node.inputs) or node.op_type == "DeformConv":
@@ -99,17 +99,17 @@ def check_channels(model: ir.Model) -> Iterator[Finding]:
 def _channels(
     node: ir.Node, attribute: str, value: ir.Value | None, names: tuple[str | None, ...] | None, letter: str
 ) -> int | None:
-    """The extent of the axis: what its blocks hold together, less the zeros that it is padded with."""
+    """The extent of the axis: that of its tiles together, without its padding."""
     outer, inner = _extent(value, names, letter), _extent(value, names, letter.lower())
     text = node.attributes.get_string(attribute, "")
     if outer is None or not text or "[" not in text:
         return outer
     layout = Layout.parse(text)
-    zeros, tile = _said(layout, letter, "pad"), _said(layout, letter.lower(), "tile")
+    zeros, tile = _stated(layout, letter, "pad"), _stated(layout, letter.lower(), "tile")
     return outer * (inner or tile or 1) - (zeros or 0)
 
 
-def _said(layout: Layout, letter: str, namespace: str) -> int | None:
+def _stated(layout: Layout, letter: str, namespace: str) -> int | None:
     """The number that the layout has on a dimension, for instance the extent of its tiles."""
     found = (layout.attribute(i, namespace) for i in range(layout.rank) if layout.names[i] == letter)
     text = next(found, None)
@@ -124,7 +124,7 @@ def _extent(value: ir.Value | None, names: tuple[str | None, ...] | None, letter
 
 
 def _skeleton(model: ir.Model) -> onnx.ModelProto:
-    """The model as a protobuf whose large or absent weights are inputs, so that no check ever reads one."""
+    """The model as a protobuf whose large or absent weights are inputs, so that no check reads one."""
     proto = without_weights(model)
     given: dict[str, onnx.TensorProto] = {}
     _take_absent(proto.graph, given)
@@ -162,7 +162,7 @@ def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> 
     graph.node.extend(nodes)
 
 
-# Protobuf frees what a repeated field holds when the field is emptied.
+# Protobuf frees the contents of a repeated field when the field is emptied.
 def _copied_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)

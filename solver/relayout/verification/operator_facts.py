@@ -1,7 +1,7 @@
-"""What the verifier knows of operators: which name the axes of their operands, and how axes pass through the others.
+"""The verifier's facts about operators: which of them name the axes of operands, and how axes pass through the others.
 
-This is the verifier's own, small knowledge, on purpose apart from the op table that the solver uses: a fault in one
-does not hide in the other. What is not known here is unknown to the verifier, and unknown is never a finding.
+These facts are apart from the operator table of the solver on purpose: a fault in one does not hide in the other. An
+operator without facts is unknown to the verifier, and unknown is never a finding.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from relayout.backend.calls import operator_layouts_of
+from relayout.backend.interface import Backend, Implementation
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 
@@ -22,6 +24,7 @@ __all__ = [
     "axis_sources",
     "beside_reshaped",
     "constant_ints",
+    "enter_backend_operators",
     "is_by_place",
     "is_elementwise",
     "is_pooled",
@@ -40,11 +43,12 @@ _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An operator that reads axes by what they mean: its data operands, its data results, and where its kernel is.
+    """An operator that reads axes by name: its data operands, its data results, and the index of its kernel.
 
-    With `spatial` the data is batch, channels, then places; without, only the channels at axis 1 have a meaning. With
-    `pooled` the first two axes are kept and the others reduced, whichever they are of each. With `by_place` axes mean
-    nothing, but what the operator is told of them is told in the layout's order.
+    With `spatial` the data is batch, channels, then spatial axes; without, only the channels at axis 1 have a name.
+    With `pooled` the first two axes are kept and the others reduced, in any order of each. With `by_place` no axis has
+    a name, but attributes list axes in the order of the layout. `declared` are the layouts that the backend gives for
+    an operator of its own.
     """
 
     inputs: tuple[int, ...] = (0,)
@@ -53,10 +57,11 @@ class Named:
     spatial: bool = True
     pooled: bool = False
     by_place: bool = False
+    declared: Implementation | None = None
 
     @property
     def names_axes(self) -> bool:
-        """Whether the operator knows what its axes are; if not, they are what its operand says."""
+        """Whether the operator names its axes itself; if not, its operand does."""
         return not self.pooled and not self.by_place
 
 
@@ -83,21 +88,13 @@ _NAMED = {
     "SpaceToDepth": Named(),
 }
 
-# onnxruntime's own, which take their channels last where an attribute says so.
-_QUANTIZED_DOMAIN = "com.microsoft"
-_QUANTIZED = {
-    "QLinearAveragePool": Named(),
-    "QLinearConv": Named(kernel=3),
-    "QLinearGlobalAveragePool": Named(),
-}
-
 _ELEMENTWISE_NAMES = """
     Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos
     Cosh Div Elu Equal Erf Exp Expand Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
     LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu
     Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor
 """
-# Their first operand passes its axes on; the others are parameters.
+# The axes of the first operand pass on; the other operands are parameters.
 _OF_THE_FIRST_NAMES = """
     ArgMax ArgMin Bernoulli Cast CastLike Clip CumProd CumSum DequantizeLinear Dropout DynamicQuantizeLinear
     GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization MeanVarianceNormalization Pad
@@ -108,56 +105,75 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _OF_THE_FIRST = frozenset(_OF_THE_FIRST_NAMES.split())
 _STANDARD = ("", "ai.onnx")
 OURS = "relayout"
+_DECLARED = "relayout.operator_layouts"
 
 
 def is_elementwise(node: ir.Node) -> bool:
-    """Whether `node` works place by place on operands that are broadcast to each other."""
+    """Whether `node` works elementwise on operands that are broadcast to each other."""
     return node.domain in _STANDARD and node.op_type in _ELEMENTWISE and node.op_type != "Expand"
 
 
 def named(node: ir.Node) -> Named | None:
-    """What `node` reads by meaning, or None where it reads nothing so."""
+    """The facts of a node that reads axes by name, else None."""
     if node.op_type == "BatchNormalization" and node.domain in (*_STANDARD, OURS):
-        # Before opset 9 it may have parameters for each place.
+        # Before opset 9 it may have parameters for each position.
         return Named(spatial=not node.attributes.get_int("spatial", 1))
     if node.domain in _STANDARD:
         return _NAMED.get(node.op_type)
     if node.domain == OURS:
         return _NAMED.get(node.op_type, Named(by_place=True))
-    if node.domain == _QUANTIZED_DOMAIN:
-        return _QUANTIZED.get(node.op_type)
-    return None
+    return node.meta.get(_DECLARED)
+
+
+def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
+    """Ask `backend` for the layouts of each operator outside ONNX's domains and `relayout`, for `named`.
+
+    They are kept in the nodes' `meta`, which onnx_ir has for analyses and does not write to files. The model is the
+    verifier's own copy.
+    """
+    for node in model.graph.all_nodes():
+        if node.domain not in (*_STANDARD, OURS) and (layouts := operator_layouts_of(backend, node)) is not None:
+            node.meta[_DECLARED] = _declared_facts(layouts)
+
+
+def _declared_facts(layouts: Implementation) -> Named:
+    kernels = [n for n, layout in enumerate(layouts.inputs) if {"I", "O"} <= {*layout.names}]
+    inputs, results = (
+        tuple(n for n, layout in enumerate(each) if layout.names.strip("*") and n not in beside)
+        for each, beside in ((layouts.inputs, kernels), (layouts.results, []))
+    )
+    return Named(inputs, results, kernels[0] if kernels else None, declared=layouts)
 
 
 def is_pooled(node: ir.Node) -> bool:
-    """Whether `node` keeps two axes and reduces all others to extent 1, whichever they are."""
+    """Whether `node` keeps two axes and reduces all others to extent 1, in any order."""
     facts = named(node)
     return facts is not None and facts.pooled
 
 
 def is_by_place(node: ir.Node) -> bool:
-    """Whether axes mean nothing to `node`, which is told of them in the order of the layout that it is written in."""
+    """Whether `node` reads no axis by name, but has attributes in the order of its layout."""
     facts = named(node)
     return facts is not None and facts.by_place
 
 
 def standard_names(rank: int) -> AxisNames:
-    """ONNX's own order of data axes: N, C, then what is spatial."""
+    """ONNX's own order of data axes: N, C, then the spatial ones."""
     return ("N", "C", *_SPATIAL.get(rank, [None] * (rank - 2)))[:rank]
 
 
 def kernel_names(op_type: str, rank: int) -> AxisNames:
-    """ONNX's own order of a kernel's axes: O, I, then what is spatial; I first where the convolution is transposed."""
+    """ONNX's own order of a kernel's axes: O, I, then the spatial ones; I first where the convolution is transposed."""
     first = ("I", "O") if op_type == "ConvTranspose" else ("O", "I")
     return (*first, *_SPATIAL.get(rank, [None] * (rank - 2)))[:rank]
 
 
 def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
-    """What `node` itself takes the axes of its n-th operand to be; `side` is "input" or "result".
+    """The names that `node` itself gives the axes of its n-th operand; `side` is "input" or "result".
 
-    A standard operator reads N, C, spatial; one of the domain `relayout` what its attributes say: `data_layout`, for
-    results `out_layout` where it differs, and `kernel_layout`. None where the
-    operator does not name the operand, or names it in a way that is not one letter an axis.
+    A standard operator reads N, C, spatial. One of the domain `relayout` reads as its attributes say: `data_layout`,
+    for results `out_layout` where it differs, and `kernel_layout`. None where the operator does not name the operand,
+    or not by one letter an axis.
     """
     facts = named(node)
     values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs
@@ -165,6 +181,9 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     if facts is None or value is None or value.shape is None:
         return None
     rank = len(value.shape)
+    if facts.declared is not None:
+        layout = (facts.declared.inputs if side == "input" else facts.declared.results)[n]
+        return _names_in(layout, rank) if layout.names.strip("*") else None
     if side == "input" and n == facts.kernel:
         return _declared(node, "kernel_layout", rank) or kernel_names(node.op_type, rank)
     if n not in (facts.inputs if side == "input" else facts.results):
@@ -174,24 +193,21 @@ def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
     )
     if declared is not None:
         return declared
-    if node.domain == _QUANTIZED_DOMAIN and node.attributes.get_int("channels_last", 0) == 1:
-        batch, channels, *spatial = standard_names(rank)
-        return (batch, *spatial, channels)
     if facts.spatial:
         return standard_names(rank)
     return tuple("C" if axis == 1 else None for axis in range(rank))
 
 
 def axis_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
-    """What `own_names` says, where a part that is all of an axis goes by the axis's name."""
+    """`own_names`, where a tile that is all of an axis has the name of the axis."""
     names = own_names(node, side, n)
     value = (node.inputs if side == "input" else node.outputs)[n]
     return names if names is None or value is None or value.shape is None else with_whole_parts(names, value.shape)
 
 
 def with_whole_parts(names: AxisNames, shape: ir.Shape) -> AxisNames:
-    """The names of a value's axes, where a part that is all of an axis goes by the axis's name: of NCHWc the c, if C
-    has extent 1."""
+    """The names of a value's axes, where a tile that is all of an axis has the axis's name: of NCHWc the c, if C has
+    extent 1."""
     units = {name for name, extent in zip(names, shape, strict=True) if name is not None and extent == 1}
     alone = {name for name in units if name.isupper() and name.lower() in names}
     if not alone:
@@ -209,14 +225,18 @@ def _declared(node: ir.Node, attribute: str, rank: int) -> AxisNames | None:
         layout = Layout.parse(node.attributes[attribute].as_string())
     except (LayoutSyntaxError, TypeError, ValueError):
         return (None,) * rank
+    return _names_in(layout, rank)
+
+
+def _names_in(layout: Layout, rank: int) -> AxisNames:
     return tuple(None if name == "*" else name for name in layout.names) if layout.rank == rank else (None,) * rank
 
 
 def axis_sources(node: ir.Node, n: int, m: int) -> tuple[int | None, ...] | None:
     """For each axis of the m-th result, the axis of the n-th input that it is, or None where it is none of them.
 
-    None altogether where the operator, or the ranks, are not known. An input's axis of extent 1 that is stretched to
-    the result's extent is not the result's axis, nor is one that is reduced, and kept with extent 1.
+    None as a whole where the operator, or the ranks, are not known. An input's axis of extent 1 that is broadcast is
+    not the result's axis, nor is one that is reduced and kept with extent 1.
     """
     source, result = node.inputs[n], node.outputs[m]
     if node.domain not in _STANDARD or source is None or source.shape is None or result.shape is None:
@@ -256,7 +276,7 @@ def _sources(node: ir.Node, n: int, inner: int, outer: int) -> tuple[int | None,
     if kind == "Gather":
         axis = node.attributes.get_int("axis", 0) % max(inner, 1)
         return (*range(axis), *[None] * (outer - inner + 1), *range(axis + 1, inner))
-    picks = kind == "Compress" and "axis" in node.attributes  # without it, what is picked lies in one row
+    picks = kind == "Compress" and "axis" in node.attributes  # without it, the result is flat
     return tuple(range(inner)) if kind in _OF_THE_FIRST or picks else None
 
 
@@ -278,7 +298,7 @@ def _after_removing(node: ir.Node, inner: int, outer: int) -> tuple[int | None, 
 
 
 def _after_reshaping(node: ir.Node) -> tuple[int | None, ...] | None:
-    """A reshape that only adds and drops dims of extent 1 leaves each other axis what it is."""
+    """The axes of a Reshape that only adds and drops dimensions of extent 1; the others stay the same."""
     sources = beside_reshaped(node)
     source, result = node.inputs[0], node.outputs[0]
     if sources is None or source is None or source.shape is None or result.shape is None:
@@ -289,8 +309,8 @@ def _after_reshaping(node: ir.Node) -> tuple[int | None, ...] | None:
 
 
 def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
-    """For each axis of the result that of the input: those before and behind what a reshape splits or merges stay what
-    they are, and dims of extent 1 come and go. None altogether where an extent is not known."""
+    """For each axis of the result that of the input: those before and after the axes that a Reshape splits or fuses
+    stay the same, and dimensions of extent 1 come and go. None as a whole where an extent is unknown."""
     source, result = node.inputs[0], node.outputs[0]
     if source is None or source.shape is None or result.shape is None:
         return None
@@ -308,12 +328,12 @@ def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
 
 
 def _is_nameless(extent: int | ir.SymbolicDim) -> bool:
-    """Whether nothing is known of an extent, not even that it is the same elsewhere."""
+    """Whether nothing is known of an extent, not even that it equals another."""
     return isinstance(extent, ir.SymbolicDim) and extent.value is None
 
 
 def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...] | None:
-    """The integers that stand in an attribute up to some opset and in a constant operand since; None if not known."""
+    """The integers of an attribute up to some opset and of a constant operand since; None if not known."""
     if attribute in node.attributes:
         value = node.attributes[attribute]
         return tuple(value.as_ints()) if value.type == ir.AttributeType.INTS else (value.as_int(),)
@@ -323,5 +343,5 @@ def constant_ints(node: ir.Node, attribute: str, operand: int) -> tuple[int, ...
         return None
     try:
         return tuple(int(number) for number in tensor.numpy().reshape(-1))
-    except Exception:  # a constant whose data is absent, or in a file that is gone
+    except Exception:  # a constant whose data is absent, or in a missing file
         return None

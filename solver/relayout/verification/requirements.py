@@ -1,4 +1,4 @@
-"""The backend's contract: every operand in a layout that the backend asked for."""
+"""The backend's requirements: every operand in a layout that the backend requires."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout, walk
 from relayout.verification.constants import computed_ahead
-from relayout.verification.devices import ways_of
-from relayout.verification.memory_format import arrangement_of
+from relayout.verification.devices import implementations_of
+from relayout.verification.memory_format import memory_format_of
 from relayout.verification.operator_facts import AxisNames, named, own_names
 from relayout.verification.resize_axes import may_be_cut
 
@@ -27,45 +27,43 @@ __all__ = ["check_requirements", "known_extents", "node_label"]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of the layouts of a model's values; `boxes` are the black boxes that they carry, `ahead` the values
-    that are computed before the model runs."""
+    """The known layouts of a model's values: `boxes` are their black boxes, `constants` need no layout."""
 
     derivation: Derivation
     common: CommonNames
     boxes: dict[ir.Value, Layout]
-    ahead: frozenset[ir.Value]
+    constants: frozenset[ir.Value]
 
 
 def check_requirements(
     model: ir.Model, backend: Backend, derivation: Derivation, common: CommonNames
 ) -> Iterator[Finding]:
-    """Yield a finding for each operand that is not as `backend` asks.
+    """Yield a finding for each operand that does not meet a requirement of `backend`.
 
-    What an operator of ONNX's computes from constants alone is known before the model runs: nothing is asked of it, nor
-    of what it gives where the reader itself does not name the axes.
-    Where a backend runs a node in several ways, the node is sound if one of them is met; else the findings are those of
-    the way that is missed by the fewest operands.
+    Standard operators on constants alone run before the model does: they have no requirements. Nor have their results,
+    where the reader does not name their axes. A node is sound if one of its implementations is met; else the findings
+    are those of the implementation with the fewest missed operands.
     """
     boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
-    ahead = computed_ahead(model.graph)
-    known = _Known(derivation, common, boxes, frozenset(value for node in ahead for value in node.outputs))
+    constant_nodes = computed_ahead(model.graph)
+    known = _Known(derivation, common, boxes, frozenset(value for node in constant_nodes for value in node.outputs))
     for node in walk(model.graph):
-        if node in ahead:
+        if node in constant_nodes:
             continue
-        ways = ways_of(node, backend)
-        told = node.metadata_props.get(DEVICE_KEY, "")
-        at = [backend.at(way.device or told) for way in ways]
-        faults = [list(_missed(node, way, own, known)) for way, own in zip(ways, at, strict=True)]
+        implementations = implementations_of(node, backend)
+        device = node.metadata_props.get(DEVICE_KEY, "")
+        at = [backend.at(each.device or device) for each in implementations]
+        faults = [list(_missed(node, each, own, known)) for each, own in zip(implementations, at, strict=True)]
         missed = min(faults, key=len, default=[])
         yield from missed
-        met = [way for way, fault in zip(ways, faults, strict=True) if not fault]
+        met = [each for each, fault in zip(implementations, faults, strict=True) if not fault]
         if met:
             _note_boxes(node, met, boxes)
     yield from _check_outputs(model.graph, boxes)
 
 
 def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[Finding]:
-    """The caller gets each output in the black boxes that it declares."""
+    """Yield a finding for each output without the black boxes that it declares."""
     for value in graph.outputs:
         declared, given = _boxes(declared_layout(value)), _boxes(boxes.get(value))
         if declared != given:
@@ -78,14 +76,14 @@ def _check_outputs(graph: ir.Graph, boxes: dict[ir.Value, Layout]) -> Iterator[F
             )
 
 
-def _missed(node: ir.Node, way: Implementation, backend: Backend, known: _Known) -> Iterator[Finding]:
+def _missed(node: ir.Node, chosen: Implementation, backend: Backend, known: _Known) -> Iterator[Finding]:
     sound = True
-    for side, values, layouts in (("input", node.inputs, way.inputs), ("result", node.outputs, way.results)):
+    for side, values, layouts in (("input", node.inputs, chosen.inputs), ("result", node.outputs, chosen.results)):
         for n, (value, required) in enumerate(zip(values, layouts, strict=True)):
             if value is None or value.shape is None or required.is_any:
                 continue
             found = _unsatisfied(node, side, n, value, required, backend, known)
-            # A result that is off where its operands are off says the same thing again.
+            # A wrong result after wrong operands would repeat the finding.
             if found is not None and (side == "input" or sound):
                 sound = False
                 yield found
@@ -103,22 +101,22 @@ def _unsatisfied(
     if n == 0 and _resizes_only_places(node, required):
         return None
     own = own_names(node, side, n)
-    if own is None and value in known.ahead and not required.is_numbered:
-        return None  # It lies as each of its readers takes it, whatever its axes are called beside the data of another.
+    if own is None and value in known.constants and not required.is_numbered:
+        return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
     tensor = TensorType(element_size(value), known_extents(value))
     if required.is_numbered:
-        # Numbers count the source's axes: only a noted order knows which these are.
-        arrangement = arrangement_of(value)
-        order = arrangement.permutation if arrangement is not None else None
+        # Numbers count the source's axes: only an annotated order locates them.
+        format_ = memory_format_of(value)
+        order = format_.permutation if format_ is not None else None
         namings = [tuple(map(str, order)) if order is not None and len(order) == len(tensor.shape) else None]
     carried = known.boxes.get(value)
     if side == "result":
-        # What a backend says of its own results' extensions is what it provides; only the names can be off.
+        # The extensions of a result are what the backend provides; only its names can be wrong.
         required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
     if own is None and not required.is_numbered:
-        # A name that the layout does not have says nothing of it: D of a picture whose channels are gone.
+        # A name that the layout lacks does not count: D of an image without channels.
         namings = [naming and tuple(_among(name, required) for name in naming) for naming in namings]
     layouts = [_current(naming, carried) for naming in namings]
     if own is None and not required.is_numbered:
@@ -139,7 +137,7 @@ def _unsatisfied(
         operand=n if side == "input" else None,
         expected=str(required),
         found=found,
-        message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} asks for",
+        message=f"{place} of this {kind} ({value.name}) is not in the layout that backend {backend.name} requires",
     )
 
 
@@ -148,13 +146,13 @@ def _among(name: str | None, required: Layout) -> str | None:
 
 
 def node_label(node: ir.Node) -> str:
-    """A node's name, or what it makes where it has none."""
+    """A node's name, or its operator and results where it has none."""
     return node.name or f"{node.op_type} of {', '.join(str(value.name) for value in node.outputs)}"
 
 
 def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
-    """Whether a Resize changes no axis but those that the layout calls places: it names its axes by what it does to
-    them, and the operators around may call them otherwise, for they may stand before a picture that is turned."""
+    """Whether a Resize changes only axes that the layout calls spatial. The Resize itself names its axes by what it
+    changes, and operators beyond a transposed image may name them otherwise."""
     if node.op_type not in ("Resize", "Upsample") or node.domain not in ("", "ai.onnx"):
         return False
     before, after = node.inputs[0], node.outputs[0]
@@ -164,13 +162,13 @@ def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
         return not may_be_cut(node, required)
     if not len(before.shape) == len(after.shape) == required.rank or not {"N", "C"} <= set(required.names):
         return False
-    # Of an extent that is not known it is not known that it changes.
+    # An unknown extent is not known to change.
     pairs = zip(before.shape, after.shape, required.names, strict=True)
     return all(a == b or name not in "NC" or not isinstance(a, int) for a, b, name in pairs)
 
 
 def _movable(naming: AxisNames, tensor: TensorType) -> AxisNames:
-    """The naming without the names of axes of extent 1: these may stand anywhere."""
+    """The naming without the names of axes of extent 1: these may be anywhere."""
     return tuple(name if extent != 1 else None for name, extent in zip(naming, tensor.shape, strict=True))
 
 
@@ -180,7 +178,8 @@ def _is_kernel(node: ir.Node, n: int) -> bool:
 
 
 def _as_kernel(required: Layout) -> Layout:
-    """Glow asks for kernels in data's letters: N are the output channels, C the input's."""
+    """A data layout as a kernel's: Glow requires kernels in data's letters, N for the output and C for the input
+    channels."""
     if "N" not in required.names or "C" not in required.names or "O" in required.names or "I" in required.names:
         return required
     return (
@@ -205,11 +204,11 @@ def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
 
 
 def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Value, Layout]) -> None:
-    """Results of a node that is run as asked carry the boxes that the backend says it gives them. Of several ways that
-    are met it is the one whose boxes the results are noted with, or noted without."""
+    """Enter the black boxes that the backend gives the results of a node whose requirements are met. Of several
+    implementations it is the one whose boxes the results are annotated with, or without."""
     noted = [_boxes(_noted_layout(value)) for value in node.outputs]
-    way = next((way for way in met if [_boxes(layout) for layout in way.results] == noted), met[0])
-    results = zip(node.outputs, way.results, strict=True)
+    chosen = next((each for each in met if [_boxes(layout) for layout in each.results] == noted), met[0])
+    results = zip(node.outputs, chosen.results, strict=True)
     boxes.update({value: given for value, given in results if any(given.boxes(i) for i in range(given.rank))})
 
 

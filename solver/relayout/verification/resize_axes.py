@@ -1,4 +1,4 @@
-"""What a Resize takes the axes of its operand for: it gives them no names, but it changes rows and columns."""
+"""The axes of a Resize: it gives them no names, but it changes rows and columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
-from relayout.verification.memory_format import arrangement_of
+from relayout.verification.memory_format import memory_format_of
 from relayout.verification.operator_facts import AxisNames, standard_names
 
 __all__ = ["may_be_cut", "placed_names"]
@@ -18,29 +18,29 @@ Extents = tuple[int | ir.SymbolicDim, ...]
 
 
 def placed_names(node: ir.Node, rank: int) -> AxisNames:
-    """The names of the data axes of an operator that is told things of them by their places in ONNX's order.
+    """The names of the data axes of an operator with attributes in ONNX's order of axes.
 
-    That order is N, C, then what is spatial, but for a Resize of a picture whose second axis it changes and whose last
-    one it leaves: of that one the channels come last.
+    That order is N, C, then the spatial axes. A Resize of an image that changes the second axis and keeps the last one
+    has its channels last.
     """
     is_resize = node.op_type in _RESIZES and node.domain in ("", "ai.onnx") and rank in (3, 4, 5)
     return _names(_changes(node, rank)) if is_resize else standard_names(rank)
 
 
 def may_be_cut(node: ir.Node, layout: Layout) -> bool:
-    """Whether the tiles of a layout divide the axes that a Resize had in the source, as far as what it reads and gives
-    says how it lies: in another order it would be taken to have others."""
+    """Whether the tiles of a layout divide the axes that a Resize had in the source, as far as the annotated orders of
+    its operands tell: in another order it would seem to have other axes."""
     before, after = node.inputs[0], node.outputs[0]
     if before is None or before.shape is None or after.shape is None or len(before.shape) != len(after.shape):
         return True
-    noted = [arrangement_of(value) for value in (before, after)]
-    orders = [arrangement.permutation for arrangement in noted if arrangement is not None]
+    noted = [memory_format_of(value) for value in (before, after)]
+    orders = [format_.permutation for format_ in noted if format_ is not None]
     shapes = tuple(before.shape), tuple(after.shape)
     return all(order is None or len(order) != len(shapes[0]) or _divide(layout, shapes, order) for order in orders)
 
 
 def _divide(layout: Layout, shapes: tuple[Extents, Extents], order: tuple[int, ...]) -> bool:
-    """Whether the tiles divide the axes of both shapes, which lie in `order`, when these are put back."""
+    """Whether the tiles divide the axes of both shapes, which are in `order`, after these are permuted back."""
     first, last = ([shape[order.index(axis)] for axis in range(len(order))] for shape in shapes)
     names = _names([one != other for one, other in zip(first, last, strict=True)])
     outer = {layout.outer(i): layout.tile(i) for i in range(layout.rank)}
@@ -61,7 +61,7 @@ def _names(changes: Sequence[bool]) -> AxisNames:
 
 
 def _changes(node: ir.Node, rank: int) -> list[bool]:
-    """For each axis whether it is resized: known extents tell, of the others the scales."""
+    """For each axis whether it is resized, by known extents, else by the scales."""
     before, after = node.inputs[0], node.outputs[0]
     if before is None or before.shape is None or after.shape is None or len(after.shape) != rank:
         return [False] * rank
@@ -84,7 +84,7 @@ def _scales(node: ir.Node, rank: int) -> list[float]:
         if tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == len(axes):
             try:
                 given = tensor.numpy().reshape(-1).tolist()
-            except Exception:  # a constant whose data is absent, or in a file that is gone
+            except Exception:  # a constant whose data is absent, or in a missing file
                 return found
     for axis, scale in zip(axes, given, strict=False):
         found[axis % rank] = scale

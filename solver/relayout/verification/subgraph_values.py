@@ -1,4 +1,4 @@
-"""What crosses the border of the graphs inside an If, a Loop or a Scan: the same value by another name.
+"""Region edges of If, Loop and Scan: the values outside and inside a nested graph that are one and the same.
 
 Read off ONNX's definitions of the three operators, and of nothing else.
 """
@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["Transfer", "graphs_of", "transfers"]
+__all__ = ["RegionEdge", "graphs_of", "region_edges"]
 
-Transfer = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
-"""From which value, to which, and for each axis of the second which of the first it is."""
+RegionEdge = tuple[ir.Value, ir.Value, tuple[int | None, ...]]
+"""The value at each end, and for each axis of the second the axis of the first that it is."""
 
 
 def graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
@@ -26,58 +26,58 @@ def graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
-def transfers(node: ir.Node) -> Iterator[Transfer]:
-    """Every way in and out, the ways in first; of values whose ranks are known and fit."""
+def region_edges(node: ir.Node) -> Iterator[RegionEdge]:
+    """Every region edge, those into the graphs first, of values whose ranks are known and fit."""
     if node.domain not in ("", "ai.onnx"):
         return
     graphs = [attribute.as_graph() for attribute in node.attributes.values() if _is_graph(attribute)]
     if node.op_type == "If":
         for branch in graphs:
-            yield from _alike(branch.outputs, node.outputs)
+            yield from _same_axes(branch.outputs, node.outputs)
     elif node.op_type == "Loop" and len(graphs) == 1:
         body, states = graphs[0], len(graphs[0].inputs) - 2
-        yield from _alike(node.inputs[2:], body.inputs[2:])
-        yield from _alike(body.outputs[1 : states + 1], body.inputs[2:])
-        yield from _alike(body.outputs[1 : states + 1], node.outputs)
+        yield from _same_axes(node.inputs[2:], body.inputs[2:])
+        yield from _same_axes(body.outputs[1 : states + 1], body.inputs[2:])
+        yield from _same_axes(body.outputs[1 : states + 1], node.outputs)
         for inner, outer in zip(body.outputs[states + 1 :], node.outputs[states:], strict=False):
-            yield from _put_together(inner, outer, 0)
+            yield from _stacked(inner, outer, 0)
     elif node.op_type == "Scan" and len(graphs) == 1:
         yield from _of_scan(node, graphs[0])
 
 
-def _of_scan(node: ir.Node, body: ir.Graph) -> Iterator[Transfer]:
+def _of_scan(node: ir.Node, body: ir.Graph) -> Iterator[RegionEdge]:
     scanned = node.attributes.get_int("num_scan_inputs", len(node.inputs))
     states = len(node.inputs) - (scanned or 0)
-    yield from _alike(node.inputs[:states], body.inputs[:states])
-    yield from _alike(body.outputs[:states], body.inputs[:states])
-    yield from _alike(body.outputs[:states], node.outputs[:states])
+    yield from _same_axes(node.inputs[:states], body.inputs[:states])
+    yield from _same_axes(body.outputs[:states], body.inputs[:states])
+    yield from _same_axes(body.outputs[:states], node.outputs[:states])
     inward = node.attributes.get_ints("scan_input_axes") or (0,) * len(node.inputs)
     for outer, inner, axis in zip(node.inputs[states:], body.inputs[states:], inward, strict=False):
         if outer is not None:
-            yield from _taken_apart(outer, inner, axis)
+            yield from _sliced(outer, inner, axis)
     outward = node.attributes.get_ints("scan_output_axes") or (0,) * len(node.outputs)
     for inner, outer, axis in zip(body.outputs[states:], node.outputs[states:], outward, strict=False):
-        yield from _put_together(inner, outer, axis)
+        yield from _stacked(inner, outer, axis)
 
 
 def _is_graph(attribute: ir.Attr) -> bool:
     return not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
 
 
-def _alike(sources: Sequence[ir.Value | None], targets: Sequence[ir.Value]) -> Iterator[Transfer]:
+def _same_axes(sources: Sequence[ir.Value | None], targets: Sequence[ir.Value]) -> Iterator[RegionEdge]:
     for source, target in zip(sources, targets, strict=False):
         shapes = (source.shape, target.shape) if source is not None else (None, None)
         if source is not None and shapes[0] is not None and shapes[1] is not None and len(shapes[0]) == len(shapes[1]):
             yield source, target, tuple(range(len(shapes[0])))
 
 
-def _taken_apart(outer: ir.Value, inner: ir.Value, axis: int) -> Iterator[Transfer]:
+def _sliced(outer: ir.Value, inner: ir.Value, axis: int) -> Iterator[RegionEdge]:
     if outer.shape is not None and inner.shape is not None and len(outer.shape) == len(inner.shape) + 1:
         rank = len(outer.shape)
         yield outer, inner, tuple(a for a in range(rank) if a != axis % rank)
 
 
-def _put_together(inner: ir.Value, outer: ir.Value, axis: int) -> Iterator[Transfer]:
+def _stacked(inner: ir.Value, outer: ir.Value, axis: int) -> Iterator[RegionEdge]:
     if outer.shape is not None and inner.shape is not None and len(outer.shape) == len(inner.shape) + 1:
         rank = len(outer.shape)
         own = axis % rank

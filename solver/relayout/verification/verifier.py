@@ -1,6 +1,6 @@
-"""The verifier: derive every layout afresh, compare with what the backend asked for, run beside the original.
+"""The verifier: derive every layout afresh, compare with the backend's requirements, run beside the original.
 
-It imports nothing of what made the model: neither the op table, nor the problem, nor the solve, nor the rewrite.
+It imports nothing of what made the model: neither candidates, nor the cost problem, nor the solver, nor the rewrite.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
+from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
@@ -21,11 +22,11 @@ from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
-from relayout.verification.blocked import check_blocked
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
-from relayout.verification.requirements import check_requirements
+from relayout.verification.operator_facts import enter_backend_operators
+from relayout.verification.requirements import check_requirements, node_label
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,33 +48,37 @@ def verify(
     run: bool = True,
     backend_options: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Return everything that is wrong with `model` for `backend`, as findings.
+    """Return all faults of `model` for `backend`, as findings.
 
     With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
     seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's accounts are checked too.
-    `backend_options` go to the backend.
-    Raises InputError for what is no model, BackendError for a backend that fails; a wrong model is data.
+    `backend_options` go to the backend. Raises InputError for an invalid model, BackendError for a backend that fails;
+    a wrong model is data.
     """
     chosen = load_backend(backend, options=backend_options)
     findings: list[Finding] = []
     subject, faults = _readable(model)
     findings += faults
     original = read_model(against) if against is not None else None
+    if not faults:
+        enter_backend_operators(subject, chosen)
+    if original is not None:
+        enter_backend_operators(original, chosen)
     try:
         findings += _static(subject, chosen)
     except RelayoutError:
         raise
     except Exception:
         if not faults:
-            raise  # else not everything can be looked at: the model contradicts itself
+            raise  # else a check may fail on a model that contradicts itself
     if original is not None:
         findings += check_against(subject, original)
     if report is not None:
-        findings += check_report(report, subject, original, dims)
+        findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
     numeric: Numeric | None = None
     if original is not None and run:
-        found, numeric = _numeric(subject, original, findings, samples, seed, dims)
+        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims)
         findings += found
     ordered = sorted(_once(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
@@ -81,7 +86,7 @@ def verify(
 
 
 def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
-    """The model as it is read; one whose parts contradict each other as it stands, and the contradiction."""
+    """The model as it is read; where its parts contradict each other, as it stands, and the contradiction."""
     try:
         return read_model(model, bodies=False), []
     except InputError as error:
@@ -99,7 +104,7 @@ def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
 def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
     try:
         return ir.from_proto(proto)
-    except Exception:  # onnx_ir raises what it likes of what is no graph at all
+    except Exception:  # onnx_ir may raise anything for an invalid graph
         return None
 
 
@@ -113,12 +118,26 @@ def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     yield from check_annotations(model, derivation)
     yield from check_requirements(model, backend, derivation, common)
     yield from check_placement(model, backend)
-    yield from check_blocked(model, backend)
+    yield from _check_by_backend(model, backend)
+
+
+def _check_by_backend(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+    for each in violations_of(backend, model):
+        with guarded(backend, "check"):
+            yield Finding(
+                rule=each.rule,
+                node=node_label(each.node),
+                operand=each.operand,
+                expected=each.expected,
+                found=each.found,
+                message=each.message,
+            )
 
 
 def _numeric(
     model: ir.Model,
     original: ir.Model,
+    backend: Backend,
     findings: list[Finding],
     samples: int,
     seed: int,
@@ -128,7 +147,7 @@ def _numeric(
 
     if any(finding.rule == "boundary" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
-    return compare(model, original, samples=samples, seed=seed, dims=dims)
+    return compare(model, original, opaque_values_of(backend, model), samples=samples, seed=seed, dims=dims)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

@@ -1,1 +1,1 @@
-"""Both models run on random inputs, and their outputs compared."""
+"""The numeric comparison: both models run on random inputs, and their outputs compared."""

@@ -1,4 +1,4 @@
-"""What an original gives on random inputs, in a runtime and with sizes that it takes: what a model is held against."""
+"""The baseline: the original's outputs on random inputs, with a runtime and sizes that it accepts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Results = list[dict[str, Arrays]]
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the original gave for each sample."""
+    """The original's outputs for each sample."""
 
     runtime: str
     feeds: Feeds
@@ -52,13 +52,13 @@ def _in_runtime(
     fault = ""
     try:
         session = Session(original, runtime, inner)
-    except Exception as error:  # a runtime raises what it likes
+    except Exception as error:  # a runtime may raise anything
         return first_line(error)
     for plan in plans(original, fed(original), dims):
         try:
             feeds = [draw_inputs(fed(original), plan, seed + 7919 * sample) for sample in range(samples)]
             results = _results(session, feeds)
-        except Exception as error:  # a runtime raises what it likes
+        except Exception as error:  # a runtime may raise anything
             fault = fault or first_line(error)
             continue
         strange = _contradiction(original, results)
@@ -69,7 +69,7 @@ def _in_runtime(
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:
-    """In words, where the original's results are not of the shapes that it declares."""
+    """The text of a contradiction between the original's results and the shapes that it declares; None without one."""
     values = [value for node in original.graph for value in node.outputs]
     declared = {str(value.name): value for value in (*values, *original.graph.outputs)}
     for name, parts in (each for sample in results for each in sample.items()):
@@ -102,7 +102,7 @@ def _draws(node: ir.Node) -> bool:
 
 
 def run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:
-    """Run one model on every sample; it is let go before another is made, since models can be large."""
+    """Run one model on every sample. Its session is freed before the next is made, as models can be large."""
     return _results(Session(model, runtime, inner), feeds)
 
 

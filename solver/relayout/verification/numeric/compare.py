@@ -1,9 +1,9 @@
-"""Running a model and its original on the same random inputs, and saying how far apart, and how telling, they are."""
+"""The comparison of a model with its original on the same random inputs: how far apart they are, and how sensitive."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 import onnx_ir as ir
@@ -11,9 +11,8 @@ import onnx_ir as ir
 from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding, Numeric, OutputDifference
 from relayout.verification.axis_names import fed
-from relayout.verification.blocked_types import types_of
 from relayout.verification.constants import constants_of
-from relayout.verification.memory_format import Arrangement, arrangement_of, whole
+from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
 from relayout.verification.numeric.baseline import baseline_of, drawn_anew, first_line, run
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import Array, with_noise, with_weights
@@ -29,9 +28,18 @@ _INNER_BYTES = 1 << 26
 
 
 def compare(
-    model: ir.Model, original: ir.Model, *, samples: int, seed: int, dims: Mapping[str, int] | None
+    model: ir.Model,
+    original: ir.Model,
+    opaque: Set[ir.Value] = frozenset(),
+    *,
+    samples: int,
+    seed: int,
+    dims: Mapping[str, int] | None,
 ) -> tuple[list[Finding], Numeric]:
-    """Run both models; return findings and figures. What cannot be run is a finding or a reason, never an exception."""
+    """Run both models; return findings and figures. A model that cannot be run is a finding or a reason, no exception.
+
+    `opaque` are values of the model whose memory is not in the order of their shape: they are not compared.
+    """
     largest = max(weights_size(model), weights_size(original))
     if largest > LARGEST_MODEL:
         return [], _skipped(f"{largest} bytes of weights are more than the {LARGEST_MODEL} that are run")
@@ -40,21 +48,21 @@ def compare(
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
     drawn = drawn_anew(original)
-    inner = {mine: source for mine, source in _inner(model, original).items() if source not in drawn}
+    inner = {mine: source for mine, source in _inner(model, original, opaque).items() if source not in drawn}
     baseline = baseline_of(theirs, sorted(set(inner.values())), samples, seed, dims)
     if isinstance(baseline, str):
         message = "the original cannot be run, so nothing is compared"
         finding = Finding(rule="runtime", severity="note", found=baseline, message=message)
         return [finding], _skipped(f"the original cannot be run: {baseline}")
-    lie = {str(value.name): arrangement_of(value) for value in fed(model)}
-    feeds = [{name: _arranged(array, lie.get(name)) for name, array in feed.items()} for feed in baseline.feeds]
+    formats = {str(value.name): memory_format_of(value) for value in fed(model)}
+    feeds = [{name: _in_format(array, formats.get(name)) for name, array in feed.items()} for feed in baseline.feeds]
     try:
         found = run(mine, baseline.runtime, sorted(inner), feeds)
     except NotImplementedError as error:
-        # onnx.reference does not have every runtime's own operators; onnxruntime did not run the original.
+        # onnx.reference lacks the operators of runtimes, and onnxruntime did not run the original.
         fault, message = first_line(error), "the model has operators that the runtime lacks, so nothing is compared"
         return [Finding(rule="runtime", severity="note", found=fault, message=message)], _skipped(fault)
-    except Exception as error:  # a runtime raises what it likes
+    except Exception as error:  # a runtime may raise anything
         fault, expected = first_line(error), "a model that runs as its original does"
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
         return [finding], _skipped(f"the model cannot be run: {fault}")
@@ -64,7 +72,7 @@ def compare(
     differences = list(_differences(model, sources, baseline.results, found, quantized=quantized))
     float64 = None
     if not all(each.passed for each in differences):
-        # A network may blow up the last bits of its inputs; only where results differ is it worth a run to know.
+        # A network may amplify the last bits of its inputs; only a difference is worth the run that tells.
         noisy = run(
             theirs, baseline.runtime, sorted(set(inner.values())), [with_noise(feed) for feed in baseline.feeds]
         )
@@ -87,33 +95,32 @@ def _left_out(drawn: set[str]) -> Iterator[Finding]:
         yield Finding(rule="random", severity="note", found=", ".join(sorted(drawn)), message=message)
 
 
-def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
+def _inner(model: ir.Model, original: ir.Model, opaque: Set[ir.Value]) -> dict[str, str]:
     """Inner values that both models have, and the original's name for each: small ones, within a budget of bytes.
 
-    Two values are the same if they have the same name, or one says that it was the other's, or if operators of the same
-    name and type make them.
+    Two values are the same if they have the same name, or one is annotated with the other's name, or if operators of
+    the same name and type make them.
 
-    A value that lies as in the source has no annotation, one that does not says how it lies: so either can be put to
-    the test, and a saturated output hides nothing. Integers without an annotation are left out: they may be a shape, or
-    axes and places in one, and change with the layout of what they speak of. What is blocked has no axes of its own.
+    A value in the source's format has no annotation, and any other is annotated: so either can be compared, and a
+    saturated output hides nothing. Integers without an annotation are left out: they may be a shape or indices, which
+    change with the layout of another value.
     """
     sources: dict[object, ir.Value] = {}
     for node in original.graph:
         for m, value in enumerate(node.outputs):
             sources[node.name, node.op_type, m] = sources[value.name] = value
     constants = constants_of(model.graph) | constants_of(original.graph)
-    blocked = {value for value, kind in types_of(model).items() if kind.is_blocked}
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
         for m, value in enumerate(node.outputs):
-            told = value.metadata_props.get(SOURCE_KEY, value.name)
-            source = sources.get(told) or sources.get((node.name, node.op_type, m))
-            if source is None or value in constants or source in constants or value in blocked:
+            name = value.metadata_props.get(SOURCE_KEY, value.name)
+            source = sources.get(name) or sources.get((node.name, node.op_type, m))
+            if source is None or value in constants or source in constants or value in opaque:
                 continue
             if not _is_comparable(value, source):
                 continue
             size = 4 * math.prod(extent if isinstance(extent, int) else 64 for extent in value.shape or ())
-            inner.append((arrangement_of(value) is None, size, str(value.name), str(source.name)))
+            inner.append((memory_format_of(value) is None, size, str(value.name), str(source.name)))
     spent = 0
     names = {}
     for _, size, mine, theirs in sorted(inner):
@@ -124,17 +131,17 @@ def _inner(model: ir.Model, original: ir.Model) -> dict[str, str]:
 
 
 def _is_comparable(value: ir.Value, source: ir.Value) -> bool:
-    """Whether both are tensors of the same type, inside the graph, and one has the other's extents as it lies."""
+    """Whether both are tensors of the same type, inside the graph, and one has the other's extents in its format."""
     if value.is_graph_output() or value.dtype is None or value.dtype != source.dtype:
         return False
-    arrangement = arrangement_of(value)
-    if value.shape is None or source.shape is None or (arrangement is None and not value.dtype.is_floating_point()):
+    format_ = memory_format_of(value)
+    if value.shape is None or source.shape is None or (format_ is None and not value.dtype.is_floating_point()):
         return False
-    arrangement = arrangement or whole(range(len(source.shape)))
+    format_ = format_ or whole(range(len(source.shape)))
     extents = tuple(source.shape)
-    if arrangement.fault(extents) is not None or len(arrangement.dims) != len(value.shape):
+    if format_.fault(extents) is not None or len(format_.dims) != len(value.shape):
         return False
-    expected = arrangement.shape(extents)
+    expected = format_.shape(extents)
     return all(mine == theirs or theirs is None for mine, theirs in zip(value.shape, expected, strict=True))
 
 
@@ -148,20 +155,20 @@ def _differences(
     quantized: bool,
     exact: bool = False,
 ) -> Iterator[OutputDifference]:
-    """Compare each of `sources`, names in the model with those in the original, as it lies in the model."""
+    """Compare each of `sources`, names in the model with those in the original, in the model's format."""
     values = {str(value.name): value for node in model.graph for value in node.outputs}
     values.update({str(value.name): value for value in model.graph.outputs})
     for name, source in sources.items():
-        lies = arrangement_of(values[name])
-        expected = [[_arranged(part, lies) for part in sample[source]] for sample in right]
-        noise = [[_arranged(part, lies) for part in sample[source]] for sample in noisy]
+        format_ = memory_format_of(values[name])
+        expected = [[_in_format(part, format_) for part in sample[source]] for sample in right]
+        noise = [[_in_format(part, format_) for part in sample[source]] for sample in noisy]
         yield difference(name, expected, [sample[name] for sample in found], noise, quantized=quantized, exact=exact)
 
 
-def _arranged(array: Array, arrangement: Arrangement | None) -> Array:
-    """The array as an annotation has it; as it is where there is none that fits."""
-    arranged = arrangement.of(array) if arrangement is not None else None
-    return array if arranged is None else arranged
+def _in_format(array: Array, format_: MemoryFormat | None) -> Array:
+    """The array in an annotated format; unchanged where there is none that fits."""
+    permuted = format_.of(array) if format_ is not None else None
+    return array if permuted is None else permuted
 
 
 def _findings(differences: Sequence[OutputDifference], outputs: set[str], float64: str | None) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Whether what differs in float32 is rounding: the same comparison in float64, which decides."""
+"""Rounding or fault: where results differ in float32, the same comparison in float64 decides."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Judge", "Samples", "Side", "in_float64"]
 SECONDS = 120.0
 """How long the two models may run in float64, all samples together."""
 
-# Where noise in the last bits of float64 moves a result by more than this, float64 tells nothing about it.
+# Where noise in the last bits of float64 moves a result by more than this, float64 decides nothing.
 _TELLING = 1e-6
-# Rounding shrinks with the last bit: from float32 to float64 by this, give or take how often it happens.
+# Rounding shrinks with the last bit: from float32 to float64 by this, within a factor.
 _SHRINKS = 30 * 2.0**-29
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two models, and what it is fed for each sample."""
+    """One of the two models, and its inputs for each sample."""
 
     model: ir.Model
     feeds: Sequence[Mapping[str, Array]]
@@ -42,10 +42,10 @@ Judge = Callable[[Samples, Samples, Samples], Iterable[OutputDifference]]
 def in_float64(
     differences: Sequence[OutputDifference], sources: Mapping[str, str], model: Side, original: Side, judge: Judge
 ) -> tuple[list[OutputDifference], str]:
-    """The differences, those that failed decided anew, and in words what float64 says.
+    """The differences, with those that failed decided anew, and the verdict of float64 in words.
 
-    `sources` are the values that differ, by the model's names, with the original's. What is infinitely far apart is no
-    rounding, and stays as it is; so does everything where a model cannot be run.
+    `sources` are the values that differ, by the model's names, with the original's. An infinite distance is no rounding
+    and stays; so does everything where a model cannot be run.
     """
     try:
         decided = {each.name: each for each in _compared(differences, sources, model, original, judge)}

@@ -1,4 +1,4 @@
-"""Conv on NumPy arrays, in whatever type they have: no runtime has it in float64 at a speed that can be waited for."""
+"""Conv on NumPy arrays of any type: no runtime has a fast kernel for float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["convolve"]
 
 
 def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | None = None) -> Array:
-    """What ONNX's Conv gives: `picture` is [N, C, *space], `kernel` [M, C / group, *window], `bias` [M]."""
+    """ONNX's Conv: `picture` is [N, C, *space], `kernel` [M, C / group, *window], `bias` [M]."""
     given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     window = kernel.shape[2:]
     strides = given.get("strides") or [1] * len(window)
@@ -41,7 +41,7 @@ def convolve(node: onnx.NodeProto, picture: Array, kernel: Array, bias: Array | 
 def _pads(
     given: dict[str, Any], extents: tuple[int, ...], reach: list[int], strides: list[int]
 ) -> list[tuple[int, int]]:
-    """Before and after each axis of space."""
+    """The padding before and after each spatial axis."""
     mode = given.get("auto_pad", b"NOTSET").decode()
     if not mode.startswith("SAME"):
         pads = given.get("pads") if mode == "NOTSET" else None

@@ -1,7 +1,7 @@
 """A model's nodes one by one, as they are and in float64: with every float32 in them, constants included, widened.
 
-Functions are inlined first. What widening would erase is refused: a model that has float64
-of its own says where it rounds to float32, and the other float types stay as they are, with their rounding.
+Functions are inlined first. A model that widening would change is refused: one with float64 of its own rounds to
+float32 on purpose. The other float types stay as they are, with their rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Step", "Steps", "UndecidedError", "steps_of", "wide"]
 
-# Attributes that are an element type. Those that no node gives are float32 by default where no operand says otherwise.
+# Attributes that are an element type. Absent ones are float32 by default where no operand has a type.
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype")
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
 
@@ -27,12 +27,12 @@ _OWN = "a model has float64 of its own, which says where it rounds"
 
 
 class UndecidedError(Exception):
-    """Why the models cannot be compared in float64."""
+    """The reason why the models cannot be compared in float64."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One node, as it is and in float64, and all values outside it that it reads, bodies included."""
+    """One node, as it is and in float64, and all outer values that it reads, bodies included."""
 
     narrow: onnx.NodeProto
     wide: onnx.NodeProto
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """A model's nodes in order, its constants as they are, and what its operators belong to."""
+    """A model's nodes in order, its constants as they are, and its opsets."""
 
     steps: tuple[Step, ...]
     constants: dict[str, Array]
@@ -50,7 +50,7 @@ class Steps:
 
 
 def steps_of(model: ir.Model) -> Steps:
-    """Raises UndecidedError for a model that has no float64 of the same meaning."""
+    """The steps of a model. Raises UndecidedError for a model that has no float64 of the same meaning."""
     from onnx_ir.passes.common import InlinePass
 
     flat = model.clone()
@@ -154,7 +154,7 @@ def _graphs(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
 
 
 def _reads(node: onnx.NodeProto) -> dict[str, None]:
-    """The names that a node reads, in order; those that its bodies make themselves are left out."""
+    """The names that a node reads, in order, without those that its bodies make."""
     names = dict.fromkeys(name for name in node.input if name)
     for attribute in node.attribute:
         for graph in _graphs(attribute):

@@ -1,8 +1,8 @@
-"""Running a model in float64, one node after the other, each with a runtime that has a kernel for it.
+"""A model run in float64, one node after the other, each in a runtime with a kernel for it.
 
-That is onnxruntime where it has the operator in float64. Where it has not, it is the reference's, or a convolution of
-our own, and what that gives is held against onnxruntime's kernel in float32 on the same operands: an evaluator that
-overlooked an attribute could say that two models agree which do not.
+That is onnxruntime where it has the operator in float64, else the reference evaluator, or a convolution of our own.
+Results of the latter two are compared with onnxruntime's kernel in float32 on the same operands: an evaluator that
+ignored an attribute could make two different models agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Deadline", "run_wide"]
 
-# Constants up to so many elements are told to a kernel when it is made: some look at them then, at a scale or an axis.
+# Constants up to so many elements are initializers: some kernels read them when made, such as a scale or an axis.
 _SMALL = 256
 # How far one operator in float32 may be from the same in float64, relative to the largest element.
 _ONE_OPERATOR = 1e-3
@@ -83,11 +83,11 @@ def run_wide(
 def _results(
     model: Steps, step: Step, known: Sequence[Operands], constants: Operands, deadline: Deadline
 ) -> list[Operands]:
-    """What one node gives for each feed; the results that are left out are not among them."""
+    """The results of one node for each feed, without absent ones."""
     operands = [{name: place[name] for name in step.reads} for place in known]
     try:
         results = _by_onnxruntime(model, step.wide, operands, constants)
-    except Exception:  # it has no such kernel; it raises what it likes
+    except Exception:  # it has no such kernel, and may raise anything
         results = _by_reference(model, step.wide, operands, constants, deadline)
         _hold_against_float32(model, step, operands, constants, results)
     for each in results:
@@ -100,7 +100,7 @@ def _results(
 
 
 def _is_beyond_float32(array: Array) -> bool:
-    """What overflows in float32 alone is no rounding."""
+    """Whether the difference is an overflow in float32 alone."""
     if array.dtype != np.float64:
         return False
     return bool(np.any(np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).max)))
@@ -135,7 +135,7 @@ def _by_reference(
             return [dict(zip(names, evaluator.run(names, dict(each)), strict=True)) for each in operands]
     except UndecidedError:
         raise
-    except Exception as error:  # it raises what it likes
+    except Exception as error:  # it may raise anything
         raise UndecidedError(f"no runtime has {node.op_type} in float64") from error
 
 
@@ -147,7 +147,7 @@ def _hold_against_float32(
         found = _by_onnxruntime(
             model, step.narrow, narrow, {name: narrow[0].get(name, a) for name, a in constants.items()}
         )
-    except Exception as error:  # it raises what it likes
+    except Exception as error:  # it may raise anything
         raise UndecidedError(f"{step.narrow.op_type} cannot be checked: onnxruntime does not run it alone") from error
     for expected, other in zip(found, results, strict=True):
         for name, array in expected.items():
@@ -172,7 +172,7 @@ def _narrow(array: Array) -> Array:
 
 
 def _alone(model: Steps, node: onnx.NodeProto, operands: Operands, constants: Operands) -> onnx.ModelProto:
-    """A model of one node: it is fed what the node reads, but for small constants, which it holds."""
+    """A model of one node: its inputs are the node's, but for small constants, which the model holds."""
     held = [name for name in operands if name in constants and operands[name].size <= _SMALL]
     fed = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

@@ -1,7 +1,7 @@
-"""Seeded data for graph inputs and for weights that are absent, the same for a model and its original.
+"""Seeded data for graph inputs and for absent weights, the same for a model and its original.
 
-Data is never symmetric: floats are drawn from a normal distribution with a mean of its own for each place along the
-last axis, so that a swapped axis shows in any result that depends on it at all.
+Data is never symmetric: floats are drawn from a normal distribution with a mean of its own for each position along the
+last axis, so that a swapped axis shows in any result that depends on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
 __all__ = ["Array", "draw_inputs", "with_noise", "with_weights"]
 
 MOST_ELEMENTS = 1 << 30
-"""A constant of more is not drawn, be little of it in the model."""
+"""A constant of more is not drawn, however small its share of the model."""
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +40,7 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
         for axis, extent in enumerate(value.shape)
     ]
     generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])
-    # Of no dimensions numpy makes a number, which runtimes do not take.
+    # NumPy makes a number of zero dimensions, which runtimes refuse.
     return np.asarray(_draw(generator, shape, value.dtype, plan.highest))
 
 
@@ -53,7 +53,7 @@ def _draw(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataTy
         return generator.integers(0, 128, size=tuple(shape)).astype(dtype.numpy())
     if dtype.is_integer():
         return generator.integers(0, highest, size=tuple(shape)).astype(dtype.numpy())
-    # A different mean along the last axis: data that looks the same from every side hides a swapped axis.
+    # A different mean along the last axis: symmetric data would hide a swapped axis.
     lean = generator.normal(size=shape[-1]) if shape else 0.0
     return np.asarray(generator.normal(size=tuple(shape)) + 0.5 * lean).astype(dtype.numpy())
 
@@ -71,7 +71,8 @@ def _disturbed(array: Array) -> Array:
 
 
 def with_weights(model: ir.Model) -> ir.Model:
-    """Return the model with data for each absent constant: drawn for its owner's name, moved as its owner is told to.
+    """Return the model with data for each absent constant: drawn for its owner's name, transformed by its owner's
+    steps.
 
     The same model if nothing is absent. Raises ValueError where a transform cannot be undone to find the owner's shape.
     """
@@ -82,7 +83,7 @@ def with_weights(model: ir.Model) -> ir.Model:
     for graph in all_graphs(filled):
         for value in graph.initializers.values():
             if isinstance(value.const_value, AbsentTensor):
-                # In several layouts it is its owner's one constant.
+                # Copies in several layouts have the one constant of their owner.
                 owned = value.metadata_props.get(SOURCE_KEY) or str(value.name)
                 value.const_value = ir.tensor(
                     _weight(value.const_value, owned), dtype=value.const_value.dtype, name=value.name
@@ -94,7 +95,7 @@ def _weight(tensor: AbsentTensor, owned: str) -> Array:
     shape = _shape_before(tuple(int(extent) for extent in tensor.shape.numpy()), tensor.transform)
     generator = np.random.default_rng(zlib.crc32(owned.encode()))
     if tensor.dtype.is_floating_point() and len(shape) < 2:
-        # One-dimensional weights are scales, variances and shifts: away from zero suits all.
+        # One-dimensional weights are scales, variances and shifts: values away from zero suit all.
         data: Array = generator.uniform(0.5, 1.5, size=shape).astype(tensor.dtype.numpy())
     elif tensor.dtype.is_floating_point():
         fan_in = max(1, int(np.prod(shape[1:])))

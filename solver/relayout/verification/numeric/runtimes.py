@@ -1,4 +1,4 @@
-"""Running a model on arrays: onnxruntime as it stands, without optimizations, else onnx's reference evaluator."""
+"""The runtimes: onnxruntime without optimizations, else onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def weights_size(model: ir.Model) -> int:
 
 
 class Session:
-    """One model, ready to run, with `extra` inner values among its results. Let go of it before making another."""
+    """One model, ready to run, with `extra` inner values among its results. Free it before making another."""
 
     def __init__(self, model: ir.Model, runtime: str, extra: Sequence[str] = ()) -> None:
         proto = ir.to_proto(model)
@@ -63,7 +63,7 @@ def _reference(proto: onnx.ModelProto) -> Any:
 
     from relayout.verification.numeric.scans import Scan
 
-    # What a function passes on and its node does not give is absent; the reference hands the attribute's name on.
+    # A function's attribute that its node lacks is absent; the reference evaluator passes its name on instead.
     flat = ir.from_proto(proto)
     InlinePass()(flat)
     evaluator = ReferenceEvaluator(ir.to_proto(flat), new_ops=[Scan])

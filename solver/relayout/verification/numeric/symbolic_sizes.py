@@ -1,4 +1,4 @@
-"""Sizes for the dims that are not known before run time: those that suit most models, and those that a model tells."""
+"""Sizes for symbolic dims: those that suit most models, and those that the model mentions."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Plan:
 
 
 def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> Iterator[Plan]:
-    """Yield plans to try in turn: unequal sizes first, then what small or unforgiving models accept, then what the
-    model itself mentions: a dim may be left open in a graph that runs with one size alone.
+    """Yield plans to try in turn: unequal sizes first, then sizes that small or strict models accept, then sizes that
+    the model itself mentions: a dim may be symbolic in a graph that runs with one size alone.
 
-    A dim that stands first in an input is a batch.
+    The first dim of an input is a batch.
     """
     batches, others = _unknown(inputs)
-    told = {**_declared_in_bodies(model), **(dims or {})}
+    given = {**_declared_in_bodies(model), **(dims or {})}
     for batch, sizes, highest in (
         (2, (32, 64, 96), 4),
         (1, (32, 64, 96), 2),
@@ -50,27 +50,27 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
     ):
         extents = dict.fromkeys(batches, batch)
         extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
-        extents.update({name: size for name, size in told.items() if name in extents})
+        extents.update({name: size for name, size in given.items() if name in extents})
         yield Plan(extents, highest)
 
 
 def _is_small(inputs: Sequence[ir.Value], size: int) -> bool:
-    """Whether each input has few elements when its open dims have this size."""
+    """Whether each input has few elements when its symbolic dims have this size."""
     shapes = [[extent if isinstance(extent, int) else size for extent in value.shape or ()] for value in inputs]
     return all(prod(shape) <= _MOST_ELEMENTS for shape in shapes)
 
 
 def symbol_of(value: ir.Value, axis: int) -> str:
-    """The name of a dim that is not known; one without a name is called after its value."""
+    """The name of a symbolic dim; one without a name is named after its value."""
     extent = value.shape[axis] if value.shape is not None else None
     named = isinstance(extent, ir.SymbolicDim) and extent.value is not None
     return str(extent) if named else f"{value.name}:{axis}"
 
 
 def contradiction(value: ir.Value, shape: Sequence[int]) -> str | None:
-    """In words, where a value came out in another shape than the model declares; None where that fits.
+    """The text of a contradiction between a result's shape and the declared one; None without one.
 
-    A run of which the model declares something else says nothing about what is made of the model.
+    A run that contradicts the declared shapes proves nothing about the model.
     """
     if value.shape is None:
         return None
@@ -91,7 +91,7 @@ def _unknown(inputs: Sequence[ir.Value]) -> tuple[list[str], list[str]]:
 
 
 def _declared_in_bodies(model: ir.Model) -> dict[str, int]:
-    """The dims that a Loop or a Scan declares a size of, for what goes into its body."""
+    """The dims whose size a Loop or a Scan declares for the inputs of its body."""
     found: dict[str, int] = {}
     for outer, inner in chain.from_iterable(map(_states, model.graph.all_nodes())):
         if outer is None or outer.shape is None or inner.shape is None or len(outer.shape) != len(inner.shape):
@@ -103,7 +103,7 @@ def _declared_in_bodies(model: ir.Model) -> dict[str, int]:
 
 
 def _states(node: ir.Node) -> Iterator[tuple[ir.Value | None, ir.Value]]:
-    """What goes round in a Loop or a Scan, with what it is called inside."""
+    """The loop-carried values of a Loop or a Scan, with their names inside."""
     body = node.attributes.get("body")
     if node.domain != "" or body is None:
         return

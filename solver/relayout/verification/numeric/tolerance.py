@@ -1,7 +1,7 @@
-"""How far apart two results are, and how far they may be.
+"""The distance of two results, and the largest that is accepted.
 
-Distances of floats are relative to the largest element of the right result; of integers and text they are the part of
-the elements that differ. Equal places of NaN and of infinities are equal; unequal ones are infinitely far apart.
+Distances of floats are relative to the largest element of the right result; of integers and text they are the share of
+elements that differ. NaN equals NaN and an infinity itself; any other is infinitely far apart.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _TOLERANCE = {
     ir.DataType.FLOAT16: 2e-2,
     ir.DataType.BFLOAT16: 1e-1,
 }
-# A sum in another order may cross the edge between two quantized steps, and later layers see the step.
+# A sum in another order may round to the next quantized step, which later layers see.
 _QUANTIZED = 5e-2
 # Integers are right or wrong, but an argmax between two equal maxima may go either way.
 _WRONG_INTEGERS = 1e-3
 # Rounding within the graph adds up to more than the last bits of its inputs do.
 _NOISE_FACTOR = 30
-# What float64 may differ by where it decides: sums in another order, no more.
+# The tolerance in float64: sums in another order, no more.
 _EXACT = 1e-12
 
 
@@ -47,9 +47,8 @@ def difference(
 ) -> OutputDifference:
     """Compare one output over all samples.
 
-    `noisy` are the right results once more, with the last bits of the inputs changed: how far that moves a result is
-    how exactly any way of computing it can be expected to agree. With `quantized` a step of the grid is allowed;
-    with `exact` nothing but noise is.
+    `noisy` are the right results with the last bits of the inputs changed: no computation can be expected to agree more
+    closely than that moves a result. With `quantized` a step of the grid is allowed; with `exact` nothing but noise is.
     """
     # Overflows and NaN are data here.
     with np.errstate(all="ignore"):
@@ -102,7 +101,7 @@ def _tolerance(array: Array, quantized: bool) -> float:
 
 
 def _distance(a: Array, b: Array, quantized: bool) -> tuple[float, float]:
-    """The largest absolute difference, and the relative one as the module has it."""
+    """The largest absolute difference, and the relative one as defined above."""
     if a.dtype != b.dtype:
         return float("inf"), float("inf")
     if a.size == 0:

@@ -1,8 +1,10 @@
-"""The verifier knows blocked values by type: what onnxruntime computes wrongly without a word is a finding."""
+"""What `x86-nchwc` checks of onnxruntime's own operators, which onnxruntime itself does not check."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,10 +12,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import relayout_backends.x86_nchwc.checks
 from relayout import verify
-from relayout.backend import Backend, Reordering
+from relayout.backend import DEVICE_KEY, Backend, Composite, Device
 from relayout.report.schema import Finding
-from relayout.verification.operator_facts import own_names
+from relayout.verification.operator_facts import enter_backend_operators, named, own_names
+from relayout_backends.x86_nchwc import X86Nchwc
 
 DOMAIN = "com.microsoft.nchwc"
 Mutation = Callable[["Model"], None]
@@ -89,12 +93,12 @@ class Model:
         imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
-    def findings(self, backend: Backend | str = "onnx") -> list[Finding]:
-        return [f for f in verify(self.proto(), backend).findings if f.rule == "blocked-value"]
+    def findings(self, block: int = 16) -> list[Finding]:
+        return [f for f in verify(self.proto(), X86Nchwc(block=block)).findings if f.rule == "blocked-value"]
 
 
 def test_a_sound_blocked_model_has_no_findings() -> None:
-    assert verify(Model().proto()).findings == ()
+    assert verify(Model().proto(), X86Nchwc(block=16)).findings == ()
 
 
 def test_the_sound_model_runs() -> None:
@@ -304,38 +308,81 @@ def test_what_leaves_blocks_alone_is_not_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "found"), [([2, 3], []), ([2, 1], ["32 with the padding"]), ([-3], ["32 with the padding"])]
+    ("axes", "found"), [([2, 3], []), ([2, 1], ["32 with the padding"]), ([-3], ["32 with the padding"])]
 )
-def test_of_a_padded_shape_all_but_the_channels_may_be_read(places: list[int], found: list[str]) -> None:
+def test_of_a_padded_shape_all_but_the_channels_may_be_read(axes: list[int], found: list[str]) -> None:
     model = Model()
     model.nodes["shape"] = helper.make_node("Shape", ["m"], ["shape"], name="shape")
-    model.nodes["read"] = helper.make_node("Gather", ["shape", "places"], ["read"], name="read")
-    model.constants["places"] = np.array(places, np.int64)
+    model.nodes["read"] = helper.make_node("Gather", ["shape", "axes"], ["read"], name="read")
+    model.constants["axes"] = np.array(axes, np.int64)
     graph = model.proto()
-    graph.graph.output.append(helper.make_tensor_value_info("read", TensorProto.INT64, [len(places)]))
-    assert [finding.found for finding in verify(graph).findings if finding.rule == "blocked-value"] == found
+    graph.graph.output.append(helper.make_tensor_value_info("read", TensorProto.INT64, [len(axes)]))
+    findings = verify(graph, X86Nchwc(block=16)).findings
+    assert [finding.found for finding in findings if finding.rule == "blocked-value"] == found
 
 
-class Sixteen(Backend):
-    """A backend that makes blocks of 16 itself."""
-
-    name = "sixteen"
-
-    def conversion(self, tensor: object, source: object, target: object) -> Reordering | None:
-        return Reordering() if str(target) == "NCHWc[tile:16]" else None
-
-
-def test_blocks_of_another_size_than_the_backend_has_are_found() -> None:
+def test_blocks_of_another_size_than_the_target_has_are_found() -> None:
     model = Model()
-    assert model.findings(Sixteen()) == []
+    assert {finding.found for finding in model.findings(block=8)} == {"blocks of 16"}
     for node in model.nodes.values():
         if node.domain:
-            model.note(node.name, 32)
-    assert model.findings() == []
-    assert {finding.found for finding in model.findings(Sixteen())} == {"blocks of 32"}
+            model.note(node.name, 8)
+    wrong = [finding for finding in model.findings(block=16) if "size of blocks" in finding.message]
+    assert {finding.found for finding in wrong} == {"blocks of 8"}
 
 
-def test_a_quantized_operator_with_its_channels_last_is_known() -> None:
+def test_each_of_several_devices_has_its_own_size_of_blocks() -> None:
+    devices = [Device("wide", X86Nchwc(block=16)), Device("narrow", X86Nchwc(block=8))]
+    model = Model()
+    for node in model.nodes.values():
+        node.metadata_props.add(key=DEVICE_KEY, value="wide")
+
+    def found() -> set[str | None]:
+        findings = verify(model.proto(), Composite(devices)).findings
+        return {finding.found for finding in findings if finding.rule == "blocked-value"}
+
+    assert found() == set()
+    for node in model.nodes.values():
+        node.metadata_props[-1].value = "narrow"
+    assert found() == {"blocks of 16"}
+
+
+def quantized(operator: str, kernel: list[ir.Value], **attributes: int) -> ir.Node:
     value = ir.Value(name="x", shape=ir.Shape([1, 8, 8, 3]))
-    node = ir.node("QLinearConv", [value], {"channels_last": 1}, domain="com.microsoft")
-    assert own_names(node, "input", 0) == ("N", "H", "W", "C")
+    node = ir.node(operator, [value, *kernel], attributes, domain="com.microsoft")
+    node.outputs[0].shape = ir.Shape([1, 8, 8, 4])
+    return node
+
+
+def test_onnxruntimes_own_operators_are_known_to_this_backend_alone() -> None:
+    scales = [ir.Value(name=name, shape=ir.Shape([])) for name in "st"]
+    kernel = ir.Value(name="w", shape=ir.Shape([4, 3, 1, 1]))
+    last = quantized("QLinearConv", [*scales, kernel], channels_last=1)
+    first = quantized("QLinearConv", [*scales, kernel])
+    pooled = quantized("QLinearAveragePool", scales, channels_last=1)
+    unnamed = quantized("FusedMatMul", scales)
+    nodes = [last, first, pooled, unnamed, quantized("Gelu", [])]
+    model = ir.Model(ir.Graph([], [], nodes=nodes, name="g", opset_imports={"": 20}), ir_version=10)
+    enter_backend_operators(model, Backend())
+    assert [named(node) for node in nodes] == [None] * 5
+    enter_backend_operators(model, X86Nchwc(block=16))
+    assert own_names(last, "input", 0) == own_names(last, "result", 0) == ("N", "H", "W", "C")
+    assert own_names(first, "input", 0) == ("N", "C", "H", "W")
+    assert own_names(last, "input", 3) == own_names(first, "input", 3) == ("O", "I", "H", "W")
+    assert own_names(pooled, "input", 0) == ("N", "H", "W", "C")
+    assert own_names(last, "input", 1) is None
+    facts = named(last)
+    assert facts is not None
+    assert (facts.inputs, facts.results, facts.kernel) == ((0,), (0,), 3)
+    assert named(unnamed) is not None
+    assert own_names(unnamed, "input", 0) is None
+    assert named(nodes[-1]) is None
+
+
+def test_the_checks_import_nothing_of_what_writes_the_model() -> None:
+    own = "relayout_backends.x86_nchwc.checks"
+    folder = Path(relayout_backends.x86_nchwc.checks.__file__).parent
+    text = "".join(path.read_text() for path in folder.glob("*.py"))
+    imported = set(re.findall(r"^ *(?:from|import) ([\w.]+)", text, re.MULTILINE))
+    allowed = (own, "relayout.backend", "relayout.layout", "relayout.verification")
+    assert [name for name in sorted(imported) if name.startswith("relayout") and not name.startswith(allowed)] == []

@@ -1,7 +1,7 @@
-"""The types of values beside onnxruntime's blocked operators: blocked, plain, or not known.
+"""The types of values around onnxruntime's blocked operators: blocked, plain, or unknown.
 
-The operators of the domain com.microsoft.nchwc read and make tensors that claim to be [N, C, H, W] and in memory are N,
-C/block, H, W, block. Their nodes note the size of the block, and how many of the channels are no padding.
+The operators of the domain com.microsoft.nchwc read and make tensors of the shape [N, C, H, W] whose memory is N,
+C/block, H, W, block. The metadata of their nodes has the size of the block, and the number of channels without padding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 
 STANDARD = ("", "ai.onnx")
-# One operand by itself, place by place; any further operand is a parameter.
+# Elementwise on the first operand; any further operand is a parameter.
 POINTWISE = frozenset({"Bernoulli", "Cast", "CastLike", "Clip", "DequantizeLinear", "Dropout", "QuantizeLinear"})
 _LARGEST = 16
 _NOT_FINITE_AT_ZERO = frozenset({"Div", "Log", "Mod", "Reciprocal"})
@@ -38,7 +38,7 @@ _NOT_FINITE_AT_ZERO = frozenset({"Div", "Log", "Mod", "Reciprocal"})
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """How a value lies: `size` channels to a block (None: not said), `channels` of them in use (None: not known)."""
+    """The type of a value: `size` channels to a block (None: unknown), `channels` of them in use (None: unknown)."""
 
     is_blocked: bool
     size: int | None = None
@@ -50,13 +50,13 @@ PLAIN = Type(is_blocked=False)
 
 
 def types_of(model: ir.Model) -> dict[ir.Value, Type]:
-    """The type of each value of which it is known; empty for a model without blocked operators."""
+    """The known types of values; empty for a model without blocked operators."""
     nodes = list(walk(model.graph))
     if not any(node.domain == BLOCKED_DOMAIN for node in nodes):
         return {}
     types = {value: PLAIN for value in model.graph.inputs if extent(value, 1) is not None and not _one_place(value)}
     _carry_forward(nodes, types)
-    # A view may have made blocks of anything: what is read as blocks, and not known to be plain, is meant to be some.
+    # A view may give blocks: a value that is read as blocks, and not known to be plain, is taken for blocked.
     for node in reversed(nodes):
         for value in _wanted_in_blocks(node, types):
             types.setdefault(value, Type(True, noted(node, BLOCK_KEY)))
@@ -74,7 +74,7 @@ def _carry_forward(nodes: Sequence[ir.Node], types: dict[ir.Value, Type]) -> Non
 
 
 def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type]) -> list[ir.Value]:
-    """The operands that must be blocked, given what this node is or what it makes."""
+    """The operands that must be blocked, given the node and its results."""
     if node.domain == BLOCKED_DOMAIN:
         plain = node.op_type == "ReorderInput" or reads_plain(node, noted(node, BLOCK_KEY))
         operands = [*([] if plain else node.inputs[:1]), *(node.inputs[3:4] if node.op_type == "Conv" else [])]
@@ -93,13 +93,13 @@ def _wanted_in_blocks(node: ir.Node, types: Mapping[ir.Value, Type]) -> list[ir.
 
 
 def _keeps_places(node: ir.Node) -> bool:
-    """Whether what is blocked after `node` was blocked before it."""
+    """Whether a blocked result of `node` implies a blocked operand."""
     kept = node.op_type in ("Concat", "Identity", "Slice", "Split", *POINTWISE)
     return node.domain in STANDARD and (kept or is_elementwise(node))
 
 
 def reads_plain(node: ir.Node, size: int | None) -> bool:
-    """Whether this is a blocked convolution that takes its data as plain: one group of fewer channels than a block."""
+    """Whether this is a blocked convolution with plain data: one group of fewer channels than a block."""
     channels = extent(node.inputs[0], 1)
     one_group = node.op_type == "Conv" and node.attributes.get_int("group", 1) == 1
     return one_group and channels is not None and channels < (size or _LARGEST)
@@ -146,7 +146,7 @@ def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.
         return PLAIN
     size, channels = noted(node, BLOCK_KEY), noted(node, CHANNELS_KEY)
     if node.op_type == "ReorderInput":
-        # Channels that are no multiple of four were filled up before, and the node says how many there are.
+        # Channels that are no multiple of four were padded before, and the node's metadata has their number.
         channels = channels or extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
     elif node.op_type != "Conv" and operands[0] is not None:
         channels = operands[0].channels
@@ -155,12 +155,12 @@ def _made_by_blocked(node: ir.Node, operands: Sequence[Type | None], result: ir.
 
 
 def _one_place(value: ir.Value) -> bool:
-    """Whether an image has one place: blocks and plain data are the same memory then."""
+    """Whether an image has one position: blocks and plain data are the same memory then."""
     return extent(value, 2) == extent(value, 3) == 1
 
 
 def noted(node: ir.Node, key: str) -> int | None:
-    """The number that a node's metadata has under `key`."""
+    """The number under `key` in a node's metadata."""
     text = node.metadata_props.get(key, "")
     return int(text) if text.isdecimal() and int(text) > 0 else None
 

@@ -1,21 +1,21 @@
-"""Operators that take a blocked value for a plain one, or a plain one for blocked, or blocks of another size.
+"""Misused blocks: operators that take a blocked value for a plain one, a plain one for blocked, or blocks of another
+size.
 
-onnxruntime checks none of it: an operator that broadcasts a vector over the channels of a blocked value, that works
-along one of its axes, or that was given its kernel in blocks of another size, computes nonsense without a word.
+onnxruntime does not check this: an operator that broadcasts a vector over the channels of a blocked value, that works
+along one of its axes, or whose kernel is in blocks of another size, computes wrong numbers without an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from relayout.backend.interface import Backend, TensorType
-from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import BLOCK_KEY
-from relayout.report.schema import Finding
+from relayout.backend import Violation
+from relayout.layout.metadata_keys import BLOCK_KEY, DEVICE_KEY
 from relayout.verification.axis_names import walk
-from relayout.verification.blocked_types import (
+from relayout.verification.operator_facts import constant_ints, is_elementwise
+from relayout_backends.x86_nchwc.checks.blocked_types import (
     BLOCKED_DOMAIN,
     POINTWISE,
     STANDARD,
@@ -25,30 +25,27 @@ from relayout.verification.blocked_types import (
     reads_plain,
     types_of,
 )
-from relayout.verification.operator_facts import constant_ints, is_elementwise
-from relayout.verification.requirements import node_label
 
 __all__ = ["check_blocked"]
 
-_SIZES = (4, 8, 16, 32, 64)
 _GRAIN = 4
 """ReorderInput takes channels by fours."""
 
-# Other words for the same memory: what it then is, is not known here.
+# View ops: the type of their results is not known here.
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _ALONG_AN_AXIS = frozenset({"Concat", "Gather", "Slice", "Split"})
 
 
-def check_blocked(model: ir.Model, backend: Backend) -> Iterator[Finding]:
-    """Yield a finding for each operator that takes a blocked value for a plain one or the other way round.
+def check_blocked(model: ir.Model, target: Callable[[], int], device: str = "") -> Iterator[Violation]:
+    """Yield a violation for each operator that takes a blocked value for a plain one or the other way round.
 
-    The sizes of blocks, which nodes note in their metadata, must agree among themselves and with what `backend` makes.
+    All nodes must be in blocks of one size, as their metadata say, and those on `device` in the size of its `target`.
     """
     types = types_of(model)
     if not types:
         return
     nodes = list(walk(model.graph))
-    yield from _check_sizes(nodes, backend)
+    yield from _check_sizes(nodes, target, device)
     for node in nodes:
         operands = [types.get(value) if value is not None else None for value in node.inputs]
         if node.domain == BLOCKED_DOMAIN:
@@ -59,49 +56,35 @@ def check_blocked(model: ir.Model, backend: Backend) -> Iterator[Finding]:
         kind = types.get(value)
         producer = value.producer()
         if kind is not None and kind.is_blocked and producer is not None:
-            yield _finding(
-                producer, None, "a plain result", "blocks", f"output {value.name} leaves the graph in blocks"
-            )
+            message = f"output {value.name} leaves the graph in blocks"
+            yield _fault(producer, None, "a plain result", "blocks", message)
 
 
-def _check_sizes(nodes: Sequence[ir.Node], backend: Backend) -> Iterator[Finding]:
-    """Every blocked node has the same size of blocks, and one that the backend knows."""
+def _check_sizes(nodes: Sequence[ir.Node], target: Callable[[], int], device: str) -> Iterator[Violation]:
     first: int | None = None
-    offered = _offered(backend)
     for node in nodes:
         size = noted(node, BLOCK_KEY) if node.domain == BLOCKED_DOMAIN else None
         if size is None:
             continue
         first = first or size
         if size != first:
-            yield _finding(node, None, f"blocks of {first}, as before", f"blocks of {size}", "two sizes of blocks")
-        elif offered and size not in offered:
-            expected = "blocks of " + " or ".join(map(str, sorted(offered)))
-            message = f"backend {backend.name} has another size of blocks on this machine"
-            yield _finding(node, None, expected, f"blocks of {size}", message)
-
-
-def _offered(backend: Backend) -> set[int]:
-    """The sizes of blocks that the backend itself makes from plain data; none where it makes no blocks."""
-    plain = Layout.parse("NCHW")
-    return {
-        size
-        for size in _SIZES
-        if backend.conversion(TensorType(4, (1, 64, 2, 2)), plain, Layout.parse(f"NCHWc[tile:{size}]")) is not None
-    }
+            yield _fault(node, None, f"blocks of {first}, as before", f"blocks of {size}", "two sizes of blocks")
+        elif node.metadata_props.get(DEVICE_KEY, "") in ("", device) and size != target():
+            message = "the target has another size of blocks"
+            yield _fault(node, None, f"blocks of {target()}", f"blocks of {size}", message)
 
 
 # --- onnxruntime's blocked operators ----------------------------------------------------------------------------------
 
 
-def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Finding]:
+def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
     size = noted(node, BLOCK_KEY)
     if node.op_type == "ReorderInput":
         if operands[0] is not None and operands[0].is_blocked:
-            yield _finding(node, 0, "plain data", "blocks", "what is blocked is blocked again")
+            yield _fault(node, 0, "plain data", "blocks", "blocked data is blocked again")
         channels = extent(node.inputs[0], 3 if node.attributes.get_int("channels_last", 0) else 1)
         if channels is not None and channels % _GRAIN:
-            yield _finding(
+            yield _fault(
                 node, 0, f"a multiple of {_GRAIN} channels", str(channels), "onnxruntime refuses these channels"
             )
         return
@@ -114,48 +97,48 @@ def _check_blocked_operator(node: ir.Node, operands: Sequence[Type | None]) -> I
             continue
         if kind.is_blocked != blocked:
             expected, found = ("blocks", "plain data") if blocked else ("plain data", "blocks")
-            yield _finding(node, n, expected, found, f"operand {n} is taken for what it is not")
+            yield _fault(node, n, expected, found, f"operand {n} has the wrong type")
         elif kind.is_blocked and size is not None and kind.size is not None and kind.size != size:
-            yield _finding(node, n, f"blocks of {size}", f"blocks of {kind.size}", "the wrong size of blocks")
+            yield _fault(node, n, f"blocks of {size}", f"blocks of {kind.size}", "the wrong size of blocks")
     if node.op_type == "Conv":
         yield from _check_kernel(node, operands[0], size, wants_blocks)
     if node.op_type == "ReorderOutput":
         yield from _check_crop(node, operands[0], size)
 
 
-def _check_kernel(node: ir.Node, data: Type | None, size: int | None, reads_blocks: bool) -> Iterator[Finding]:
+def _check_kernel(node: ir.Node, data: Type | None, size: int | None, reads_blocks: bool) -> Iterator[Violation]:
     outputs, inputs = extent(node.inputs[1], 0), extent(node.inputs[1], 1)
     groups = node.attributes.get_int("group", 1)
     channels = extent(node.inputs[0], 1)
     if size is not None and outputs is not None and outputs % size:
-        yield _finding(
+        yield _fault(
             node, 1, f"a multiple of {size} outputs", str(outputs), "the kernel is not padded to whole blocks"
         )
     if inputs is not None and channels is not None and inputs * groups != channels:
         message = "the kernel has another number of channels than the data, padding included"
-        yield _finding(node, 1, f"{channels} channels", str(inputs * groups), message)
+        yield _fault(node, 1, f"{channels} channels", str(inputs * groups), message)
     depthwise = groups > 1 and inputs == 1
     if data is not None and not data.padding_is_finite and reads_blocks and not depthwise:
         message = "the padding of these blocks is not a number, and a convolution sums over it"
-        yield _finding(node, 0, "zeros beyond the channels in use", "a division by zero or a logarithm of it", message)
+        yield _fault(node, 0, "zeros beyond the channels in use", "a division by zero or a logarithm of it", message)
 
 
-def _check_crop(node: ir.Node, data: Type | None, size: int | None) -> Iterator[Finding]:
+def _check_crop(node: ir.Node, data: Type | None, size: int | None) -> Iterator[Violation]:
     channels, padded = node.attributes.get_int("channels"), extent(node.inputs[0], 1)
     if channels is None:
         return
     if data is not None and data.channels is not None and data.channels != channels:
-        yield _finding(node, 0, f"{channels} channels", str(data.channels), "another number of channels is in use")
+        yield _fault(node, 0, f"{channels} channels", str(data.channels), "another number of channels is in use")
     elif padded is not None and size is not None and not padded - size < channels <= padded:
         expected = f"{channels} channels in whole blocks of {size}"
-        yield _finding(node, 0, expected, f"{padded} with the padding", "these blocks hold another number of channels")
+        yield _fault(node, 0, expected, f"{padded} with the padding", "these blocks hold another number of channels")
 
 
 # --- every other operator ---------------------------------------------------------------------------------------------
 
 
-def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Finding]:
-    """Findings for an operator of which some operand is blocked."""
+def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
+    """Yield the faults of a plain operator with a blocked operand."""
     if node.domain == "relayout":
         yield _misread(node, operands, "plain data, as its layouts say")
     if node.domain not in STANDARD or node.op_type in _VIEWS:
@@ -169,7 +152,7 @@ def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Ite
     elif node.op_type in ("Shape", "Size"):
         kind, padded = operands[0], extent(node.inputs[0], 1)
         if kind is not None and kind.channels not in (None, padded) and not _reads_no_channels(node):
-            yield _finding(node, 0, f"{kind.channels} channels", f"{padded} with the padding", "the padding is counted")
+            yield _fault(node, 0, f"{kind.channels} channels", f"{padded} with the padding", "the padding is counted")
     elif node.op_type != "Identity":
         yield _misread(node, operands, "plain data")
 
@@ -180,36 +163,37 @@ def _reads_no_channels(shape: ir.Node) -> bool:
     if shape.op_type != "Shape" or result.is_graph_output() or "start" in shape.attributes:
         return False
     gathered = [constant_ints(user, "", 1) if (user.op_type, n) == ("Gather", 0) else None for user, n in result.uses()]
-    return all(places is not None and not {1, -3} & {*places} for places in gathered)
+    return all(axes is not None and not {1, -3} & {*axes} for axes in gathered)
 
 
-def _check_broadcast(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Finding]:
-    """Place by place means: of the same memory, or the same for all channels and places of an image."""
-    full = _places(node.outputs[0])
+def _check_broadcast(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
+    """An elementwise operand must have the blocks' own memory, or one value for all channels and positions of an image.
+    """
+    full = _image_extents(node.outputs[0])
     counts = {kind.channels for kind in operands if kind is not None and kind.channels is not None}
     for n, (value, kind) in enumerate(zip(node.inputs, operands, strict=True)):
-        extents = _places(value)
+        extents = _image_extents(value)
         if value is None or extents is None or all(size == 1 for size in extents):
             continue
         if full is not None and any(a != b and isinstance(a, int) for a, b in zip(extents, full, strict=True)):
-            message = "an operand that is broadcast over channels or places meets blocks, which lie in another order"
-            yield _finding(node, n, "one value an image, or the blocks' own shape", f"{list(extents)}", message)
+            message = "an operand that broadcasts over channels or positions meets blocks, which are in another order"
+            yield _fault(node, n, "one value an image, or the blocks' own shape", f"{list(extents)}", message)
         elif kind is not None and not kind.is_blocked and not value.is_initializer():
-            yield _finding(node, n, "blocks, as the other operand", "plain data", "blocks and plain data are mixed")
+            yield _fault(node, n, "blocks, as the other operand", "plain data", "blocks and plain data are mixed")
     if len(counts) > 1:
         found = " and ".join(map(str, sorted(counts)))
-        yield _finding(node, None, "the same number of channels", found, "another number of channels is in use")
+        yield _fault(node, None, "the same number of channels", found, "another number of channels is in use")
 
 
-def _check_parameters(node: ir.Node) -> Iterator[Finding]:
+def _check_parameters(node: ir.Node) -> Iterator[Violation]:
     for n, value in enumerate(node.inputs[1:], start=1):
         if value is not None and value.shape is not None and any(size != 1 for size in value.shape):
-            message = "a parameter for each channel meets blocks, which lie in another order"
-            yield _finding(node, n, "one value for all", f"shape {list(value.shape)}", message)
+            message = "a parameter for each channel meets blocks, which are in another order"
+            yield _fault(node, n, "one value for all", f"shape {list(value.shape)}", message)
 
 
-def _check_axis(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Finding]:
-    """Along images anything goes; along channels what joins and parts whole blocks."""
+def _check_axis(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
+    """Along images every operator is right; along channels those that join and split whole blocks."""
     if node.op_type == "Slice":
         yield from _check_slice(node, operands)
         return
@@ -223,17 +207,17 @@ def _check_axis(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Find
         parts = constant_ints(node, "split", 1) or tuple(extent(result, 1) or 0 for result in node.outputs)
         size = operands[0].size if operands[0] is not None else None
         if size is not None and any(part % size for part in parts):
-            yield _finding(node, 0, f"parts of whole blocks of {size}", str(list(parts)), "a block is cut in two")
+            yield _fault(node, 0, f"parts of whole blocks of {size}", str(list(parts)), "a block is split")
         return
     for n, kind in enumerate(operands):
         if kind is not None and not kind.is_blocked:
-            yield _finding(node, n, "blocks, as the other operands", "plain data", "blocks and plain data are mixed")
+            yield _fault(node, n, "blocks, as the other operands", "plain data", "blocks and plain data are mixed")
         elif kind is not None and n < len(operands) - 1 and kind.size and (kind.channels or 0) % kind.size:
             expected = f"channels in whole blocks of {kind.size}"
-            yield _finding(node, n, expected, str(kind.channels), "padding ends up between the channels")
+            yield _fault(node, n, expected, str(kind.channels), "padding ends up between the channels")
 
 
-def _places(value: ir.Value | None) -> tuple[object, ...] | None:
+def _image_extents(value: ir.Value | None) -> tuple[object, ...] | None:
     """The extents of channels, height and width, as a broadcast aligns them; None where the rank is not known."""
     if value is None or value.shape is None:
         return None
@@ -241,7 +225,7 @@ def _places(value: ir.Value | None) -> tuple[object, ...] | None:
     return (*[1] * (3 - len(extents)), *extents)
 
 
-def _check_slice(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Finding]:
+def _check_slice(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
     axes, starts, ends, steps = (
         _numbers(node, name, place, default)
         for place, name, default in ((3, "axes", (0,)), (1, "starts", None), (2, "ends", None), (4, "steps", (1,)))
@@ -255,27 +239,20 @@ def _check_slice(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Fin
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=False):
         if axis % 4 == 1 and (start % size or (end % size and end < channels) or step != 1):
             found = f"from {start} to {end} in steps of {step}"
-            yield _finding(node, 0, f"whole blocks of {size}", found, "a block is cut in two")
+            yield _fault(node, 0, f"whole blocks of {size}", found, "a block is split")
 
 
 def _numbers(node: ir.Node, name: str, place: int, default: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """What stands in an attribute or a constant operand, or `default` where there is neither; None if not known."""
+    """The numbers of an attribute or a constant operand, or `default` where there is neither; None if not known."""
     given = name in node.attributes or (len(node.inputs) > place and node.inputs[place] is not None)
     return constant_ints(node, name, place) if given else default
 
 
-def _misread(node: ir.Node, operands: Sequence[Type | None], expected: str) -> Finding:
+def _misread(node: ir.Node, operands: Sequence[Type | None], expected: str) -> Violation:
     place = next((n for n, kind in enumerate(operands) if kind is not None and kind.is_blocked), None)
-    return _finding(node, place, expected, "blocks", "a blocked value is read as if it were plain")
+    return _fault(node, place, expected, "blocks", "a blocked value is read as if it were plain")
 
 
-def _finding(node: ir.Node, operand: int | None, expected: str, found: str, message: str) -> Finding:
+def _fault(node: ir.Node, operand: int | None, expected: str, found: str, message: str) -> Violation:
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    return Finding(
-        rule="blocked-value",
-        node=node_label(node),
-        operand=operand,
-        expected=expected,
-        found=found,
-        message=f"{kind}: {message}",
-    )
+    return Violation(node, f"{kind}: {message}", operand, expected, found, rule="blocked-value")

@@ -1,0 +1,50 @@
+"""The layouts in which onnxruntime's own operators read and give their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from relayout.backend import Implementation, rank_of
+from relayout.layout.layout import Layout
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["CONVERSIONS", "operator_layouts"]
+
+CONVERSIONS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.nchwc", "ReorderOutput")})
+
+# The kernel of each, as an index of its inputs. All take their channels last where `channels_last` says so.
+_QUANTIZED = {"QLinearAveragePool": None, "QLinearConv": 3, "QLinearGlobalAveragePool": None}
+_SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
+
+
+def operator_layouts(node: ir.Node) -> Implementation | None:
+    """The layouts of an operator of onnxruntime's; None for an unknown operator.
+
+    Axes of blocked operators and of FusedMatMul have no names.
+    """
+    inputs, results = _unnamed(node.inputs), _unnamed(node.outputs)
+    if node.domain == "com.microsoft" and node.op_type in _QUANTIZED:
+        channels_last = node.attributes.get_int("channels_last", 0) == 1
+        kernel = _QUANTIZED[node.op_type]
+        inputs[0], results[0] = _data(inputs[0].rank, channels_last), _data(results[0].rank, channels_last)
+        if kernel is not None:
+            inputs[kernel] = _named("OI", inputs[kernel].rank)
+    elif (node.domain, node.op_type) != ("com.microsoft", "FusedMatMul") and node.domain != "com.microsoft.nchwc":
+        return None
+    return Implementation(tuple(inputs), tuple(results))
+
+
+def _unnamed(values: Sequence[ir.Value | None]) -> list[Layout]:
+    return [Layout.any(rank_of(value)) for value in values]
+
+
+def _data(rank: int, channels_last: bool) -> Layout:
+    names = _named("NC", rank).names
+    return Layout.parse(names[:1] + names[2:] + names[1:2]) if channels_last else Layout.parse(names)
+
+
+def _named(first: str, rank: int) -> Layout:
+    return Layout.parse((first + _SPATIAL.get(rank, "*" * max(rank - 2, 0)))[:rank])

@@ -1,0 +1,178 @@
+"""A backend with operators of its own: it checks them, its conversions are counted, and their axes are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import relayout
+from relayout import Backend, BackendError, Implementation, Layout, Reordering, TensorType
+from relayout.backend import DEVICE_KEY, Composite, Device, Nodes, Violation
+from relayout.report.schema import Finding
+
+NHWC, NCHW = Layout.parse("NHWC"), Layout.parse("NCHW")
+
+
+def pack(writing: Any) -> None:
+    shape = writing.shape_of(0, is_result=True)
+    writing.give(0, writing.emit("Pack", [writing.read(0)], shape=shape, domain="com.acme"))
+
+
+class Acme(Backend):
+    """MaxPool on NHWC data, made from NCHW by an operator of its own; Relu on NCHW; com.acme.Pool is NHWC."""
+
+    name = "acme"
+
+    def implementations(self, node: ir.Node) -> list[Implementation]:
+        layout = {"MaxPool": NHWC, "Relu": NCHW}.get(node.op_type)
+        return [*super().implementations(node)] if layout is None else [Implementation((layout,), (layout,))]
+
+    def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
+        return Reordering(rewrite=pack) if str(target) == "NHWC" else None
+
+    def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
+        for node in model.graph.all_nodes():
+            is_own = node.domain == "com.acme" and node.metadata_props.get(DEVICE_KEY, "") == device
+            if is_own and (bank := node.attributes.get_int("bank", 0)) > 7:
+                yield Violation(node, "there is no such bank", 0, "a bank from 0 to 7", str(bank), rule="bank")
+
+    def conversion_operators(self) -> frozenset[tuple[str, str]]:
+        return frozenset({("com.acme", "Pack")})
+
+    def operator_layouts(self, node: ir.Node) -> Implementation | None:
+        known = (node.domain, node.op_type) == ("com.acme", "Pool")
+        return Implementation((NHWC,), (NHWC,)) if known else None
+
+
+def pools(bank: int = 0) -> onnx.ModelProto:
+    """An operator of acme's, then a Relu."""
+    return onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 20, "com.acme" : 1]>
+        g (float[1,8,9,3] x) => (float[1,8,9,3] z) <float[1,8,9,3] y> {{
+            [pool] y = com.acme.Pool <bank = {bank}> (x)
+            [relu] z = Relu (y)
+        }}""")
+
+
+def standard() -> onnx.ModelProto:
+    return onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,3,9,9] x) => (float[1,3,8,8] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }""")
+
+
+def findings(model: onnx.ModelProto, backend: Backend, rule: str) -> list[Finding]:
+    return [finding for finding in relayout.verify(model, backend).findings if finding.rule == rule]
+
+
+BACKENDS: dict[str, Callable[[], Backend]] = {
+    "alone": Acme,
+    "in a table": lambda: extending(Acme),
+    "on a device": lambda: Composite([Device("one", Acme), Device("two", takes=Nodes(operators=("Conv",)))]),
+}
+
+
+def extending(kind: type[Backend]) -> Backend:
+    from relayout.backend.declarative import DeclarativeBackend
+    from relayout.backend.declarative_reader import check_table
+
+    return DeclarativeBackend(check_table({"name": "table"}), lambda context: kind(context))
+
+
+def on_a_device(model: onnx.ModelProto, backend: Backend) -> onnx.ModelProto:
+    for node in model.graph.node:
+        if backend.devices():
+            node.metadata_props.add(key=DEVICE_KEY, value=backend.devices()[0])
+    return model
+
+
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+def test_what_a_backend_checks_is_a_finding_of_the_verifier(make: Callable[[], Backend]) -> None:
+    backend = make()
+    assert findings(on_a_device(pools(7), backend), backend, "bank") == []
+    (finding,) = findings(on_a_device(pools(8), backend), backend, "bank")
+    assert (finding.node, finding.operand, finding.severity) == ("pool", 0, "error")
+    assert (finding.expected, finding.found) == ("a bank from 0 to 7", "8")
+
+
+def test_no_other_backend_is_asked_about_them() -> None:
+    assert findings(pools(8), Backend(), "bank") == []
+
+
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+def test_the_conversion_operators_of_a_backend_are_counted_and_counted_again(make: Callable[[], Backend]) -> None:
+    backend = make()
+    legal, report = relayout.legalize(standard(), backend, input_layouts={"x": "NCHW"}, output_layouts={"y": "NHWC"})
+    assert [node.op_type for node in legal.graph.node] == ["Pack", "MaxPool"]
+    assert (report.before.reorders, report.after.reorders, report.after.transposes) == (0, 1, 0)
+    assert relayout.verify(legal, backend, standard(), report=report, run=False).passed
+    miscounted = report.after.model_copy(update={"reorders": report.after.reorders + 1})
+    wrong = report.model_copy(update={"after": miscounted})
+    verification = relayout.verify(legal, backend, standard(), report=wrong, run=False)
+    assert [each.rule for each in verification.findings if each.severity == "error"] == ["cost-accounting"]
+
+
+def test_the_layouts_of_a_backends_own_operator_tell_which_axis_is_which() -> None:
+    class Forgetful(Acme):
+        def operator_layouts(self, node: ir.Node) -> None:
+            return None
+
+    verification = relayout.verify(pools(), Acme())
+    assert [(finding.rule, finding.node) for finding in verification.findings] == [("layout-requirement", "relu")]
+    notes = relayout.verify(pools(), Forgetful()).findings
+    assert [(finding.rule, finding.node) for finding in notes] == [("function-missing", "pool")]
+
+
+def test_opaque_values_are_not_compared() -> None:
+    model = """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,4,4] x) => (float[1,4,4] z) <float[1,4,4] y> {{
+            y = {first} (x)
+            z = {second} (y)
+        }}"""
+    source = onnx.parser.parse_model(model.format(first="Neg", second="Abs"))
+    other = onnx.parser.parse_model(model.format(first="Identity", second="Abs"))
+
+    def numeric(backend: Backend) -> list[str | None]:
+        return [each.node for each in relayout.verify(other, backend, source).findings if each.rule == "numeric"]
+
+    hidden = type("Hidden", (Acme,), {"opaque_values": lambda self, model: model.graph[0].outputs})
+    assert numeric(Acme()) == ["y"]
+    assert numeric(hidden()) == []
+    assert numeric(extending(hidden)) == []
+    assert numeric(Composite([Device("one", hidden)])) == []
+
+
+def fail(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("no such number")
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "check raises": ({"check": fail}, "failed in check"),
+    "check breaks off": ({"check": lambda self, model, device="": (fail() for _ in "a")}, "failed in check"),
+    "check gives a text": ({"check": lambda self, model, device="": ["bad"]}, "str: 'bad'"),
+    "check names no node": ({"check": lambda self, model, device="": [Violation(5, "bad")]}, "failed in check"),  # type: ignore[arg-type]
+    "operators raise": ({"conversion_operators": fail}, "failed in conversion_operators"),
+    "operators are names": ({"conversion_operators": lambda self: frozenset({"Pack"})}, "a frozenset of"),
+    "opaque values raise": ({"opaque_values": fail}, "failed in opaque_values"),
+    "opaque values are names": ({"opaque_values": lambda self, model: ["y"]}, "values of the model"),
+    "layouts raise": ({"operator_layouts": fail}, "failed in operator_layouts"),
+    "layouts are a text": ({"operator_layouts": lambda self, node: "NHWC"}, "an Implementation or None"),
+    "layouts of another rank": (
+        {"operator_layouts": lambda self, node: Implementation((NHWC,), (Layout.parse("NC"),))},
+        "a layout of rank 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_such_a_hook_does_wrong_is_the_backends_own_fault(fault: str) -> None:
+    members, expected = FAULTS[fault]
+    with pytest.raises(BackendError) as caught:
+        relayout.verify(pools(), type("Odd", (Acme,), members), pools(), report=relayout.legalize(standard())[1])
+    assert expected in str(caught.value)
+    assert "backend acme" in caught.value.where
+
+
