@@ -1,11 +1,11 @@
-"""Every model of a folder made legal for every backend that ships: status, before and after, seconds by stage.
+"""Legalize every model of a folder for every backend that ships: status, before and after, seconds by stage.
 
     python benchmarks/corpus.py FOLDER [--backend NAME ...] [--model NAME ...] [--objective bytes|transposes] [--verify]
 
-A line for each model and backend as it is done, then a table of what is left: backends across, models down. With
-`--verify` each legal model is verified and run beside its source; where two backends give one and the same model, it is
-run once. A pair that fails is a line like the others, and the run goes on. Exit status 1 where one fails or is not
-proved optimal, bound equal to cost, or has a finding, or nothing of it was compared.
+Prints a line for each model and backend, then a table of the conversions left: backends across, models down. With
+`--verify`, each legal model is verified and compared with its source; equal models of two backends run once. After a
+failure the run continues. The exit status is 1 if a pair fails, is not proved optimal with bound equal to cost, has a
+finding, or could not be compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from relayout.legalization import Options, legalize_model
 from relayout.model.io import read_model, to_proto
 from relayout.report.schema import Numeric, Report
 
-# `convert-layout` does what it is told; this is what TVM's documents tell it.
+# Settings of `convert-layout`, from TVM's documentation.
 DESIRED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "convert-layout NHWC": {"Conv": ["NHWC", "OHWI"], "MaxPool": ["NHWC"]},
     "convert-layout NCHW4c": {"Conv": ["NCHW4c", "OIHW4o"]},
@@ -42,9 +42,9 @@ COLUMNS = ("model", "backend", "status", "before", "after", "checked", "choices"
 
 @dataclass(slots=True)
 class Table:
-    """What was found: `left` by model and backend, what is wrong, and what was warned of.
+    """The results: conversions `left` by model and backend, faults, and warnings.
 
-    `run` has what was seen of each legal model, by its digest, when it was run beside its source.
+    `run` has the result of the comparison with the source, by the digest of the legal model.
     """
 
     left: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Table:
 
 
 def settings() -> list[str]:
-    """Every backend that ships, by name; `convert-layout` once for each of the layouts that it is told."""
+    """The names of all backends that ship, with one entry for each setting of `convert-layout`."""
     names = [name for name in find_backends() if name != "convert-layout"]
     return [*names, *DESIRED]
 
@@ -66,7 +66,7 @@ def backend_of(setting: str) -> Backend:
 
 
 def legalized(path: Path, setting: str, objective: str, verified: bool, table: Table) -> str:
-    """The line for one model and backend; all else that is to be said of it goes to the table."""
+    """The line for one model and backend. Faults and notes go to the table."""
     left = table.left.setdefault(path.stem, {})
     where = f"{path.stem}, {setting}"
     try:
@@ -82,7 +82,7 @@ def legalized(path: Path, setting: str, objective: str, verified: bool, table: T
         table.notes[f"{where}: {error}"] = None
         left[setting] = "infeasible"
         return f"| {path.stem} | {setting} | infeasible |" + " |" * (len(COLUMNS) - 3)
-    except Exception as error:  # whatever it is, it is one pair's: the others are still to be seen
+    except Exception as error:  # the other pairs still run
         if not isinstance(error, RelayoutError):
             print_exception(error)
         table.faults.append(f"{where}: {type(error).__name__}: {error}")
@@ -111,7 +111,7 @@ def _outcome(model: ir.Model, backend: Backend, objective: str) -> tuple[ir.Mode
 
 
 def _checked(legal: ir.Model, backend: Backend, source: Path, report: Report, run: dict[bytes, str]) -> str:
-    """`equal`, or in a few words why the legal model is not known to be legal and to compute what its source does."""
+    """`equal`, or a short reason why the model is not known to be legal and equivalent to its source."""
     from relayout.verification.verifier import verify
 
     digest = blake2b(source.name.encode() + to_proto(legal).SerializeToString(deterministic=True)).digest()
@@ -130,7 +130,7 @@ def _compared(numeric: Numeric | None) -> str:
 
 
 def lines(paths: Sequence[Path], wanted: Sequence[str], objective: str, verified: bool, table: Table) -> Iterator[str]:
-    """The lines as they are made."""
+    """The header, then a line for each pair once it is done."""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|---" * len(COLUMNS) + "|"
     for path in paths:
@@ -139,7 +139,7 @@ def lines(paths: Sequence[Path], wanted: Sequence[str], objective: str, verified
 
 
 def matrix(table: Table, wanted: Sequence[str]) -> Iterator[str]:
-    """What is left by model and backend: transposes (MB that they read and write)."""
+    """The table of transposes (MB that they read and write) left, by model and backend."""
     yield "| model | source | " + " | ".join(wanted) + " |"
     yield "|---" * (len(wanted) + 2) + "|"
     for model, left in table.left.items():

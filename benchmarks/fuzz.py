@@ -1,12 +1,11 @@
-"""Legalize random graphs and look for what does not hold.
+"""Legalize random graphs and check the results.
 
     python benchmarks/fuzz.py --graphs 20000 --seed 0 --processes 2
 
-Each graph is drawn from its seed, legalized under a random backend with options of its own, objective and boundary, and
-run beside its source; `tests/support/fuzzing.py` says what is checked. Prints the counts, every failing seed, and how
-often each row of the op table occurred. Exit status 1 where anything failed. `--only SEED` repeats one seed with every
-check, and with `--save FILE` keeps its model. The backend is a shipped one; with `--backends table` or `devices` it is
-drawn for the graph.
+A seed determines a graph and random settings: backend, options, objective, boundary layouts.
+`tests/support/fuzzing.py` has the checks. Prints the counts, every failing seed, and how often each row of the op table
+occurred. The exit status is 1 if a check failed. `--only SEED` repeats one seed with every check, and `--save FILE`
+keeps its model. The backend is a shipped one; `--backends table` or `devices` draws one for the graph.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ CHUNK = 50
 
 @dataclass
 class Tally:
-    """What came of some seeds."""
+    """The results of some seeds."""
 
     counts: Counter[str] = field(default_factory=Counter)
     covered: Counter[tuple[str, int]] = field(default_factory=Counter)

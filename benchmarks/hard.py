@@ -1,8 +1,8 @@
-"""Networks that elimination alone does not finish, and how near the solver gets to their optimum in the time given.
+"""Gap and time of the solver on networks that elimination alone does not finish.
 
-Every convolution runs in every layout, at costs of its own. Dense concatenation (of all features, or of most), exchange
-between branches as in HRNet, and random graphs; each with conversions that cost the more the further two layouts are
-apart, and with conversions that all cost the same, as transposes of one tensor do.
+Every convolution runs in every layout, at random costs. The families are dense concatenation (of all features, or of
+most), exchange between branches as in HRNet, and random graphs. Each family runs with two kinds of conversion costs:
+growing with the distance between the layouts, and equal for all conversions of a tensor, as for transposes.
 
     python benchmarks/hard.py [--family dense] [--nodes 1000] [--layouts 4] [--seeds 3] [--time-limit 30] [--check 0]
 """
@@ -28,7 +28,7 @@ GAP = 0.01
 
 class _Builder(synthetic.Builder):
     def convolution(self, x: int, size: int = 0) -> int:
-        """A convolution that runs in every layout, at costs about as large as a conversion."""
+        """A convolution that runs in every layout, at costs similar to that of a conversion."""
         size = size or self.size
         return self.add("conv", (x,), {layout: self.draw.randrange(2 * size) for layout in self.layouts}, size)
 
@@ -38,7 +38,7 @@ class _Builder(synthetic.Builder):
 
 
 def dense(nodes: int, layouts: int, seed: int, *, share: float = 1.0) -> synthetic.Network:
-    """Every layer reads what a share of all earlier layers made, drawn anew for each."""
+    """Every layer reads a random share of the results of all earlier layers."""
     net = _Builder(layouts, seed)
     features = [0]
     while len(net.network.nodes) < nodes - 1:
@@ -49,7 +49,7 @@ def dense(nodes: int, layouts: int, seed: int, *, share: float = 1.0) -> synthet
 
 
 def exchange(nodes: int, layouts: int, seed: int, *, branches: int = 4) -> synthetic.Network:
-    """Branches of halving size, as in HRNet; after each layer every branch becomes a sum over all of them."""
+    """Branches of halving size, as in HRNet. After each layer, every branch becomes a sum over all of them."""
     net = _Builder(layouts, seed)
     sizes = [802_816 >> k for k in range(branches)]
     streams = [net.convolution(0, size) for size in sizes]
@@ -64,7 +64,7 @@ def exchange(nodes: int, layouts: int, seed: int, *, branches: int = 4) -> synth
 
 
 def random_graph(nodes: int, layouts: int, seed: int, *, followers: float) -> synthetic.Network:
-    """Every node reads one to three earlier ones, wherever they are; a share of them only follows what it reads."""
+    """Every node reads one to three random earlier nodes. The share `followers` takes any layout of its operands."""
     net = _Builder(layouts, seed)
     while len(net.network.nodes) < nodes - 1:
         earlier = len(net.network.nodes)
@@ -92,12 +92,12 @@ PRICES = ("apart", "equal")
 
 
 def problem_of(network: synthetic.Network, prices: str) -> Problem:
-    """The network's problem; `prices` of conversions grow with the distance of layouts, or are all the same."""
+    """The problem of the network. `prices`: conversion costs grow with the distance of layouts, or are equal."""
     problem: Problem = synthetic.problem_of(network)
     if prices == "apart":
         return problem
     values = []
-    for value, node in zip(problem.values, network.nodes, strict=True):
+    for value, node in zip(problem.items, network.nodes, strict=True):
         every = range(network.layouts)
         equal = tuple([tuple([node.size if f != g else 0 for g in every]) for f in every])
         values.append(replace(value, conversion=equal))
@@ -106,7 +106,7 @@ def problem_of(network: synthetic.Network, prices: str) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One family at one kind of prices, over several seeds."""
+    """One family with one kind of conversion costs, over several seeds."""
 
     family: str
     nodes: int
@@ -169,7 +169,7 @@ def _measure(name: str, prices: str, options: argparse.Namespace) -> Measured:
 
 
 def _compare(solution: Solution, whole: Solution, where: str) -> None:
-    """Neither engine may be below the bound of the other."""
+    """Check that the cost of neither engine is below the bound of the other."""
     for one, other in ((solution, whole), (whole, solution)):
         if one.cost is not None and other.bound is not None and one.cost < other.bound:
             raise SystemExit(f"{where}: {one.engine} found {one.cost}, below the bound {other.bound} of {other.engine}")

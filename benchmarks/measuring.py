@@ -1,7 +1,7 @@
-"""A command in a process of its own: its wall and CPU seconds, its peak memory, and a limit on its time.
+"""Run a command in its own process: wall and CPU seconds, peak memory, time limit.
 
-What runs there cannot take the benchmark down with it, and what it allocates is not measured together with anything
-else. The caller should be small: a child's peak starts at what its parent held when it was started.
+A crash does not end the benchmark, and the peak is that of the command alone. The caller should be small, because a
+child's peak memory starts at that of its parent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Run", "machine", "median_run", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a command ended. `seconds` is wall time, `cpu` user and system time, `peak` bytes of resident memory."""
+    """The result of a command. `seconds` is wall time, `cpu` user and system time, `peak` bytes of resident memory."""
 
     seconds: float
     cpu: float
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def fault(self) -> str:
-        """Why it failed, in a few words; empty where it did not."""
+        """A short reason for the failure; empty if there was none."""
         if self.timed_out:
             return f"no end after {self.seconds:.0f} s"
         if self.status < 0:
@@ -78,7 +78,7 @@ def median_run(runs: Sequence[Run]) -> tuple[float, float, int]:
 
 
 def machine(*packages: str) -> str:
-    """The machine and the versions that a number was taken with, in one line."""
+    """The machine and the versions of these packages, in one line."""
     found = [f"{os.cpu_count()} cores", platform.machine(), platform.system(), f"Python {platform.python_version()}"]
     for package in packages:
         try:

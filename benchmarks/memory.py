@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py [--model FILE.onnx] [--backend onnx nhwc] [--repeat 3]
 
-Without a model it makes one with 2 GB of external weights in a temporary folder. The weights are a sparse file: nothing
-of them lies on disk until the legal model is written, and all of it goes again at the end. `--weights` gives the size.
+Without a model it generates one with 2 GB of external weights in a temporary folder. `--weights` sets the size. The
+weights are a sparse file, so they take disk space only in the legal model. All files are deleted at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WEIGHT = CHANNELS * CHANNELS * 3 * 3 * 4
 
 
 def write_large(path: str, total: int) -> None:
-    """NHWC-wrapped convolutions with a residual each, whose weights fill `total` bytes of a file beside the model."""
+    """Write residual blocks of convolutions between Transposes, with `total` bytes of external weights."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = options.model
         if model is None:
-            # In a process of its own: a child's peak starts at what its parent holds.
+            # In its own process: a child's peak memory starts at that of its parent.
             model = Path(folder) / "large.onnx"
             made = run([sys.executable, __file__, "--write", str(model), "--weights", str(options.weights)])
             if made.status:

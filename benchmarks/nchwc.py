@@ -1,10 +1,10 @@
-"""onnxruntime's blocked layout: what its operators cost, and our blocked models beside onnxruntime's own.
+"""onnxruntime's blocked layout: times of its operators, and of relayout's blocked models.
 
     python benchmarks/nchwc.py operators           each operator plain and blocked, and the conversions between
-    python benchmarks/nchwc.py FOLDER [NAME...]    models of a folder: the source at level ALL, ours at three levels
+    python benchmarks/nchwc.py FOLDER [NAME...]    the source at level ALL, relayout's models at three levels
 
-One thread, CPU time of the process, medians. In each round every variant is loaded, warmed up, run and let go before
-the next: never more than one session is alive, and a slow minute of the machine hits all of them.
+One thread, CPU time of the process, medians. In each round every variant is loaded, warmed up, run and released before
+the next one. So only one session exists at a time, and a slow minute of the machine affects all variants.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from measuring import machine
 from onnx import TensorProto, helper, numpy_helper
 from optimizers import _feeds as feeds_of
+
+from relayout.model.runtime import import_onnxruntime
+
+ort = import_onnxruntime()
 
 DOMAIN = "com.microsoft.nchwc"
 LEVELS = {
@@ -80,7 +83,7 @@ def session(model: str | bytes, level: str = "disabled", dump: str = "") -> ort.
 def one_operator(
     operator: str, x: np.ndarray, weights: Sequence[np.ndarray], domain: str, **attributes: Any
 ) -> Callable[[], Any]:
-    """A run of four like nodes on `x`: the session's own overhead is a small part then."""
+    """A run of four equal nodes on `x`, so that the overhead of the session is small."""
     names = [f"w{i}" for i in range(len(weights))]
     nodes = [helper.make_node(operator, ["x", *names], [f"y{i}"], domain=domain, **attributes) for i in range(4)]
     graph = helper.make_graph(
@@ -96,7 +99,7 @@ def one_operator(
 
 
 def medians(runs: Sequence[Callable[[], Any]], rounds: int = 15) -> list[float]:
-    """The median CPU seconds of each, taken in turn."""
+    """The median CPU seconds of each run, measured in turn."""
     taken: list[list[float]] = [[] for _ in runs]
     for each in runs:
         each()
@@ -144,6 +147,7 @@ def operators() -> None:
         ("blocks to NCHW", "ReorderOutput", DOMAIN, {"channels": 0}),
         ("NCHW to NHWC", "Transpose", "", {"perm": [0, 2, 3, 1]}),
         ("two groups of NCHW shuffled into blocks", "Transpose", "", {"perm": [0, 2, 4, 3, 1]}),
+        ("two groups of NCHW shuffled in place", "Transpose", "", {"perm": [0, 2, 3, 1, 4]}),
     ):
         speeds = []
         for shape in ((1, 64, 56, 56), (1, 512, 14, 14)):
@@ -187,7 +191,7 @@ def _others(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray, Callab
 
 
 def legal_model(path: Path, target: Path) -> tuple[str, float]:
-    """Write the blocked model; return the solver's status and the seconds that it all took."""
+    """Write the blocked model. Return the status and the seconds of the whole legalization."""
     import relayout
     from relayout.model.io import write_model
     from relayout_backends.x86_nchwc import X86Nchwc
@@ -199,7 +203,7 @@ def legal_model(path: Path, target: Path) -> tuple[str, float]:
 
 
 def _conversions(model: Path, level: str, folder: Path) -> str:
-    """How many reorders and transposes there are in what onnxruntime runs at `level`."""
+    """The number of reorders and transposes in the model that onnxruntime runs at `level`."""
     dump = folder / "optimized.onnx"
     session(str(model), level, str(dump))
     counts = Counter(node.op_type for node in onnx.load(dump, load_external_data=False).graph.node)
@@ -207,13 +211,13 @@ def _conversions(model: Path, level: str, folder: Path) -> str:
 
 
 def difference(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
-    """The largest difference of any output, relative to that output's largest absolute value."""
+    """The largest difference of any output, relative to its largest absolute value."""
     pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(one, other, strict=True) if a.size]
     return max((float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in pairs), default=0.0)
 
 
 def timings(variants: Sequence[tuple[Path, str]], feeds: dict[str, Any], rounds: int, seconds: float) -> list[float]:
-    """The median CPU milliseconds of a run of each variant, (model, level)."""
+    """The median CPU milliseconds per run of each variant (model, level)."""
     taken: list[list[float]] = [[] for _ in variants]
     for _ in range(rounds):
         for times, (model, level) in zip(taken, variants, strict=True):

@@ -1,7 +1,7 @@
-"""Generated ONNX networks, as exporters of channels-last frameworks write them: each convolution between Transposes.
+"""Generate ONNX networks as exporters of channels-last frameworks write them: each convolution between Transposes.
 
-`blocks` grows to any size; the others are small families in which a local or greedy optimiser keeps conversions that
-the optimum does without. The same arguments give the same model everywhere.
+`blocks` has any size. In the other, small families, a local or greedy optimiser keeps conversions that the optimum
+avoids. The same arguments give the same model on every machine.
 
     python benchmarks/networks.py FOLDER [NODES ...]     the small families, or `blocks` of these sizes
 """
@@ -25,7 +25,7 @@ TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 class _Net:
-    """A graph under construction; each call adds a node and returns its result's name. Values are NHWC."""
+    """A graph under construction. Each call adds a node and returns the name of its result. Values are NHWC."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -52,7 +52,7 @@ class _Net:
         return self.constant(np.array(values, np.int64))
 
     def in_nchw(self, operator: str, value: str, *inputs: str, **attributes: Any) -> str:
-        """An operator that ONNX has in NCHW only, wrapped."""
+        """An operator that ONNX defines for NCHW, between Transposes."""
         inside = self.node(operator, self.node("Transpose", value, perm=TO_NCHW), *inputs, **attributes)
         return self.node("Transpose", inside, perm=TO_NHWC)
 
@@ -65,7 +65,7 @@ class _Net:
         results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         graph = helper.make_graph(self.nodes, "generated", self.inputs, results, self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        # onnxruntime wants shapes on the outputs; so does everybody who prices bytes.
+        # Sizes in bytes need the shapes of the outputs, and onnxruntime needs them too.
         shapes = {value.name: value for value in onnx.shape_inference.infer_shapes(model).graph.output}
         for output in model.graph.output:
             output.CopyFrom(shapes[output.name])
@@ -73,7 +73,7 @@ class _Net:
 
 
 def residual_chain(blocks: int) -> onnx.ModelProto:
-    """x = x + conv(x), `blocks` times; the first skip is the graph's input itself."""
+    """x = x + conv(x), `blocks` times. The first skip connection is the graph input."""
     net = _Net(blocks)
     value = net.input("x", (1, 6, 6, 4))
     for _ in range(blocks):
@@ -82,7 +82,7 @@ def residual_chain(blocks: int) -> onnx.ModelProto:
 
 
 def input_injection(blocks: int) -> onnx.ModelProto:
-    """The raw input is added after every convolution: one converted copy serves all."""
+    """The input is added after every convolution, so one converted copy serves all."""
     net = _Net(blocks)
     raw = value = net.input("x", (1, 16, 16, 8))
     for _ in range(blocks):
@@ -91,7 +91,7 @@ def input_injection(blocks: int) -> onnx.ModelProto:
 
 
 def squeeze_excite(blocks: int) -> onnx.ModelProto:
-    """A gate computed from the mean over all pixels, of lower rank than what it scales."""
+    """A gate computed from the mean over all pixels; its rank is lower than that of the scaled value."""
     net = _Net(blocks)
     value = net.conv(net.input("x", (2, 16, 16, 3)), 3, 16)
     for _ in range(blocks):
@@ -105,7 +105,7 @@ def squeeze_excite(blocks: int) -> onnx.ModelProto:
 
 
 def upsample(scale: int) -> onnx.ModelProto:
-    """A convolution, then a nearest upsampling, then back to NHWC: the same count, `scale` squared times the bytes."""
+    """A Transpose to NHWC after an upsampling, instead of before it, moves `scale` squared times the bytes."""
     net = _Net(scale)
     weight = net.constant(net.numbers.standard_normal((8, 8, 3, 3), np.float32))
     value = net.node("Conv", net.input("x", (1, 8, 16, 16)), weight, pads=[1] * 4)
@@ -115,7 +115,7 @@ def upsample(scale: int) -> onnx.ModelProto:
 
 
 def fan_out(readers: int) -> onnx.ModelProto:
-    """One value, many readers, each with a Transpose of its own below an element-wise operator."""
+    """One value with many consumers, each a Transpose behind an elementwise operator."""
     net = _Net(readers)
     value = net.node("Relu", net.input("x", (1, 16, 16, 8)))
     names = ("Sigmoid", "Tanh", "Exp", "Abs")
@@ -128,7 +128,7 @@ def fan_out(readers: int) -> onnx.ModelProto:
 
 
 def pinned_output(blocks: int) -> onnx.ModelProto:
-    """A chain whose first value is also a graph output, so that one reader wants NHWC for certain."""
+    """A chain whose first value is also a graph output, so that one consumer requires NHWC."""
     net = _Net(blocks)
     value = first = net.conv(net.input("x", (1, 16, 16, 3)), 3, 8)
     for _ in range(blocks):
@@ -149,7 +149,7 @@ FAMILIES: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 class _Growing(_Net):
-    """Blocks drawn at random on a stream of 8 channels, whose resolution changes now and then."""
+    """Random blocks on a tensor of 8 channels, whose resolution changes sometimes."""
 
     size = 28
 
@@ -186,7 +186,7 @@ class _Growing(_Net):
 
 
 def blocks(nodes: int, *, seed: int = 0) -> onnx.ModelProto:
-    """Residual, inception and squeeze-excite blocks: at least `nodes` nodes with their Transposes, at most 40 more."""
+    """Residual, inception and squeeze-excite blocks: `nodes` to `nodes` + 40 nodes, Transposes included."""
     net = _Growing(seed)
     kinds = (net.residual, net.inception, net.squeeze_excite)
     value = net.conv(net.input("x", (1, 28, 28, 3)), 3, 8)

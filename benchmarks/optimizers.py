@@ -1,15 +1,16 @@
-"""One optimiser on one model, in the process that is started for it: relayout and its peers.
+"""Run one optimiser, relayout or a peer, on one model.
 
     python benchmarks/optimizers.py TOOL IN.onnx OUT.onnx     relayout-bytes, relayout-transposes or a peer
-    python benchmarks/optimizers.py equal A.onnx B.onnx       how far their outputs differ, and how far they move
-    python benchmarks/optimizers.py count MODEL.onnx          its transposes and the bytes that they move
+    python benchmarks/optimizers.py equal A.onnx B.onnx       the difference of their outputs, and its scale
+    python benchmarks/optimizers.py count MODEL.onnx          its transposes, and the bytes that they move
 
-Exit status 3: the tool is not installed. A tool that crashes takes only this process with it.
+Exit status 3: the tool is not installed. Each tool has its own process, because some crash.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+# Read when onnxruntime is loaded; its telemetry would write and upload in the timed process.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 NOT_INSTALLED = 3
 
@@ -35,7 +39,7 @@ def onnxruntime(source: str, target: str) -> None:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    # One level more would hide transposes in its own blocked layout, which has other conversions (ReorderInput).
+    # The next level uses a blocked layout, where other conversions (ReorderInput) replace transposes.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = target
     options.log_severity_level = 3
@@ -58,7 +62,7 @@ def onnxslim(source: str, target: str) -> None:
 
 
 def count(path: str) -> None:
-    """Print the totals. What an optimiser's own operators hide from shape inference is seen by running the model."""
+    """Print the totals. Shapes that inference cannot pass through an optimiser's operators come from a run."""
     import onnx_ir as ir
 
     from relayout.model.io import read_model
@@ -81,7 +85,7 @@ def count(path: str) -> None:
 
 
 def _is_known(shape: ir.Shape | None) -> bool:
-    """Whether each dim has a number or a name of the model's; what inference cannot tell, it calls unk__0 and so on."""
+    """Whether each dim is a number or a name of the model. Shape inference names unknown dims unk__0 and so on."""
     if shape is None:
         return False
     names = [dim.value for dim in shape if not isinstance(dim, int)]
@@ -89,7 +93,7 @@ def _is_known(shape: ir.Shape | None) -> bool:
 
 
 def _values(path: str, names: list[str]) -> dict[str, Any]:
-    """These values of the main graph, for some input."""
+    """These values of the main graph for random inputs."""
     import onnx
 
     feeds = _feeds(path)
@@ -102,12 +106,13 @@ def _values(path: str, names: list[str]) -> dict[str, Any]:
 
 
 def equal(one: str, other: str) -> None:
-    """Print two differences, each relative to an output's largest absolute value: `difference`, the largest of any
-    output between the models, and `moves`, the least of any output of the first between two draws of its inputs. Where
-    an output does not move, its being equal says nothing.
+    """Print two differences, each relative to an output's largest absolute value.
+
+    `difference` is the largest one between the models. `moves` is the least one of the first model between two draws of
+    its inputs. If an output does not move, its equality proves nothing.
     """
     feeds = _feeds(one)
-    # One session at a time: two of these models need not fit beside one another.
+    # One session at a time, because two of these models may not fit into memory.
     expected = _outputs(one, feeds)
     again = _outputs(one, _feeds(one, seed=1))
     found = _outputs(other, feeds)
@@ -145,10 +150,10 @@ def _feeds(path: str, seed: int = 0) -> dict[str, object]:
             continue
         tensor = value.type.tensor_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        # A first dim without a number is a batch, of one; any other takes what most networks can divide.
+        # An unknown first dim is a batch of 1. Any other gets an extent that most networks can divide.
         shape = [
-            dim.dim_value if dim.HasField("dim_value") else 1 if place == 0 else 64
-            for place, dim in enumerate(tensor.shape.dim)
+            dim.dim_value if dim.HasField("dim_value") else 1 if axis == 0 else 64
+            for axis, dim in enumerate(tensor.shape.dim)
         ]
         numbers = draw.standard_normal(shape) if dtype.kind == "f" else draw.integers(0, 2, shape)
         feeds[value.name] = numbers.astype(dtype)
@@ -175,7 +180,7 @@ TOOLS: dict[str, Callable[[str, str], None]] = {
 
 
 def main(arguments: list[str]) -> None:
-    # A tool and the function that runs it have the same name: nothing of this folder may stand in for the tool.
+    # Tools are imported by name, so this folder must not shadow them.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent.resolve()]
     tool, *paths = arguments
     try:

@@ -1,11 +1,11 @@
-"""Transposes, and the megabytes that they move, left by relayout and by others, model by model, as a Markdown table.
+"""Compare relayout with other optimisers: transposes and megabytes left per model, as a Markdown table.
 
     python benchmarks/peers.py [--models FOLDER] [--peers NAME ...] [--limit SECONDS]
 
-Without a folder of .onnx files it takes the generated networks of `networks.py`. A peer that is not installed, fails on
-a model or does not end in time is shown as such. Relayout runs once for each objective, and its results are also run
-beside the originals in onnxruntime, optimisations off. Exit status 1: relayout has more of its objective than a peer,
-is not proved optimal, or computes another thing; or outputs do not move with the inputs, so that equal says nothing.
+Without a folder of .onnx files it takes the generated networks of `networks.py`. The table marks peers that are not
+installed, fail on a model or run out of time. relayout runs once for each objective. Its results are compared with the
+originals in onnxruntime without optimisations. The exit status is 1 if relayout leaves more of its objective than a
+peer, is not proved optimal, or computes other numbers, or if outputs do not depend on the inputs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from measuring import Run, machine, run
 TOOL = str(Path(__file__).with_name("optimizers.py"))
 PEERS = ("onnxruntime", "onnxsim", "onnxslim")
 OBJECTIVES = ("bytes", "transposes")
-# Sums in another order: a layout changes which way a kernel adds.
+# A layout may change the order in which a kernel sums.
 TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a file spends on layouts."""
+    """The transposes of a file, and the bytes that they move."""
 
     transposes: int
     bytes: int
@@ -40,9 +40,10 @@ class Left:
 
 @dataclass(slots=True)
 class Ours:
-    """What relayout makes of a model for one objective; a str says why there is no number.
+    """relayout's result for one objective. A str is the reason for a missing number.
 
-    `difference` is how far its outputs are from the source's, `moves` how far those move when the inputs are redrawn.
+    `difference` is that of its outputs from the source's. `moves` is the change of the source's outputs between two
+    draws of the inputs.
     """
 
     objective: str
@@ -69,7 +70,7 @@ class Ours:
 
 @dataclass(slots=True)
 class Row:
-    """One model: what is left in the source, by relayout with each objective, and by each peer."""
+    """One model: the totals of the source, of relayout with each objective, and of each peer."""
 
     name: str
     source: Left | str
@@ -82,7 +83,7 @@ class Row:
 
 
 def compare(path: Path, folder: Path, peers: Sequence[str], limit: float) -> Row:
-    """Every tool on one model, each in a process of its own; what they write goes to `folder`."""
+    """Run every tool on one model, each in its own process. The results go to `folder`."""
     row = Row(path.stem, _count(path, limit), [], {})
     for objective in OBJECTIVES:
         row.ours.append(_legalized(path, folder, objective, row.ours, limit))
@@ -97,7 +98,7 @@ def compare(path: Path, folder: Path, peers: Sequence[str], limit: float) -> Row
 
 
 def _legalized(path: Path, folder: Path, objective: str, done: Sequence[Ours], limit: float) -> Ours:
-    """What relayout leaves for one objective. A model that is the same as for another one is not run again."""
+    """relayout's result for one objective. If the model equals that of another objective, it is not run again."""
     target = folder / f"{objective}.onnx"
     made = _tool(f"relayout-{objective}", path, target, limit)
     if made.status:
@@ -129,7 +130,7 @@ def _count(path: Path, limit: float) -> Left | str:
 
 
 def installed(peers: Sequence[str]) -> list[str]:
-    """Those of the peers that can be imported; a note on stderr for each other one."""
+    """The peers that can be imported. Each missing one is noted on stderr."""
     found = []
     for peer in peers:
         if run([sys.executable, "-c", f"import {peer}"], limit=120).status == 0:
@@ -140,7 +141,7 @@ def installed(peers: Sequence[str]) -> list[str]:
 
 
 def table(rows: Sequence[Row], peers: Sequence[str]) -> Iterator[str]:
-    """The table's lines: bold where relayout has less of its objective than every peer that gave a result."""
+    """The lines of the table. Bold: relayout leaves less of its objective than every peer with a result."""
     relayout = [f"relayout, {objective}" for objective in OBJECTIVES]
     yield "| " + " | ".join(["model", "source", *peers, *relayout, "proof", "difference", "moves", ""]) + " |"
     yield "|---" * (len(peers) + len(relayout) + 6) + "|"

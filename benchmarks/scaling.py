@@ -1,11 +1,11 @@
-"""Generated ONNX networks of growing size through the library's stages: wall and CPU seconds of each.
+"""Wall and CPU seconds of the library's stages on generated ONNX networks of growing size.
 
     python benchmarks/scaling.py [--nodes 1000 10000 100000] [--backend onnx|mixed|...] [--repeat 3] [--profile]
 
 `read` parses the file and infers shapes, `build` goes from the model to the problem, `solve` proves the optimum,
-`rewrite` writes the legal model. Every run has a process of its own; medians are shown. The backend `mixed` runs half
-of the convolutions in one of four layouts and half in several, each at its own cost. `--profile` shows where the
-largest size spends its time.
+`rewrite` creates the legal model. Every run has its own process; the table shows medians. The backend `mixed` runs half
+of the convolutions in one of four layouts and half in several, at different costs. `--profile` profiles the largest
+size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STAGES = ("read", "build", "solve", "rewrite")
 
 
 def mixed() -> Backend:
-    """Convolutions in several layouts of different cost, drawn from the node's name; all else as in ONNX."""
+    """Convolutions in several layouts of different cost, seeded by the node's name; other operators as in ONNX."""
     import random
 
     import onnx_ir as ir
@@ -59,7 +59,7 @@ def mixed() -> Backend:
 
 
 def measured(path: str, backend: str) -> dict[str, object]:
-    """One run in this process: [wall, CPU] seconds by stage, and what came out."""
+    """One run in this process: [wall, CPU] seconds by stage, and the result."""
     from relayout.backend import load_backend
     from relayout.legalization import Options, legalize_model
     from relayout.model.io import read_model
@@ -95,7 +95,7 @@ def measured(path: str, backend: str) -> dict[str, object]:
 
 
 def row(size: int, backend: str, repeat: int, limit: float) -> dict[str, object]:
-    """The medians of `repeat` runs on a network of `size` nodes."""
+    """The line with the medians of `repeat` runs on a network of `size` nodes."""
     with tempfile.TemporaryDirectory() as folder:
         made = run([sys.executable, str(HERE / "networks.py"), folder, str(size)], limit=limit)
         if made.status:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         assert isinstance(seconds, dict)
         nodes, peak = int(str(facts["nodes"])), float(str(facts["peak"]))
         proof = [seconds["build"][clock] + seconds["solve"][clock] for clock in (0, 1)]
-        # 1.00 is linear: twice the nodes, twice the seconds.
+        # Growth of the CPU time over growth of the nodes: 1.00 is linear.
         growth = "" if before is None else f"{proof[1] / before[1] / (nodes / before[0]):.2f}"
         before = (nodes, proof[1])
         cells = [f"{nodes}", f"{facts['before']} -> {facts['after']}", str(facts["status"])]

@@ -1,7 +1,8 @@
-"""How long `POST /v1/legalize` takes on a warm server, beside the library alone: python benchmarks/service.py
+"""Latency of `POST /v1/legalize` on a warm server, and of the library alone: python benchmarks/service.py
 
-The graph is onnx's light_resnet50 without weights, in JSON. A server of its own is started on a free port; the client
-is on the same machine and keeps its connection. Medians and extremes over `--requests` of them, after three more.
+The graph is onnx's light_resnet50 without weights, in JSON. The benchmark starts a server on a free port; the client
+is on the same machine and keeps its connection. Prints medians and extremes of `--requests` requests, after three
+warm-up requests.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WARM_UP = 3
 
 
 def main() -> None:
-    """Measure and print, one line for each way to ask."""
+    """Print one line for each kind of request."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=30)
     parser.add_argument("--backend", default="nhwc")
@@ -47,7 +48,7 @@ def main() -> None:
     show("in this process", in_process, arguments.requests)
     with server() as address, httpx.Client(base_url=address, timeout=120) as client:
         for weights in (False, True):
-            body = {"graph": graph, "backend": arguments.backend, "options": {"weights": weights}}
+            body = {"graph": graph, "backend": arguments.backend, "weights": weights}
             content = json.dumps(body).encode()
 
             def by_http(content: bytes = content) -> int:
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def show(name: str, ask: Callable[[], int], times: int) -> None:
-    """Print what asking takes, in milliseconds, and how large the answer is."""
+    """Print the latency in milliseconds and the size of the response."""
     seconds = []
     for _ in range(WARM_UP + times):
         start = perf_counter()

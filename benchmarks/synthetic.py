@@ -1,7 +1,7 @@
-"""Synthetic networks of any size, and how long the solver takes for them.
+"""Time of the solver on synthetic networks of any size.
 
-Residual, inception and squeeze-excite blocks drawn at random; half the convolutions run in several layouts at different
-costs, the others in one; everything else follows its operands. The same seed gives the same network everywhere.
+Random residual, inception and squeeze-excite blocks. Half of the convolutions run in several layouts at different
+costs, the others in one; all other nodes take any layout. The same seed gives the same network on every machine.
 
     python benchmarks/synthetic.py [--kind blocks] [--nodes 100 1000 10000 100000] [--layouts 4] [--seed 0]
 """
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 from relayout.solve.solver import solve
 
 
 @dataclass(slots=True)
 class Node:
-    """A node of one result: what it reads, how large its result is, and its cost in each layout it can run in."""
+    """A node with one result: its operands, the size of its result, and its cost in each possible layout."""
 
     operator: str
     inputs: tuple[int, ...]
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(slots=True)
 class Network:
-    """Nodes in topological order; node 0 is the input, the last one the output."""
+    """Nodes in topological order. Node 0 is the input, the last node is the output."""
 
     layouts: int
     nodes: list[Node] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Builder:
         return len(self.network.nodes) - 1
 
     def convolution(self, x: int, size: int = 0) -> int:
-        """Convolution and activation: half of them in 2 layouts or more, each at its own cost."""
+        """A convolution and an activation. Half of the convolutions run in 2 layouts or more, at different costs."""
         layouts = list(range(self.network.layouts))
         chosen = self.draw.sample(layouts, self.draw.randint(2, len(layouts)) if self.draw.random() < 0.5 else 1)
         costs = {layout: self.draw.randrange(4 * self.size) for layout in sorted(chosen)}
@@ -81,13 +81,13 @@ class Builder:
         return self.add("add", (self.add("mul", (y, scale)), x))
 
     def resize(self, x: int) -> int:
-        # Down and up again, so that a large network is not mostly small tensors.
+        # Sizes go down and up again, so that a large network does not consist of small tensors.
         self.size = self.draw.choice((100_352, 200_704, 401_408, 802_816))
         return self.add("resize", (x,))
 
 
 def blocks(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
-    """Residual, inception and squeeze-excite blocks; at least `nodes` nodes and at most some twenty more."""
+    """Residual, inception and squeeze-excite blocks: at least `nodes` nodes, at most about twenty more."""
     builder = Builder(layouts, seed)
     kinds = (builder.residual, builder.inception, builder.squeeze_excite)
     x = 0
@@ -100,7 +100,7 @@ def blocks(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
 
 
 def dense(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
-    """Dense concatenation: every layer reads what all earlier layers made."""
+    """Dense concatenation: every layer reads the results of all earlier layers."""
     builder = Builder(layouts, seed)
     features = [0]
     while len(builder.network.nodes) < nodes - 1:
@@ -110,7 +110,7 @@ def dense(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
 
 
 def exchange(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
-    """Four resolutions side by side, as in HRNet; after two layers each becomes a sum over all four."""
+    """Four branches of different resolution, as in HRNet. After two layers each becomes a sum over all four."""
     builder = Builder(layouts, seed)
     sizes = [802_816, 401_408, 200_704, 100_352]
     streams = [builder.convolution(0, size) for size in sizes]
@@ -126,7 +126,7 @@ def exchange(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
 
 
 def scattered(nodes: int, *, layouts: int = 4, seed: int = 0) -> Network:
-    """A random graph: every node reads one to three earlier ones, wherever they are."""
+    """A random graph: every node reads one to three random earlier nodes."""
     builder = Builder(layouts, seed)
     while len(builder.network.nodes) < nodes - 1:
         earlier = len(builder.network.nodes)
@@ -144,7 +144,7 @@ KINDS = {"blocks": blocks, "dense": dense, "exchange": exchange, "scattered": sc
 
 
 def problem_of(network: Network) -> Problem:
-    """The layout problem: every node reads and writes the layout it runs in; a conversion costs the tensor's bytes."""
+    """The layout problem. A node reads and writes its own layout; a conversion costs the bytes of the tensor."""
     layouts = network.layouts
     readers: list[list[int]] = [[] for _ in network.nodes]
     choices: list[Choice] = []
@@ -154,17 +154,17 @@ def problem_of(network: Network) -> Problem:
         formats.append(tuple(node.costs))
         for x in node.inputs:
             readers[x].append(index)
-    values: list[Value] = []
+    values: list[Item] = []
     prices: dict[int, tuple[tuple[int, ...], ...]] = {}
     for index, node in enumerate(network.nodes):
         conversion = prices.get(node.size)
         if conversion is None:
-            # A conversion between neighbouring layouts moves long runs, any other single elements: dearer.
+            # Conversions between neighbouring layouts move contiguous runs; others move single elements and cost more.
             conversion = prices[node.size] = tuple(
                 tuple(node.size * abs(a - b) for b in range(layouts)) for a in range(layouts)
             )
         consumers = tuple([Use(reader, formats[reader]) for reader in readers[index]])
-        values.append(Value(choices[index].name, Use(index, formats[index]), consumers, conversion))
+        values.append(Item(choices[index].name, Use(index, formats[index]), consumers, conversion))
     return Problem(tuple(choices), tuple(values))
 
 

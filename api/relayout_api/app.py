@@ -25,7 +25,7 @@ __all__ = ["create_app"]
 
 _log = logging.getLogger("relayout_api")
 
-# Who still sends a body that nobody reads is hung up on.
+# A client may still send a body that the server no longer reads.
 _HEADERS = {408: {"Connection": "close"}, 413: {"Connection": "close"}, 503: {"Retry-After": "1"}}
 
 
@@ -35,7 +35,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="relayout",
         version=version("relayout"),
         lifespan=_lifespan,
-        # Their pages load scripts from elsewhere; / is ours, and any OpenAPI viewer reads /openapi.json.
+        # FastAPI's pages load scripts from other servers; any OpenAPI viewer reads /openapi.json.
         docs_url=None,
         redoc_url=None,
     )
@@ -75,8 +75,8 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:
-    _log.warning("%s %s: nobody waits for the answer any more", request.method, request.url.path)
-    # Nobody reads it either; 499 is what logs call it.
+    _log.warning("%s %s: the caller disconnected", request.method, request.url.path)
+    # The status for the log, as nginx has it; no client reads it.
     return Response(status_code=499)
 
 
@@ -88,7 +88,7 @@ async def _on_fault(request: Request, error: Exception) -> Response:
 def _respond(request: Request, error: RelayoutError, headers: Mapping[str, str] | None = None) -> Response:
     problem = problem_of(error)
     if problem.status == 500:
-        # What the problem keeps to itself.
+        # The problem has no details.
         _log.error("%s %s: %s", request.method, request.url.path, error)
     more = _HEADERS.get(problem.status, {})
     return JSONResponse(

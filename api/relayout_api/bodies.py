@@ -1,4 +1,4 @@
-"""Reading a request's body: of the right media type, not larger and not slower than allowed."""
+"""Read a request's body, with limits of media type, size and time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["JSON", "ONNX", "media_type", "read_body"]
 JSON = "application/json"
 ONNX = "application/octet-stream"
 
-# A client that still sends does not look at the answer: it is listened to a little longer before it is told.
+# A client that still sends does not read the answer: its body is read a little longer before the answer.
 _DRAIN_SECONDS = 2.0
 
 
@@ -25,22 +25,25 @@ def media_type(request: Request, *accepted: str) -> str:
     if name not in accepted:
         raise RefusedError(
             "unsupported-media-type",
-            "the body is of no media type that this takes",
+            "unsupported media type",
             expected=" or ".join(accepted),
             found=given or "no Content-Type",
         )
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
         raise RefusedError(
-            "unsupported-media-type", "the body is compressed", expected="a body as it is", found=f"{encoding} encoding"
+            "unsupported-media-type",
+            "the body is compressed",
+            expected="an uncompressed body",
+            found=f"{encoding} encoding",
         )
     return name
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """The whole body. Raises RefusedError where it is too large, whatever Content-Length says, or too slow.
+    """The whole body. Raises RefusedError if it is too large, with any Content-Length, or too slow.
 
-    Raises ClientDisconnect where the caller leaves. Never holds more than the limit.
+    Raises ClientDisconnect if the caller disconnects. Never holds more than the limit.
     """
     most = settings.max_body_bytes
     declared = request.headers.get("content-length", "")

@@ -1,4 +1,4 @@
-"""The example that the OpenAPI shows, the page starts with and a new worker warms up on."""
+"""The examples: of the OpenAPI document, of the page, and for the warm-up of a worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRAPH: dict[str, Any] = {
          "attributes": {"perm": [0, 2, 3, 1]}},
     ],
 }  # fmt: skip
-"""A channels-last network as exporters write it: transposes around each convolution. Its weights stay at home."""
+"""A channels-last network as exporters write it: transposes around each convolution. Its weights are not sent."""
 
 BACKEND: dict[str, Any] = {
     "name": "acme",

@@ -1,4 +1,4 @@
-"""How much memory a process may have of its own, where the system can hold it to that."""
+"""The limit of a process's memory, on systems that have one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["limit_memory"]
 
 
 def limit_memory(size: int) -> None:
-    """Let this process have at most `size` bytes of data; more is a MemoryError. Only Linux counts all of it."""
+    """Limit this process to `size` bytes of data; more is a MemoryError. Only Linux counts all of it."""
     if resource is None:
         return
     _, most = resource.getrlimit(resource.RLIMIT_DATA)

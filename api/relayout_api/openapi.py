@@ -1,4 +1,4 @@
-"""The OpenAPI document: what each endpoint takes and answers, with examples, and every error that it may end in."""
+"""The OpenAPI document: the request, the answers and the errors of each endpoint, with examples."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ VERIFY: dict[str, Any] = {
 }
 EXPLAIN: dict[str, Any] = {
     "tags": ["work"],
-    "summary": "Explain what is left",
+    "summary": "Explain the conversions",
     "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL}),
     "responses": {
         200: _says("The report with the reasons", _json(ReportResponse)),
@@ -109,13 +109,13 @@ EXPLAIN: dict[str, Any] = {
     },
 }
 BACKENDS: dict[str, Any] = {
-    "tags": ["words"],
+    "tags": ["reference"],
     "summary": "The installed backends",
     "responses": {200: _says("By name", _json(BackendList)), **_errors("internal")},
 }
 PARSE: dict[str, Any] = {
-    "tags": ["words"],
-    "summary": "Take a layout apart",
+    "tags": ["reference"],
+    "summary": "Parse a layout",
     "openapi_extra": _takes(_json(LayoutText, {"aligned": examples.LAYOUT})),
     "responses": {
         200: _says("Its dimensions", _json(LayoutInfo)),
@@ -123,18 +123,18 @@ PARSE: dict[str, Any] = {
     },
 }
 PROBLEM: dict[str, Any] = {
-    "tags": ["words"],
-    "summary": "What a problem means",
+    "tags": ["reference"],
+    "summary": "The meaning of a problem",
     "responses": {200: _says("Its status, title and meaning", _ANY_JSON), **_errors("not-found")},
 }
 HEALTH: dict[str, Any] = {
     "tags": ["service"],
-    "summary": "Is it alive",
+    "summary": "Whether it is alive",
     "responses": {200: _says("Yes", _ANY_JSON)},
 }
 READY: dict[str, Any] = {
     "tags": ["service"],
-    "summary": "Is it warm",
+    "summary": "Whether it is warm",
     "responses": {200: _says("Yes", _ANY_JSON), **_errors("starting")},
 }
 

@@ -1,4 +1,4 @@
-"""The page at /: one file, nothing loaded from elsewhere, allowed to run exactly the script that it holds."""
+"""The page at /: one file, which loads nothing from other servers and may run its own script alone."""
 
 from __future__ import annotations
 

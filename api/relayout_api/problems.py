@@ -1,4 +1,4 @@
-"""Errors as HTTP tells them: RFC 9457 problem details. The status of an error is decided here and nowhere else."""
+"""Errors as RFC 9457 problem details. The HTTP status of an error is decided here alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of problem: its HTTP status, its title, and what it means to who reads of it."""
+    """One kind of problem: its HTTP status, its title, and its meaning."""
 
     status: int
     title: str
@@ -34,27 +34,27 @@ class Kind:
 
 
 KINDS = {
-    "malformed-body": Kind(400, "The body is not what its media type says", "It could not even be parsed as JSON."),
-    "not-found": Kind(404, "There is nothing here", "The path is none of this service; see /openapi.json."),
-    "method-not-allowed": Kind(405, "Not with this method", "The path exists; the header Allow has its methods."),
-    "slow-body": Kind(408, "The body took too long", "The service waits for a body only so long."),
+    "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON."),
+    "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
+    "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
+    "slow-body": Kind(408, "Slow body", "The body did not arrive in time."),
     "infeasible": Kind(
-        409, "The requirements contradict each other", "`conflict` holds a smallest set of requirements that do."
+        409, "The requirements contradict each other", "`conflict` holds a smallest set of them."
     ),
     "too-large": Kind(
-        413, "Too large", "The body, or the memory that it takes to work on it, is beyond this server's limit."
+        413, "Too large", "The body, or the memory for its work, exceeds the server's limit."
     ),
     "unsupported-media-type": Kind(
-        415, "Unsupported media type", "Send application/json, or an ONNX model as application/octet-stream, as it is."
+        415, "Unsupported media type", "Send application/json, or ONNX as application/octet-stream, uncompressed."
     ),
-    "invalid-input": Kind(422, "Invalid input", "The graph or model is not what it claims to be."),
-    "invalid-layout": Kind(422, "Not a layout", "`column`, counted from 1, is where the layout's text is at fault."),
-    "invalid-options": Kind(422, "Invalid options", "An option, or a combination of them, makes no sense."),
-    "invalid-backend": Kind(422, "Invalid backend", "There is no backend of this name, or its table is not right."),
-    "internal": Kind(500, "Internal error", "The fault is the service's; its log knows more."),
-    "busy": Kind(503, "Busy", "As many requests wait as may; the header Retry-After says when to come again."),
-    "starting": Kind(503, "Starting", "The workers are not there yet."),
-    "out-of-time": Kind(504, "Out of time", "No solution was found in the time that was given."),
+    "invalid-input": Kind(422, "Invalid input", "The graph or model is invalid."),
+    "invalid-layout": Kind(422, "Not a layout", "`column` is the column of the fault, counted from 1."),
+    "invalid-options": Kind(422, "Invalid options", "An option, or a combination of them, is wrong."),
+    "invalid-backend": Kind(422, "Invalid backend", "No such backend, or its table or options are wrong."),
+    "internal": Kind(500, "Internal error", "A fault of the service; its log has the details."),
+    "busy": Kind(503, "Busy", "The queue is full; retry after the seconds of the header Retry-After."),
+    "starting": Kind(503, "Starting", "No worker is warm yet."),
+    "out-of-time": Kind(504, "Out of time", "No solution was found within the time limit."),
 }
 
 _NAMES: dict[type[RelayoutError], str] = {
@@ -70,7 +70,7 @@ _NAMES: dict[type[RelayoutError], str] = {
 
 
 class RefusedError(RelayoutError):
-    """What HTTP alone knows of: a request that is refused for its size, its media type. `kind` is one of KINDS."""
+    """A request that is refused for its size, its media type or the like. `kind` is one of KINDS."""
 
     def __init__(self, kind: str, problem: str, *, expected: str = "", found: str = "", hint: str = "") -> None:
         super().__init__(problem, expected=expected, found=found, hint=hint)
@@ -85,7 +85,7 @@ class MalformedBodyError(RefusedError):
 
 
 class Problem(BaseModel):
-    """An RFC 9457 problem: what is wrong, where, expected and found, and what to do. What is empty is left out."""
+    """An RFC 9457 problem with its location, both sides of the disagreement and a hint. Empty fields are left out."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,14 +96,14 @@ class Problem(BaseModel):
     where: str | None = Field(None, description="the node, value, option or column")
     expected: str | None = None
     found: str | None = None
-    hint: str | None = Field(None, description="what to do")
-    column: int | None = Field(None, description="where a layout's text is at fault, counted from 1")
+    hint: str | None = Field(None, description="a remedy")
+    column: int | None = Field(None, description="the column of the fault in a layout string, counted from 1")
     conflict: list[str] | None = Field(None, description="a smallest set of requirements that contradict each other")
-    relaxation: list[str] | None = Field(None, description="the fewest changes that would make for a solution")
+    relaxation: list[str] | None = Field(None, description="the fewest changes that allow a solution")
 
 
 def problem_of(error: RelayoutError) -> Problem:
-    """What HTTP tells of an error. Of our own faults it tells only that there was one."""
+    """The problem of an error. The details of an internal error go to the log alone."""
     name = (
         error.kind if isinstance(error, RefusedError) else next(_NAMES[c] for c in type(error).__mro__ if c in _NAMES)
     )
@@ -130,6 +130,6 @@ def _shortened(texts: Sequence[str]) -> list[str] | None:
 
 
 def _short(text: str) -> str:
-    # What a request says of itself comes back in errors, but not without end; lone surrogates cannot be sent at all.
+    # Texts of a request come back in errors, shortened; lone surrogates cannot be encoded.
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The endpoints. What takes time goes to the workers; what is answered here is small."""
+"""The endpoints. Long work goes to the workers; the server process answers the rest."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ from relayout.backend.options import options_of
 from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout.layout import Layout
-from relayout_api import openapi, page, tasks
+from relayout_api import openapi, page
 from relayout_api.bodies import JSON, ONNX, media_type, read_body
+from relayout_api.messages import Answer, Task
 from relayout_api.problems import KINDS, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, refuse_query
 from relayout_api.schemas import (
     BackendInfo,
     BackendList,
     DimInfo,
-    ExplainWish,
     LayoutInfo,
     LayoutText,
-    LegalizeWish,
     OptionInfo,
-    VerifyWish,
+    Parameters,
 )
 from relayout_api.settings import Settings
-from relayout_api.tasks import Answer, Task
 from relayout_api.validation import load_body, validated
 from relayout_api.workers import Workers
 
@@ -44,42 +42,41 @@ router = APIRouter()
 
 @router.post("/v1/legalize", **openapi.LEGALIZE)
 async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -> Response:
-    """The cheapest graph that computes the same and is legal for a backend, and a report of what it costs.
+    """The cheapest graph that computes the same and is legal for a backend, and the report.
 
-    Graph JSON is answered with graph JSON, an ONNX model with the model in base64, or, with `Accept:
-    application/octet-stream`, with the model's bytes: then the header `Relayout-Report` has the report without its
-    lists.
+    The answer to graph JSON is graph JSON, and to an ONNX model the model in base64. With `Accept:
+    application/octet-stream` it is the model's bytes; the header `Relayout-Report` has the report without its lists.
     """
-    return await _work(request, tasks.legalize, query.wish)
+    return await _work(request, "legalize", query.parameters)
 
 
 @router.post("/v1/explain", **openapi.EXPLAIN)
 async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> Response:
-    """Why each conversion of the legal graph is there, and what would be saved without the requirements behind it.
+    """The reasons for each conversion of the legal graph, and the savings without the requirements behind it.
 
     Each saving is found by solving the problem again without that requirement.
     """
-    return await _work(request, tasks.explain, query.wish)
+    return await _work(request, "explain", query.parameters)
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
 async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Response:
-    """Whether a graph is legal for a backend, and, with `against`, whether it computes what the original does.
+    """Whether a graph is legal for a backend and, with `against`, equivalent to the original.
 
-    What is wrong is in the report's `verification`; a graph that is not legal is no error of the request.
+    The findings are in the report's `verification`; an illegal graph is no error of the request.
     """
-    return await _work(request, tasks.verify, query.wish)
+    return await _work(request, "verify", query.parameters)
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
 def backends() -> Response:
-    """The backends that are installed here. A request may also bring a declarative one of its own."""
+    """The installed backends. A request may also contain a declarative one."""
     return Response(_installed(), media_type=JSON)
 
 
 @router.post("/v1/layouts/parse", **openapi.PARSE)
 async def parse_layout(request: Request) -> Response:
-    """A layout in Glow's language, taken apart."""
+    """The parts of a layout string."""
     media_type(request, JSON)
     body = load_body(await read_body(request, request.app.state.settings))
     layout = Layout.parse(validated(LayoutText, body).layout)
@@ -90,22 +87,22 @@ async def parse_layout(request: Request) -> Response:
 
 @router.get("/problems/{kind}", **openapi.PROBLEM)
 def problem(kind: str) -> Response:
-    """What a kind of problem means: where the `type` of an error leads."""
+    """The meaning of a kind of problem, to which the `type` of an error refers."""
     if kind not in KINDS:
-        raise RefusedError("not-found", "there is no problem of this kind", expected=", ".join(KINDS), found=kind)
+        raise RefusedError("not-found", "no such kind of problem", expected=", ".join(KINDS), found=kind)
     known = KINDS[kind]
     return JSONResponse({"status": known.status, "title": known.title, "meaning": known.meaning})
 
 
 @router.get("/healthz", **openapi.HEALTH)
 async def healthz() -> Response:
-    """Whether the server answers at all."""
+    """Whether the server is alive."""
     return JSONResponse({"status": "ok"})
 
 
 @router.get("/readyz", **openapi.READY)
 async def readyz(request: Request) -> Response:
-    """Whether a worker is warm, so that requests are answered as fast as ever."""
+    """Whether a worker is warm."""
     if not request.app.state.workers.ready:
         raise RefusedError("starting", "no worker is warm yet")
     return JSONResponse({"status": "ready"})
@@ -117,28 +114,26 @@ async def index() -> Response:
     return HTMLResponse(page.HTML, headers=page.HEADERS)
 
 
-async def _work(
-    request: Request, function: Callable[[Task], Answer], wish: Callable[[], LegalizeWish | ExplainWish | VerifyWish]
-) -> Response:
-    """Read the body, have a worker do `function`, and answer; what the caller does not wait for is stopped."""
+async def _work(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
+    """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
     settings: Settings = request.app.state.settings
     workers: Workers = request.app.state.workers
     kind = media_type(request, JSON, ONNX)
     if kind == JSON:
         refuse_query(request)
-    wished = wish() if kind == ONNX else None
-    as_bytes = kind == ONNX and function is tasks.legalize and _prefers_bytes(request)
+    given = parameters() if kind == ONNX else None
+    as_bytes = kind == ONNX and verb == "legalize" and _prefers_bytes(request)
     with workers.admitted():
         body = await read_body(request, settings)
-        task = Task(body, wished, settings.time_limit, settings.memory_bytes, as_bytes)
-        answer = await _unless_gone(request, workers, function, task)
+        task = Task(verb, body, given, settings.time_limit, settings.memory_bytes, as_bytes)
+        answer = await _unless_gone(request, workers, task)
     if as_bytes:
         return Response(answer.content, media_type=ONNX, headers={"Relayout-Report": answer.summary, "Vary": "Accept"})
     return Response(answer.content, media_type=JSON, headers={"Vary": "Accept"})
 
 
-async def _unless_gone(request: Request, workers: Workers, function: Callable[[Task], Answer], task: Task) -> Answer:
-    """The worker's answer. Raises ClientDisconnect, the worker killed, as soon as nobody waits for it any more."""
+async def _unless_gone(request: Request, workers: Workers, task: Task) -> Answer:
+    """The worker's answer. If the caller disconnects, the worker is killed. Raises ClientDisconnect."""
     answer: Answer | RelayoutError = InternalError("no answer")
     gone = False
 
@@ -152,9 +147,9 @@ async def _unless_gone(request: Request, workers: Workers, function: Callable[[T
     async with anyio.create_task_group() as both:
         both.start_soon(leave_when_gone)
         try:
-            answer = await workers.run(function, task)
+            answer = await workers.run(task)
         except RelayoutError as error:
-            # An exception that left this block would come out as a group.
+            # An exception that leaves this block becomes a group.
             answer = error
         both.cancel_scope.cancel()
     if gone:
@@ -165,7 +160,7 @@ async def _unless_gone(request: Request, workers: Workers, function: Callable[[T
 
 
 def _prefers_bytes(request: Request) -> bool:
-    """Whether the header Accept names ONNX's media type, and JSON's with no more weight."""
+    """Whether the header Accept prefers ONNX's media type, or weighs JSON's the same."""
     weights: dict[str, float] = {}
     for part in request.headers.get("accept", "").split(","):
         name, _, rest = part.partition(";")
@@ -176,7 +171,7 @@ def _prefers_bytes(request: Request) -> bool:
 
 @cache
 def _installed() -> bytes:
-    # What is installed does not change while the server runs.
+    # The installed backends do not change while the server runs.
     try:
         plugins = find_backends().values()
     except BackendError as error:
@@ -196,10 +191,10 @@ def _installed() -> bytes:
 
 def _summary(plugin: Plugin) -> str:
     try:
-        says = inspect.getdoc(plugin.load()) or ""
+        text = inspect.getdoc(plugin.load()) or ""
     except BackendError as error:
         return error.problem
-    return " ".join(says.partition("\n\n")[0].split())
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def _options(plugin: Plugin) -> list[OptionInfo]:

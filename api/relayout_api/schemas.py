@@ -1,13 +1,15 @@
-"""What requests and responses look like, as pydantic models: the JSON edge, and the source of the OpenAPI."""
+"""The requests and responses as pydantic models, from which the OpenAPI document is made."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 
 from relayout.backend.declarative_schema import BackendTable
 from relayout.model.graph_json.schema import GraphJson
+from relayout.options import Option, options_of
 from relayout.report.schema import Report
 
 __all__ = [
@@ -15,104 +17,121 @@ __all__ = [
     "BackendList",
     "DimInfo",
     "ExplainOptions",
+    "ExplainParameters",
     "ExplainRequest",
-    "ExplainWish",
     "LayoutInfo",
     "LayoutText",
     "LegalizeOptions",
+    "LegalizeParameters",
     "LegalizeRequest",
     "LegalizeResponse",
-    "LegalizeWish",
     "ModelResponse",
     "OptionInfo",
+    "Parameters",
     "ReportResponse",
+    "Strict",
     "VerifyOptions",
+    "VerifyParameters",
     "VerifyRequest",
-    "VerifyWish",
+    "value_type",
+    "with_fields",
 ]
 
 _Name = Annotated[str, Field(max_length=1024)]
 _Word = Annotated[str, Field(max_length=256)]
-_Size = Annotated[int, Field(ge=1, le=1 << 48)]
-_Seconds = Annotated[float, Field(gt=0, le=1e6)]
+_VALUES: dict[Any, Any] = {str: _Word, object: JsonValue, Any: JsonValue}
+_Fields = TypeVar("_Fields", bound="Strict")
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A JSON object without fields that are not declared, whose values have exactly the declared types."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _SearchOptions(_Strict):
-    objective: Literal["bytes", "transposes"] = "bytes"
-    time_limit: _Seconds | None = Field(None, description="seconds to look for a better solution")
-    input_layouts: dict[_Name, _Word] = Field(
-        {}, description="how graph inputs lie: NHWC, or any; names with commas between them lie alike"
-    )
-    output_layouts: dict[_Name, _Word] = Field({}, description="how graph outputs lie, in the same words")
-    dims: dict[_Name, _Size] = Field({}, description="sizes of symbolic dims, for pricing only")
-    engine: Literal["auto", "cp-sat"] = "auto"
-    desired_layouts: dict[_Name, list[_Word]] = Field({}, description="for the backend convert-layout")
-    skip: list[_Name] = Field([], description="nodes that the backend convert-layout leaves alone")
-    backend_options: dict[_Name, JsonValue] = Field({}, description="options of the backend: GET /v1/backends has them")
+def with_fields(fields: Mapping[str, Any]) -> Callable[[type[_Fields]], type[_Fields]]:
+    """A class decorator: the model with these fields besides its own."""
+
+    def extended(schema: type[_Fields]) -> type[_Fields]:
+        return create_model(schema.__name__, __base__=schema, __module__=schema.__module__, **fields)
+
+    return extended
 
 
-class LegalizeOptions(_SearchOptions):
-    """What may be chosen beside the backend. `time_limit` is the solver's; the server's own limit holds besides."""
-
-    max_transposes: Annotated[int, Field(ge=0, le=1 << 31)] | None = Field(None, description="at most so many")
-    check: bool = Field(False, description="verify the result against the source")
-    inline: bool = Field(False, description="replace the relayout:: functions by their bodies")
-    weights: bool = Field(True, description="false: leave the data of constants above 1 KiB out of the answer's graph")
-
-
-class ExplainOptions(_SearchOptions):
-    """What may be chosen beside the backend. `time_limit` is for the solution and its reasons together."""
-
-    limit: Annotated[int, Field(ge=0, le=100_000)] = Field(1000, description="lift no more requirements or sets")
+def value_type(option: Option) -> Any:
+    """The type of an option's value or, of a mapping, of the mapping's values, within the service's bounds."""
+    if option.choices:
+        return Literal.__getitem__(option.choices)
+    if option.type in (int, float):
+        return Annotated[option.type, Field(ge=option.least, gt=option.above, le=option.most)]
+    return _VALUES.get(option.type, option.type)
 
 
-class VerifyOptions(_Strict):
-    """What may be chosen beside the backend."""
+def _option_fields(verb: str) -> dict[str, Any]:
+    """The fields of the options of `verb`, derived from `relayout.options.Options`."""
+    fields: dict[str, Any] = {}
+    for option in options_of(verb):
+        value = value_type(option)
+        kind = dict.__class_getitem__((_Name, value)) if option.is_mapping else value
+        default = {} if option.is_mapping else option.default
+        fields[option.name] = kind | None if default is None else kind, Field(default, description=option.help)
+    return fields
 
-    dims: dict[_Name, _Size] = Field({}, description="sizes of symbolic dims")
-    desired_layouts: dict[_Name, list[_Word]] = Field({}, description="for the backend convert-layout")
-    skip: list[_Name] = Field([], description="nodes that the backend convert-layout leaves alone")
-    backend_options: dict[_Name, JsonValue] = Field({}, description="options of the backend: GET /v1/backends has them")
-    samples: Annotated[int, Field(ge=1, le=16)] = Field(2, description="random inputs to run both models on")
+
+@with_fields(_option_fields("legalize"))
+class LegalizeOptions(Strict):
+    """The options beside the backend. `time_limit` is the solver's; the server has a limit of its own."""
+
+
+@with_fields(_option_fields("explain"))
+class ExplainOptions(Strict):
+    """The options beside the backend. `time_limit` is for the solution and its reasons together."""
+
+
+@with_fields(_option_fields("verify"))
+class VerifyOptions(Strict):
+    """The options beside the backend."""
 
 
 _Backend = Field("onnx", description="the name of an installed backend, or a declarative backend")
+_Weights = Field(True, description="false: leave the data of constants above 1 KiB out of the answer's graph")
 
 
-class LegalizeWish(_Strict):
-    """All but the graph."""
+class LegalizeParameters(Strict):
+    """All of a request but the graph."""
 
     backend: str | dict[str, Any] = _Backend
     options: LegalizeOptions = LegalizeOptions()
+    weights: bool = _Weights
 
 
-class ExplainWish(_Strict):
-    """All but the graph."""
+class ExplainParameters(Strict):
+    """All of a request but the graph."""
 
     backend: str | dict[str, Any] = _Backend
     options: ExplainOptions = ExplainOptions()
 
 
-class VerifyWish(_Strict):
-    """All but the graphs."""
+class VerifyParameters(Strict):
+    """All of a request but the graphs."""
 
     backend: str | dict[str, Any] = _Backend
     options: VerifyOptions = VerifyOptions()
 
 
-class LegalizeRequest(_Strict):
+Parameters = LegalizeParameters | ExplainParameters | VerifyParameters
+
+
+class LegalizeRequest(Strict):
     """A graph to legalize for a backend."""
 
     graph: GraphJson
     backend: _Word | BackendTable = _Backend
     options: LegalizeOptions = LegalizeOptions()
+    weights: bool = _Weights
 
 
-class ExplainRequest(_Strict):
+class ExplainRequest(Strict):
     """A graph whose conversions are to be explained."""
 
     graph: GraphJson
@@ -120,7 +139,7 @@ class ExplainRequest(_Strict):
     options: ExplainOptions = ExplainOptions()
 
 
-class VerifyRequest(_Strict):
+class VerifyRequest(Strict):
     """A graph to verify for a backend, against its original if that is given."""
 
     graph: GraphJson
@@ -129,28 +148,28 @@ class VerifyRequest(_Strict):
     options: VerifyOptions = VerifyOptions()
 
 
-class LegalizeResponse(_Strict):
-    """The legal graph, and what it cost."""
+class LegalizeResponse(Strict):
+    """The legal graph, and the report."""
 
     graph: GraphJson
     report: Report
 
 
-class ModelResponse(_Strict):
-    """The legal model in base64, and what it cost."""
+class ModelResponse(Strict):
+    """The legal model in base64, and the report."""
 
     model: str = Field(description="the ONNX model, in base64")
     report: Report
 
 
-class ReportResponse(_Strict):
+class ReportResponse(Strict):
     """The findings are in the report's `verification`, the reasons in its `conversions` and `explanation`."""
 
     report: Report
 
 
-class OptionInfo(_Strict):
-    """An option of a backend: what it takes, in words, its default as JSON text, and what it does."""
+class OptionInfo(Strict):
+    """An option of a backend: its type, its default as JSON text, and its description."""
 
     name: str
     expected: str
@@ -158,8 +177,8 @@ class OptionInfo(_Strict):
     about: str
 
 
-class BackendInfo(_Strict):
-    """An installed backend: its name, the distribution that brings it, what it says of itself, and its options."""
+class BackendInfo(Strict):
+    """An installed backend: its name, its distribution, its description, and its options."""
 
     name: str
     distribution: str
@@ -168,19 +187,19 @@ class BackendInfo(_Strict):
     options: list[OptionInfo] = []
 
 
-class BackendList(_Strict):
+class BackendList(Strict):
     """The installed backends, sorted by name."""
 
     backends: list[BackendInfo]
 
 
-class LayoutText(_Strict):
+class LayoutText(Strict):
     """A layout in Glow's language, TVM's or XLA's."""
 
     layout: Annotated[str, Field(max_length=4096, examples=["N[a=32]HWC", "NCHW16c", "{1,0}"])]
 
 
-class DimInfo(_Strict):
+class DimInfo(Strict):
     """A dimension, outermost first: its name or axis number, its extensions as written, its alignment in bytes."""
 
     name: str
@@ -188,8 +207,8 @@ class DimInfo(_Strict):
     alignment: int
 
 
-class LayoutInfo(_Strict):
-    """A layout taken apart. `tvm` is TVM's word for it, null where TVM has none."""
+class LayoutInfo(Strict):
+    """The parts of a layout. `tvm` is the layout in TVM's notation, null if TVM cannot express it."""
 
     layout: str
     names: str

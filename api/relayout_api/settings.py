@@ -1,4 +1,4 @@
-"""What the service may be told from outside: environment variables `RELAYOUT_*`, checked once, at the start."""
+"""The settings of the service: environment variables `RELAYOUT_*`, checked once, at the start."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Settings"]
 class Settings:
     """The limits of the service. A field `x` is read from the variable RELAYOUT_X.
 
-    `workers` processes solve at once, and `queue` requests more may wait for one. What a request asks for has
-    `time_limit` seconds from the moment that it has a worker; then the worker is killed. A worker may have
-    `memory_bytes` of memory of its own (on Linux). A body has at most `max_body_bytes` and arrives in `body_seconds`.
+    `workers` processes run at once, and `queue` more requests may wait for one. A request has `time_limit` seconds in a
+    worker; then the worker is killed. A worker has at most `memory_bytes` of data memory (on Linux). A body has at most
+    `max_body_bytes` and arrives within `body_seconds`.
     """
 
     workers: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 4)))
@@ -40,7 +40,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings that the environment gives, defaults for the rest. Raises UsageError that names the variable."""
+        """The settings of the environment, with defaults for the rest. Raises UsageError, which names the variable."""
         given: dict[str, float | int] = {}
         for option in fields(cls):
             text = environment.get(_variable(option.name))
@@ -52,7 +52,7 @@ class Settings:
             except ValueError:
                 kind = "a number" if number is float else "a whole number"
                 raise UsageError(
-                    "a setting is no number", where=_variable(option.name), expected=kind, found=repr(text)
+                    "a setting is not a number", where=_variable(option.name), expected=kind, found=repr(text)
                 ) from None
         return cls(**given)  # type: ignore[arg-type]
 

@@ -1,103 +1,46 @@
-"""What the server hands to a worker and gets back. What does the work is heavy, and imported there alone."""
+"""The functions that the server calls in a worker process. The work itself is heavy, and imported there alone."""
 
 from __future__ import annotations
 
 import gc
 import json
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api.memory import limit_memory
+from relayout_api.messages import Answer, Task
 from relayout_api.problems import RefusedError
-from relayout_api.schemas import ExplainWish, LegalizeWish, VerifyWish
 
-__all__ = ["Answer", "Task", "explain", "legalize", "verify", "warm"]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a request asks for.
-
-    `wish` has the backend and the options that go with an ONNX model in `body`; it is None where `body` is JSON, which
-    brings its own. `seconds` and `memory_bytes` are what the server gives. `as_bytes` asks for the model's bytes alone.
-    """
-
-    body: bytes
-    wish: LegalizeWish | ExplainWish | VerifyWish | None
-    seconds: float
-    memory_bytes: int
-    as_bytes: bool = False
+__all__ = ["perform", "warm"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The body of the response, and the report without its lists where the body has no room for it."""
+def perform(task: Task) -> Answer:
+    """The answer to a request, within its limit of memory. Raises RelayoutErrors alone."""
+    limit_memory(task.memory_bytes)
+    try:
+        from relayout_api.work import WORK
 
-    content: bytes
-    summary: str = ""
-
-
-def _accountable(function: Callable[[Task], Answer]) -> Callable[[Task], Answer]:
-    """`function`, held to its memory, and raising nothing but RelayoutErrors: what else it raises becomes one."""
-
-    @wraps(function)
-    def accounted(task: Task) -> Answer:
-        limit_memory(task.memory_bytes)
-        try:
-            return function(task)
-        except RelayoutError:
-            raise
-        except MemoryError:
-            problem = "the work on this takes more memory than a worker may have"
-            raise RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes") from None
-        except Exception:
-            # The text alone crosses to the server, whose log it is for.
-            raise InternalError("an unforeseen exception", found=traceback.format_exc()) from None
-
-    return accounted
-
-
-@_accountable
-def legalize(task: Task) -> Answer:
-    """See `relayout_api.work.legalize`."""
-    from relayout_api import work
-
-    return work.legalize(task)
-
-
-@_accountable
-def explain(task: Task) -> Answer:
-    """See `relayout_api.work.explain`."""
-    from relayout_api import work
-
-    return work.explain(task)
-
-
-@_accountable
-def verify(task: Task) -> Answer:
-    """See `relayout_api.work.verify`."""
-    from relayout_api import work
-
-    return work.verify(task)
+        return WORK[task.verb](task)
+    except RelayoutError:
+        raise
+    except MemoryError:
+        problem = "the work on this takes more memory than a worker may have"
+        raise RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes") from None
+    except Exception:
+        # Only text crosses to the server, which logs it.
+        raise InternalError("an unforeseen exception", found=traceback.format_exc()) from None
 
 
 @cache
 def warm(memory_bytes: int) -> None:
-    """Do once what requests need, so that none of them waits for an import."""
-    from relayout.cli.lazy_imports import defer_slow_imports
-
-    # This process is ours alone, as the command's is.
-    defer_slow_imports()
-    # The solver's last resort, which the examples do not come to.
+    """Answer the example requests once, so that no caller waits for an import."""
+    # The examples are solved without it.
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
 
-    for function, examples in ((legalize, LEGALIZE), (verify, VERIFY)):
+    for verb, examples in (("legalize", LEGALIZE), ("verify", VERIFY)):
         for example in examples.values():
-            body = json.dumps(example).encode()
-            function(Task(body, None, 60.0, memory_bytes))
-    # What is there now stays: the collector need not look at it again. Measured: a fifth of a request's time.
+            perform(Task(verb, json.dumps(example).encode(), None, 60.0, memory_bytes))
+    # All objects so far stay, so the garbage collector need not visit them: a fifth of a request's time, measured.
     gc.freeze()

@@ -1,4 +1,4 @@
-"""ONNX models from strangers: parsed once, and refused if any part of them, wherever it is, points to a file."""
+"""ONNX models of callers: parsed once, and refused if any part of them refers to a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["parse_model"]
 
 
 def parse_model(body: bytes) -> onnx.ModelProto | bytes:
-    """The model that `body` holds, or `body` itself where it holds none: its reader says best what is wrong with it.
+    """The model that `body` holds, or `body` itself if it does not parse: `read_model` explains the fault.
 
-    `read_model` refuses external data too, where it comes across them. This looks at every tensor there is, so that
-    nothing that works on the model later, be it a runtime's loader, can be led to a file. Raises InputError.
+    `read_model` refuses external data too, in the tensors that it reads. This function checks every tensor, so that no
+    later reader, such as a runtime's loader, opens a file. Raises InputError.
     """
     model = onnx.ModelProto()
     try:
@@ -36,7 +36,7 @@ def parse_model(body: bytes) -> onnx.ModelProto | bytes:
 
 
 def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
-    """Every tensor in a message, however deep. protobuf has bounded the depth already."""
+    """Every tensor in a message, at any depth; protobuf bounds the depth."""
     for field, value in message.ListFields():
         if field.message_type is None:
             continue

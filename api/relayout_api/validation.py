@@ -1,4 +1,4 @@
-"""From pydantic's faults to an error with where, expected and found."""
+"""Convert pydantic's errors to a UsageError with location, expected and found."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def validated(schema: type[_Model], data: object, where: str = "body") -> _Model
 
 
 def usage_error(faults: Sequence[Mapping[str, Any]], where: str = "") -> UsageError:
-    """The first of pydantic's faults, as an error of ours."""
+    """The first of pydantic's errors as a UsageError."""
     fault = faults[0]
-    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
     kinds = {"missing": "this field", "extra_forbidden": "no such field"}
     found = json.dumps(fault.get("input"), default=str)
     return UsageError(
-        "the request is not right" + (f" ({len(faults)} faults, this is the first)" if faults[1:] else ""),
-        where=f"{where}{place}".removeprefix("."),
+        "invalid request" + (f" ({len(faults)} faults, this is the first)" if faults[1:] else ""),
+        where=f"{where}{path}".removeprefix("."),
         expected=kinds.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:]),
         found="nothing" if fault["type"] == "missing" else found if len(found) <= 80 else f"{found[:77]}...",
     )
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")

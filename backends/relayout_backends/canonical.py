@@ -40,6 +40,7 @@ class Canonical(Backend):
     """Glow's canonical layout: 4-D operands are NHWC unless the operator takes any layout; kernels OHWI."""
 
     name = "canonical"
+    answers_by_type = True
 
     def default_nd_layout(self, rank: int) -> Layout:
         return default_layout(rank, canonical=True)

@@ -17,6 +17,7 @@ __all__ = ["Channels"]
 class Channels(Backend):
     """Layout templates by role, in which `S` stands for the spatial letters of the rank."""
 
+    answers_by_type = True
     data = ""
     kernel = ""
     transposed_kernel = ""

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from relayout.backend import DEVICE_KEY, rank_of
 from relayout.layout.relaid_constant import relaid
+from relayout.model.constants import constant_values
 
 __all__ = ["turn_constants", "write_dots"]
 
@@ -112,11 +113,8 @@ class _Graph:
         self.opset = model.opset_imports.get("", 1)
         self._nodes = tuple(model.graph.all_nodes())
         self._device = device
-        self._computed: set[ir.Value] = set()
-        """What is computed from constants: it stays computed."""
-        for node in self._nodes:
-            if node.inputs and all(value is None or self._is_constant(value) for value in node.inputs):
-                self._computed.update(node.outputs)
+        self._constants = constant_values(model.graph)
+        # Computed constants stay computed.
 
     def constants(self) -> dict[ir.Value, list[_Dot]]:
         """The matrices that only dots read, all in the same way, with these dots."""
@@ -131,7 +129,7 @@ class _Graph:
 
     def dot_of_constant(self, node: ir.Node) -> _Dot | None:
         """The node as a dot of the one of its two operands that is a constant matrix, else None."""
-        constants = [value for value in node.inputs if value is not None and self._is_constant(value)]
+        constants = [value for value in node.inputs if value is not None and value in self._constants]
         return next(self.dots_of_constants(node), None) if len(constants) == 1 else None
 
     def dots_of_constants(self, node: ir.Node) -> Iterator[_Dot]:
@@ -139,13 +137,10 @@ class _Graph:
         if node.op_type not in ("MatMul", "Gemm", "Einsum") or len(node.inputs) != 2:
             return
         for side, value in enumerate(node.inputs):
-            is_constant = value is not None and self._is_constant(value) and rank_of(value) == 2
+            is_constant = value is not None and value in self._constants and rank_of(value) == 2
             dot = self._dot(node, side) if is_constant else None
             if dot is not None:
                 yield dot
-
-    def _is_constant(self, value: ir.Value) -> bool:
-        return value in self._computed or _is_stored(value)
 
     def _dot(self, node: ir.Node, side: int) -> _Dot | None:
         is_own = not self._device or node.metadata_props.get(DEVICE_KEY) == self._device

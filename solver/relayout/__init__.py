@@ -3,13 +3,15 @@
     legal, report = relayout.legalize("model.onnx", backend="nhwc")
     relayout.verify(legal, backend="nhwc", against="model.onnx").findings
 
-Importing the package imports none of its modules: each public name is imported when it is first used.
+Each public name is imported when it is first used, and sympy, which onnx_ir imports, when a dim needs it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from relayout.model.lazy_imports import import_sympy_lazily
 
 if TYPE_CHECKING:
     from relayout.backend import Backend, Implementation, Reordering, TensorType, load_backend
@@ -65,6 +67,9 @@ __all__ = [
     "verify",
     "write_model",
 ]
+
+
+import_sympy_lazily()
 
 
 def __getattr__(name: str) -> Any:

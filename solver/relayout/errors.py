@@ -1,13 +1,13 @@
-"""Every error that relayout raises on purpose.
+"""All errors that relayout raises.
 
-    RelayoutError                      where, expected, found, and what to do
-    |-- InputError                     a model, a file or a graph JSON that is not what it claims to be
+    RelayoutError                      location, expected, found, and a hint
+    |-- InputError                     an invalid model, file or graph JSON
     |   `-- LayoutSyntaxError          a layout string, with the column of the fault
-    |-- UsageError                     an option, a backend's name or file, a combination that makes no sense
-    |   `-- BackendError               a backend that cannot be found, loaded, or that answers nonsense
+    |-- UsageError                     a wrong option, backend name or file, or combination of them
+    |   `-- BackendError               a backend that cannot be found or loaded, or that gives an invalid answer
     |-- InfeasibleError                the requirements contradict each other
-    |-- OutOfTimeError                 no solution was found in the time that was given
-    `-- InternalError                  our own fault: an invariant of relayout does not hold
+    |-- OutOfTimeError                 no solution was found within the time limit
+    `-- InternalError                  a fault of relayout: an invariant does not hold
 
 A wrong layout in a graph is data (a finding of the verifier), never an exception.
 """
@@ -29,10 +29,10 @@ __all__ = [
 
 
 class RelayoutError(Exception):
-    """An error with its place and its remedy.
+    """An error with its location and a hint.
 
-    `where` names the place (file, node, operand, option, column), `expected` and `found` the two sides of the
-    disagreement, `hint` what to do. Each may be empty; `problem` never is.
+    `where` is the location (file, node, operand, option, column), `expected` and `found` are the two sides of the
+    disagreement, and `hint` is a remedy. Each may be empty; `problem` is not.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ def _rebuild(kind: type[RelayoutError], state: dict[str, object], args: tuple[ob
 
 
 class InputError(RelayoutError):
-    """A model, a file or a graph JSON that is not what it claims to be."""
+    """An invalid model, file or graph JSON."""
 
 
 class LayoutSyntaxError(InputError):
@@ -79,24 +79,24 @@ class LayoutSyntaxError(InputError):
         self.column = column
 
     def __str__(self) -> str:
-        # Tabs and other controls are shown escaped one to one, so that the caret stays under its column.
+        # Each control character is replaced by one character, so that the caret stays under its column.
         shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in self.text)
         return f"{super().__str__()}\n    {shown}\n    {' ' * (self.column - 1)}^"
 
 
 class UsageError(RelayoutError):
-    """An option, a backend's name or file, or a combination of them that makes no sense."""
+    """A wrong option, backend name or file, or combination of them."""
 
 
 class BackendError(UsageError):
-    """A backend that cannot be found or loaded, that clashes with another, or that answers nonsense."""
+    """A backend that cannot be found or loaded, clashes with another, or gives an invalid answer."""
 
 
 class InfeasibleError(RelayoutError):
     """No assignment of memory formats meets all requirements.
 
-    `conflict` holds a smallest set of them found to conflict, each by node, operand and layout. `relaxation` holds what
-    would have to change for a solution: fewest changes, and of as few the cheapest; empty where that is not known.
+    `conflict` holds a smallest conflicting set of them, each by node, operand and layout. `relaxation` holds the fewest
+    changes that allow a solution, of equally few the cheapest; it is empty if they are not known.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class InfeasibleError(RelayoutError):
 
 
 class OutOfTimeError(RelayoutError):
-    """No solution was found in the time that was given."""
+    """No solution was found within the time limit."""
 
 
 class InternalError(RelayoutError):

@@ -1,11 +1,10 @@
-"""The one door: read, require, formulate, solve, rewrite, report."""
+"""The entry functions: read, legalize, and finish (inline, count again, verify)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -14,21 +13,21 @@ import onnx_ir as ir
 from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
-from relayout.backend.options import gathered
-from relayout.errors import UsageError
 from relayout.model.io import Source, collector_paused, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
 from relayout.model.normalize import inline
+from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
-from relayout.options import BackendSpec, Options, Progress
-from relayout.pipeline import Run, boundary_layouts, settle
-from relayout.report.explain.savings import LIMIT
+from relayout.options import Options, Progress, given_options, takes_options
+from relayout.pipeline import describe, run
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
+from relayout.rewrite.annotations import annotate_boundary
 
-__all__ = ["Options", "Outcome", "explain", "inline_functions", "legalize", "legalize_model", "output_path"]
+__all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
+BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +39,44 @@ class Outcome:
     changed: bool
 
 
+@takes_options("legalize")
 def legalize(
-    model: Source,
-    backend: BackendSpec = "onnx",
-    *,
-    objective: str = "bytes",
-    input_layouts: Mapping[str, str] | None = None,
-    output_layouts: Mapping[str, str] | None = None,
-    dims: Mapping[str, int] | None = None,
-    time_limit: float | None = None,
-    engine: str = "auto",
-    desired_layouts: Mapping[str, Sequence[str]] | None = None,
-    skip: Sequence[str] = (),
-    backend_options: Mapping[str, Any] | None = None,
-    check: bool = False,
-    inline: bool = False,
-    max_transposes: int | None = None,
-    progress: Progress | None = None,
+    model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Any
 ) -> tuple[Any, Report]:
     """The cheapest model that computes the same and is legal for `backend`, and the report.
 
     `model` is a path (.onnx or .json), ONNX bytes, an onnx.ModelProto, an onnx_ir.Model or graph JSON (a dict). The
     legal model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument is never changed.
-    `input_layouts` and `output_layouts` set how graph inputs and outputs lie ("NHWC", or "any": the solver chooses).
-    `backend_options` go to the backend, as do `desired_layouts` and `skip`, which `convert-layout` has. `check` runs
-    the verifier against the source; `inline` replaces the `relayout::` functions by their bodies.
+    `options` are fields of `Options`: `objective` ("bytes" or "transposes"), `input_layouts` and `output_layouts`
+    ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `check` (verify the legal
+    model against the source), `inline` (no function is left), `max_transposes` and `samples`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
-    options = Options(objective, input_layouts, output_layouts, dims, time_limit, engine, max_transposes)
-    chosen = load_backend(backend, options=gathered(desired_layouts, skip, backend_options))
-    outcome = legalize_model(read_model(model), chosen, options, progress=progress)
-    legal, report = outcome.model, outcome.report
-    if check:
-        from relayout.verification.verifier import verify
-
-        report = report.model_copy(update={"verification": verify(legal, chosen, against=model)})
-    if inline:
-        inline_functions(legal)
-        report = report.model_copy(update={"after": totals(legal, dict(dims or {}), conversion_operators_of(chosen))})
+    asked = given_options("legalize", options)
+    chosen = load_backend(backend, options=asked.backend_options)
+    outcome = legalize_model(read_model(model), chosen, asked, progress=progress)
+    outcome = finish(outcome, chosen, asked, model, progress=progress)
     if isinstance(model, onnx.ModelProto):
-        return to_proto(legal), report
+        return to_proto(outcome.model), outcome.report
     if isinstance(model, dict):
-        return to_json(legal), report
-    return legal, report
+        return to_json(outcome.model), outcome.report
+    return outcome.model, outcome.report
+
+
+@takes_options("explain")
+def explain(
+    model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Any
+) -> Report:
+    """The report of `legalize`, with the reasons for each conversion that is left: the requirements behind it, and the
+    saving without each of them, found by solving the problem again.
+
+    `options` are fields of `Options`. At most `limit` problems are solved again; `report.explanation` says how many
+    were left out. The errors are those of `legalize`. The argument is never changed.
+    """
+    asked = given_options("explain", options)
+    chosen = load_backend(backend, options=asked.backend_options)
+    return legalize_model(read_model(model), chosen, asked, progress=progress).report
 
 
 @collector_paused()
@@ -96,68 +89,47 @@ def legalize_model(
     before = totals(model, dims, operators)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
-    run = Run(model, backend, options, elements, progress or (lambda stage: None))
-    run.legalize(*boundary_layouts(model, options.input_layouts, options.output_layouts))
-    if run.changed:
+    result = run(model, backend, options, elements, progress or (lambda stage: None))
+    if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)
     if finished:
         # What one node now does left others behind that only those read which are gone.
         sweep(model.graph)
-    changed = finished or run.changed or changed
+    changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
-    report = run.report(before, after)
-    settle(model.graph, report.boundary)
-    _forget_untyped(model)
+    report = describe(result, backend, before, after)
+    layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
+    annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
+    drop_untyped_ranks(model)
     return Outcome(model, report, changed)
 
 
-def _forget_untyped(model: ir.Model) -> None:
-    """A value without a type cannot be written down with a shape: the rank that a rule gave it is for us alone."""
-    for node in model.graph.all_nodes():
-        for value in node.outputs:
-            if value.type is None:
-                value.shape = None
+def finish(
+    outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
+) -> Outcome:
+    """Inline, count again and verify, in this order and as `options` ask: what is returned is what was verified.
 
-
-def inline_functions(model: ir.Model) -> None:
-    """Replace every `relayout::` operator by its body, for runtimes that know no functions."""
-    inline(model)
-
-
-def output_path(path: str | os.PathLike[str]) -> Path:
-    """Where to write: the suffix says the format."""
-    target = Path(path)
-    if target.suffix not in (".onnx", ".json"):
-        raise UsageError(
-            "the suffix says the format", where=f"-o {target}", expected=".onnx or .json", found=target.suffix or "none"
-        )
-    return target
-
-
-
-def explain(
-    model: Source,
-    backend: BackendSpec = "onnx",
-    *,
-    objective: str = "bytes",
-    input_layouts: Mapping[str, str] | None = None,
-    output_layouts: Mapping[str, str] | None = None,
-    dims: Mapping[str, int] | None = None,
-    time_limit: float | None = None,
-    engine: str = "auto",
-    desired_layouts: Mapping[str, Sequence[str]] | None = None,
-    skip: Sequence[str] = (),
-    backend_options: Mapping[str, Any] | None = None,
-    limit: int = LIMIT,
-    progress: Progress | None = None,
-) -> Report:
-    """The report of `legalize`, with the reasons for each conversion that is left: the requirements behind it, and what
-    is saved where one of them is lifted, each found by solving the problem again.
-
-    At most `limit` problems are solved for it; `report.explanation` says how many were left out. The other arguments
-    and the errors are those of `legalize`. The argument is never changed.
+    `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
+    place. The body of a function does not state its layout, so the layout requirements are checked before inlining.
     """
-    options = Options(objective, input_layouts, output_layouts, dims, time_limit, engine, explain=limit)
-    chosen = load_backend(backend, options=gathered(desired_layouts, skip, backend_options))
-    return legalize_model(read_model(model), chosen, options, progress=progress).report
+    model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
+    inlines = options.inline and bool(model.functions)
+    if options.check:
+        from relayout.verification.verifier import verify
+
+        if progress is not None:
+            progress("check")
+        stated = verify(model, backend).findings if inlines else ()
+    if inlines:
+        inline(model)
+        report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
+    if options.check:
+        verification = verify(model, backend, source, samples=options.samples, dims=dims)
+        if inlines:
+            others = [finding for finding in verification.findings if finding.rule != "layout-requirement"]
+            findings = tuple(dict.fromkeys([*stated, *others]))
+            passed = all(finding.severity != "error" for finding in findings)
+            verification = verification.model_copy(update={"findings": findings, "passed": passed})
+        report = report.model_copy(update={"verification": verification})
+    return Outcome(model, report, outcome.changed or inlines)

@@ -1,50 +1,202 @@
-"""The arguments of the doors: what a caller may choose, checked as it comes in."""
+"""The options of a run: the one list, from which the command's options and the fields and query of HTTP are derived."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from functools import cache
+from inspect import Parameter, signature
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from relayout.backend.interface import Backend
-from relayout.errors import UsageError
+from relayout.errors import LayoutSyntaxError, UsageError
 from relayout.formulate.objective import OBJECTIVES
 
-__all__ = ["BackendSpec", "Options", "Progress"]
+__all__ = ["Option", "Options", "Progress", "given_options", "options_of", "takes_options"]
 
-BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backend]
 Progress = Callable[[str], None]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_WRITING = ("legalize", "batch")
+_SOLVING = (*_WRITING, "explain")
+_ALL = (*_SOLVING, "verify")
+
+
+def _option(value: Any, text: str, verbs: tuple[str, ...], **more: Any) -> Any:
+    """A field with this default and help text. In `more`, `default` is the verbs' own default."""
+    return field(default=value, metadata={"help": text, "verbs": verbs, **more})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of a run beside the backend. Raises UsageError for a value out of range."""
+
+    objective: str = _option("bytes", "The cost to minimize.", _SOLVING, choices=tuple(OBJECTIVES))
+    input_layouts: Mapping[str, str] | None = _option(
+        None,
+        "The layout of a graph input of the legal model; `any` lets the solver choose. Several names with commas "
+        "between them, outputs among them, get the same order of axes.",
+        ("legalize", "explain"),
+        metavar="NAME[,NAME]=LAYOUT",
+        example="x=NHWC or x=any",
+        is_layout=True,
+    )
+    output_layouts: Mapping[str, str] | None = _option(
+        None,
+        "The layout of a graph output, likewise.",
+        ("legalize", "explain"),
+        metavar="NAME[,NAME]=LAYOUT",
+        example="y=NHWC or y=any",
+        is_layout=True,
+    )
+    dims: Mapping[str, int] | None = _option(
+        None, "The size of a symbolic dim, for costs and comparisons.", _ALL, metavar="NAME=N", example="batch=8",
+        least=1, most=1 << 48,
+    )  # fmt: skip
+    time_limit: float | None = _option(
+        None, "The solver's limit of wall-clock time, in seconds.", _SOLVING, metavar="SECONDS", above=0, most=1e6
+    )
+    engine: str = _option(
+        "auto", "cp-sat solves without the reduction, as a cross-check.", _SOLVING, choices=("auto", "cp-sat")
+    )
+    backend_options: Mapping[str, Any] | None = _option(
+        None,
+        "An option of the backend; a value is JSON where it parses as JSON, else text.",
+        _ALL,
+        metavar="NAME=VALUE",
+        example="max_batch=16",
+    )
+    check: bool = _option(False, "Verify the legal model, and compare it numerically with the source.", _WRITING)
+    inline: bool = _option(False, "Replace the calls of functions by their bodies in standard ONNX.", _WRITING)
+    max_transposes: int | None = _option(
+        None, "Allow no more than K transposes.", _WRITING, metavar="K", least=0, most=1 << 31
+    )
+    samples: int = _option(
+        2, "The number of random inputs of a comparison.", (*_WRITING, "verify"), metavar="N", least=1, most=16
+    )
+    limit: int | None = _option(
+        None, "Solve the problem at most N times without some requirement.", ("explain",), metavar="N", default=1000,
+        least=0, most=100_000,
+    )  # fmt: skip
+    """None: no conversion is explained."""
+
+    def __post_init__(self) -> None:
+        for option in _all_options():
+            value = getattr(self, option.name)
+            if value is None and option.is_optional:
+                continue
+            for name, each in value.items() if option.is_mapping else [("", value)]:
+                option.check(each, f"{option.flag} {name}" if name else option.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What a caller may choose beside the backend.
+class Option:
+    """A field of `Options`. `type` is that of its value or, of a mapping, that of the mapping's values.
 
-    `dims` gives sizes to symbolic dims, for pricing only. `explain` asks what would be saved without each requirement
-    that holds a conversion in place, and says how many problems may be solved for it.
+    `verbs` are the verbs that have it, and `default` is their default. A number is at least `least` or above `above`;
+    `most` is the service's bound.
     """
 
-    objective: str = "bytes"
-    input_layouts: Mapping[str, str] | None = None
-    output_layouts: Mapping[str, str] | None = None
-    dims: Mapping[str, int] | None = None
-    time_limit: float | None = None
-    engine: str = "auto"
-    max_transposes: int | None = None
-    explain: int | None = None
+    name: str
+    type: Any
+    hint: Any
+    is_mapping: bool
+    is_optional: bool
+    default: Any
+    help: str
+    verbs: tuple[str, ...]
+    metavar: str = ""
+    example: str = ""
+    choices: tuple[str, ...] = ()
+    is_layout: bool = False
+    least: int | None = None
+    above: int | None = None
+    most: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise UsageError(
-                "unknown objective", where="objective", expected=" or ".join(OBJECTIVES), found=str(self.objective)
-            )
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise UsageError("the time limit must be positive", where="time_limit", found=str(self.time_limit))
-        if self.explain is not None and self.explain < 0:
-            raise UsageError("a limit cannot be negative", where="limit", found=str(self.explain))
-        for name, size in (self.dims or {}).items():
-            if size < 1:
-                raise UsageError(
-                    "a dim's size must be positive", where=f"dims, {name}", expected="1 or more", found=str(size)
-                )
+    @property
+    def single(self) -> str:
+        """The name for one entry at a time, in the query and on the command line: `dims` is `dim`."""
+        return self.name.removesuffix("s") if self.is_mapping else self.name
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.single.replace('_', '-')}"
+
+    def check(self, value: Any, where: str) -> None:
+        """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for no layout."""
+        if self.choices and value not in self.choices:
+            raise UsageError(f"unknown {self.name}", where=where, expected=" or ".join(self.choices), found=str(value))
+        if self.above is not None and not value > self.above:
+            raise UsageError("out of range", where=where, expected=f"more than {self.above}", found=str(value))
+        if self.least is not None and not value >= self.least:
+            raise UsageError("out of range", where=where, expected=f"{self.least} or more", found=str(value))
+        if self.is_layout and value != "any":
+            from relayout.layout.layout import Layout
+
+            try:
+                Layout.parse(value)
+            except LayoutSyntaxError as error:
+                error.where = f"{where}, {error.where}"
+                raise
+
+    def parse(self, texts: list[str], where: str) -> dict[str, Any]:
+        """The mapping of these NAME=VALUE texts. Raises UsageError."""
+        from relayout.backend.options import option_value
+
+        found: dict[str, Any] = {}
+        for text in texts:
+            # A layout may hold an equals sign, and so may the name of a dim.
+            name, separator, value = text.rpartition("=") if self.type is int else text.partition("=")
+            if not (name and separator and value):
+                expected = f"{self.metavar}, such as {self.example}"
+                raise UsageError("not a name and a value", where=f"{where} {text}", expected=expected, found=text)
+            if name in found:
+                raise UsageError("the option is given twice", where=f"{where} {name}", expected="once", found=text)
+            if self.type is int and not (value.isascii() and value.isdigit() and len(value) < 19):
+                raise UsageError("not a size", where=f"{where} {text}", expected=f"{self.least} or more", found=value)
+            found[name] = int(value) if self.type is int else value if self.type is str else option_value(value)
+        return found
+
+
+@cache
+def _all_options() -> tuple[Option, ...]:
+    hints = get_type_hints(Options)
+    found = []
+    for each in fields(Options):
+        kinds = [kind for kind in get_args(hints[each.name]) if kind is not NoneType] or [hints[each.name]]
+        is_mapping = get_origin(kinds[0]) is Mapping
+        kind = get_args(kinds[0])[1] if is_mapping else kinds[0]
+        facts = {"default": each.default, **each.metadata}
+        found.append(Option(each.name, kind, hints[each.name], is_mapping, kinds != [hints[each.name]], **facts))
+    return tuple(found)
+
+
+def options_of(verb: str) -> tuple[Option, ...]:
+    """The options that `verb` has, in the order of the fields."""
+    return tuple(option for option in _all_options() if verb in option.verbs)
+
+
+def given_options(verb: str, given: Mapping[str, Any]) -> Options:
+    """The options of one run of `verb`; what is not given has its default.
+
+    Raises TypeError for an option that the verb has not, and UsageError.
+    """
+    known = {option.name: option.default for option in options_of(verb)}
+    if unknown := [name for name in given if name not in known]:
+        raise TypeError(f"{verb}() got an unexpected keyword argument {unknown[0]!r}")
+    return Options(**{**known, **given})
+
+
+def takes_options(verb: str) -> Callable[[_Function], _Function]:
+    """A decorator: the signature of a function with `**options` names the options of `verb`."""
+
+    def named(function: _Function) -> _Function:
+        own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        more = [
+            Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.hint)
+            for option in options_of(verb)
+        ]
+        setattr(function, "__signature__", signature(function).replace(parameters=[*own, *more]))  # noqa: B010
+        return function
+
+    return named

@@ -1,21 +1,26 @@
-"""A model through the stages: require, formulate, solve, rewrite, and note what is to be reported."""
+"""The stages from a model to its legal form: candidates, build, solve, plan, rewrite, describe.
+
+Each stage takes frozen data and returns frozen data. Only `rewrite` changes something: the caller's own model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.candidates.boundary_options import is_wildcard, tied_names
-from relayout.candidates.requirements import collect_requirements
+from relayout.candidates.boundary_options import boundary_layouts
+from relayout.candidates.requirements import Requirements, collect_requirements
 from relayout.candidates.tensors import Tensors, collect_tensors
 from relayout.errors import OutOfTimeError
-from relayout.formulate.build import formulate
+from relayout.formulate.build import build
 from relayout.formulate.formulation import Formulation
-from relayout.layout.layout import Layout
-from relayout.model.graph_json.codec import BOUNDARY_LAYOUT_KEY
+from relayout.formulate.objective import objective_named
+from relayout.formulate.plan import Plan, plan
 from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Relabel
@@ -36,227 +41,175 @@ from relayout.report.schema import (
 from relayout.rewrite import is_placed, rewrite
 from relayout.solve.solver import Solution, solve
 
-__all__ = ["Run", "boundary_layouts", "settle"]
+__all__ = ["Elements", "Result", "describe", "run"]
+
+Elements = Callable[[ir.Shape | None], int]
+"""The number of elements of a shape, with a size assumed for each symbolic dim."""
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the stages found out about one model, in the names of the source. `is_changed`: the rewrite changed it."""
 
-class Run:
-    """One model's way through the stages, and what is to be reported of it."""
-
-    def __init__(
-        self,
-        model: ir.Model,
-        backend: Backend,
-        options: Options,
-        elements: Callable[[ir.Shape | None], int],
-        tell: Progress,
-    ) -> None:
-        self.model, self.backend, self.options, self.elements, self.tell = model, backend, options, elements, tell
-        self.changed = False
-        self.spent: tuple[Solution, int, int] | None = None
-        self.conversions: tuple[Conversion, ...] = ()
-        self.transfers: tuple[Transfer, ...] = ()
-        self.devices: dict[str, list[str]] = {device: [] for device in backend.devices()}
-        self.boundary: tuple[BoundaryValue, ...] = ()
-        self.explanation: Explanation | None = None
-        self.warnings: dict[str, None] = dict.fromkeys(warnings_of(model))
-        self.seconds: dict[str, float] = {}
-        self.deadline = None if options.time_limit is None else perf_counter() + options.time_limit
-
-    def legalize(self, input_layouts: Mapping[str, str], output_layouts: Mapping[str, str]) -> None:
-        """The model's graph with those inside it. If the best assignment spends what the source spends and changes no
-        node, it stays as it is."""
-        clock, graph = perf_counter(), self.model.graph
-        self.tell("requirements")
-        requirements = collect_requirements(
-            graph,
-            self.backend,
-            collect_tensors(graph, self.model.opset_imports),
-            input_layouts=input_layouts,
-            output_layouts=output_layouts,
-            elements=self.elements,
-        )
-        host = self.backend.host()
-        formulation = formulate(requirements, self.elements, self.backend, self.options.objective, host=host)
-        clock = self._stage("build", clock)
-        self.tell("solve")
-        natural = formulation.source_assignment()
-        solution = self._solution(formulation, natural)
-        clock = perf_counter()
-        self.tell("rewrite")
-        assignment = _assignment(solution, formulation, self.options.max_transposes)
-        made = list(formulation.conversions(assignment))
-        self.spent = solution, *_in_units(solution, formulation, assignment, self.options.objective)
-        self.conversions = tuple(conversions_of(formulation, assignment))
-        if self.options.explain is not None:
-            proved = solution.status == "optimal" and requirements.is_complete
-            self._explain(formulation, assignment, self.options.explain, proved=proved)
-            clock = self._stage("explain", clock)
-        self.boundary = boundary_of(graph, formulation, assignment)
-        self.transfers = transfers_of(formulation, assignment)
-        self._note_devices(formulation, assignment)
-        self.warnings.update(dict.fromkeys(requirements.warnings))
-        # Where there are several devices, each node says its own.
-        tensors = requirements.tensors
-        saves = tensors.undone or tensors.dead or (len(made), sum(m.bytes for m in made)) != self._moved(tensors)
-        unplaced = self.devices and not is_placed(requirements, assignment, made)
-        if unplaced or assignment != natural or saves:
-            rewrite(self.model, self.backend, formulation, assignment)
-            self.changed = True
-        self._stage("rewrite", clock)
-
-    def _solution(self, formulation: Formulation, natural: tuple[int, ...] | None) -> Solution:
-        solution = solve(
-            formulation.problem,
-            engine=self.options.engine,
-            time_limit=None if self.deadline is None else max(self.deadline - perf_counter(), 0.001),
-            hint=None if natural is None else formulation.completed(natural),
-            max_conversions=self.options.max_transposes,
-        )
-        # A stage of the solution may have the name of one of ours: both build.
-        for stage, seconds in solution.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-        return solution
-
-    def _explain(
-        self, formulation: Formulation, assignment: Sequence[int], limit: int, *, proved: bool
-    ) -> None:
-        """The conversions with what holds each in place."""
-        self.conversions, self.explanation = explained(
-            formulation,
-            assignment,
-            self.conversions,
-            objective=self.options.objective,
-            proved=proved,
-            limit=limit,
-            deadline=self.deadline,
-        )
-
-    def report(self, before: Totals, after: Totals) -> Report:
-        assert self.spent is not None  # there is nothing to tell before the model is solved
-        solution, cost, bound = self.spent
-        return Report(
-            status="optimal" if cost == bound else "feasible",
-            cost=cost,
-            bound=bound,
-            objective=self.options.objective,
-            backend=self.backend.name,
-            before=before,
-            after=after,
-            boundary=self.boundary,
-            conversions=self.conversions,
-            transfers=self.transfers,
-            devices=tuple(
-                DevicePlacement(device=device, backend=self.backend.at(device).name, nodes=tuple(nodes))
-                for device, nodes in self.devices.items()
-            ),
-            explanation=self.explanation,
-            solver=SolverFacts(
-                choices=solution.choices,
-                kernel_choices=solution.kernel_choices,
-                engine=solution.engine,
-                seconds={name: round(value, 6) for name, value in self.seconds.items()},
-            ),
-            warnings=tuple(self.warnings),
-        )
-
-    def _note_devices(self, formulation: Formulation, assignment: Sequence[int]) -> None:
-        for choice, picked in zip(formulation.requirements.choices, assignment, strict=True):
-            chosen, node = choice.alternatives[picked], choice.node
-            if node is not None and choice.region_edge is None and chosen.device in self.devices and not chosen.is_left_out:
-                self.devices[chosen.device].append(node.name or node.outputs[0].name or "")
-
-    def _moved(self, tensors: Tensors) -> tuple[int, int]:
-        """How many Transposes of data the graph has that a view stands for, and the bytes that they move.
-
-        Each is priced by its root, as a conversion is: a Reshape between the two may have lost a dim's name.
-        """
-        roots = [
-            operand.tensor.base
-            for node, rule in tensors.rules.items()
-            if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes
-            if (operand := tensors.operands[node.outputs[0]]) is not None
-        ]
-        spent = [2 * tensor_bytes(self.elements(base.shape), base.dtype) for base in roots]
-        return len(spent), sum(spent)
-
-    def _stage(self, name: str, since: float) -> float:
-        now = perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - since
-        return now
+    formulation: Formulation
+    solution: Solution
+    plan: Plan
+    conversions: tuple[Conversion, ...]
+    transfers: tuple[Transfer, ...]
+    devices: tuple[DevicePlacement, ...]
+    boundary: tuple[BoundaryValue, ...]
+    explanation: Explanation | None
+    warnings: tuple[str, ...]
+    seconds: dict[str, float]
+    is_changed: bool
 
 
-def _assignment(solution: Solution, formulation: Formulation, most: int | None) -> tuple[int, ...]:
+def run(model: ir.Model, backend: Backend, options: Options, elements: Elements, progress: Progress) -> Result:
+    """All stages. The model is rewritten in place where the plan spends less than the source or changes a node.
+
+    Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
+    """
+    deadline = None if options.time_limit is None else perf_counter() + options.time_limit
+    seconds: dict[str, float] = {}
+    warnings = warnings_of(model)
+    progress("requirements")
+    with _timed("build", seconds):
+        found = candidates(model, backend, options, elements)
+        formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
+    progress("solve")
+    solution = solved(formulation, options, deadline)
+    for stage, spent in solution.seconds.items():
+        seconds[stage] = seconds.get(stage, 0.0) + spent
+    progress("rewrite")
+    with _timed("rewrite", seconds):
+        planned = plan(formulation, solution)
+        conversions, explanation = conversions_of(planned), None
+    if options.limit is not None:
+        with _timed("explain", seconds):
+            is_proved = solution.status == "optimal" and found.is_complete
+            conversions, explanation = explained(
+                formulation, planned, conversions, proved=is_proved, limit=options.limit, deadline=deadline
+            )
+    with _timed("rewrite", seconds):
+        transfers, devices = transfers_of(planned), _placements(planned, backend)
+        boundary = boundary_of(model.graph, planned)
+        is_changed = not _is_in_place(planned, backend, elements)
+        if is_changed:
+            rewrite(model, backend, planned)
+    return Result(
+        formulation,
+        solution,
+        planned,
+        conversions,
+        transfers,
+        devices,
+        boundary,
+        explanation,
+        tuple(dict.fromkeys((*warnings, *found.warnings))),
+        seconds,
+        is_changed,
+    )
+
+
+def candidates(model: ir.Model, backend: Backend, options: Options, elements: Elements) -> Requirements:
+    """Every node's alternatives, with the graph's inputs and outputs as the options or the model declare them."""
+    inputs, outputs = boundary_layouts(model.graph, options.input_layouts, options.output_layouts)
+    tensors = collect_tensors(model.graph, model.opset_imports)
+    return collect_requirements(
+        model.graph, backend, tensors, input_layouts=inputs, output_layouts=outputs, elements=elements
+    )
+
+
+def solved(formulation: Formulation, options: Options, deadline: float | None) -> Solution:
+    """A solution with an assignment. Raises InfeasibleError, OutOfTimeError."""
+    source = formulation.source_assignment()
+    solution = solve(
+        formulation.problem,
+        engine=options.engine,
+        time_limit=None if deadline is None else max(deadline - perf_counter(), 0.001),
+        hint=None if source is None else formulation.with_transfers(source),
+        max_conversions=options.max_transposes,
+    )
     if solution.status == "infeasible":
-        raise refusal(solution, formulation, most)
+        raise refusal(solution, formulation, options.max_transposes)
     if solution.assignment is None:
         raise OutOfTimeError(
             "no solution was found in the time that was given",
             found=f"bound {solution.bound}",
             hint="give it more time with --time-limit",
         )
-    return formulation.of_nodes(solution.assignment)
+    return solution
 
 
-def _in_units(
-    solution: Solution, formulation: Formulation, assignment: Sequence[int], objective: str
-) -> tuple[int, int]:
-    """Cost and bound in the objective's own unit: bytes, or transposes."""
-    made = list(formulation.conversions(assignment))
-    carried = sum(crossed.cost for crossed in formulation.transfers(assignment))
-    own = sum(
-        choice.alternatives[a].cost
-        for choice, a in zip(formulation.requirements.choices, assignment, strict=True)
+def describe(result: Result, backend: Backend, before: Totals, after: Totals) -> Report:
+    """The report of a result, with what the model spends before and after."""
+    solution, scale = result.solution, result.formulation.scale
+    cost = result.plan.cost(scale.objective)
+    bound = cost if solution.status == "optimal" else min(cost, scale.unpacked(solution.bound or 0))
+    if not result.formulation.requirements.is_complete:
+        # The solver's bound does not hold for the formats that were dropped.
+        bound = 0
+    return Report(
+        status="optimal" if cost == bound else "feasible",
+        cost=cost,
+        bound=bound,
+        objective=scale.objective.name,
+        backend=backend.name,
+        before=before,
+        after=after,
+        boundary=result.boundary,
+        conversions=result.conversions,
+        transfers=result.transfers,
+        devices=result.devices,
+        explanation=result.explanation,
+        solver=SolverFacts(
+            choices=solution.choices,
+            kernel_choices=solution.kernel_choices,
+            engine=solution.engine,
+            seconds={name: round(value, 6) for name, value in result.seconds.items()},
+        ),
+        warnings=result.warnings,
     )
-    cost = sum(m.cost for m in made) + carried + own if objective == "bytes" else len(made)
-    if not formulation.requirements.is_complete:
-        return cost, 0  # the solver's bound is none for the formats that were left out
-    if solution.status == "optimal":
-        return cost, cost
-    scale = formulation.scale
-    weight, unit = (scale.byte_weight, scale.unit) if objective == "bytes" else (scale.count_weight, 1)
-    return cost, min(cost, (solution.bound or 0) // weight * unit)
 
 
-
-def boundary_layouts(
-    model: ir.Model, input_layouts: Mapping[str, str] | None, output_layouts: Mapping[str, str] | None
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The layouts of the inputs and the outputs: the caller's, and of what no option names those that the model's own
-    values declare (graph JSON's `layout`)."""
-    asked = dict(input_layouts or {}), dict(output_layouts or {})
-    known = [value.name or "" for value in (*model.graph.inputs, *model.graph.outputs)]
-    named = {name for key in (*asked[0], *asked[1]) for name in tied_names(key, known)}
-    found = []
-    for values, layouts in zip((model.graph.inputs, model.graph.outputs), asked, strict=True):
-        declared = {v.name: v.metadata_props.get(BOUNDARY_LAYOUT_KEY) for v in values if v.name and v.name not in named}
-        found.append({name: layout for name, layout in declared.items() if layout} | layouts)
-    return found[0], found[1]
+def _placements(planned: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
+    """The nodes of each device, where there are several."""
+    nodes: dict[str, list[str]] = {device: [] for device in backend.devices()}
+    for node, each in planned.of_node.items():
+        if each.device in nodes and not each.is_elided:
+            nodes[each.device].append(node.name or node.outputs[0].name or "")
+    return tuple(
+        DevicePlacement(device=device, backend=backend.at(device).name, nodes=tuple(names))
+        for device, names in nodes.items()
+    )
 
 
-def settle(graph: ir.Graph, boundary: Sequence[BoundaryValue]) -> None:
-    """What was left to the solver, or said by the numbers of the source's axes, is said in names, or no longer. What
-    was set to a layout with black boxes is said: nothing else of the model tells."""
-    lies: dict[tuple[str, str], str | None] = {(value.side, value.name): value.layout for value in boundary}
-    boxed: dict[tuple[str, str], str]
-    boxed = {(value.side, value.name): value.wanted for value in boundary if value.wanted and _has_boxes(value.wanted)}
-    for side, values in (("input", graph.inputs), ("output", graph.outputs)):
-        for value in values:
-            if (side, value.name or "") in boxed:
-                value.metadata_props[BOUNDARY_LAYOUT_KEY] = boxed[side, value.name or ""]
-                continue
-            told = value.metadata_props.get(BOUNDARY_LAYOUT_KEY, "")
-            if not (is_wildcard(told) or told.lstrip().startswith("{")):
-                continue
-            chosen = lies.get((side, value.name or "")) or ""
-            if chosen.isalpha() and len(chosen) == len(value.shape or ()):
-                value.metadata_props[BOUNDARY_LAYOUT_KEY] = chosen
-            else:
-                del value.metadata_props[BOUNDARY_LAYOUT_KEY]
-
-
-def _has_boxes(wanted: str) -> bool:
-    if is_wildcard(wanted):
+def _is_in_place(planned: Plan, backend: Backend, elements: Elements) -> bool:
+    """Whether the source is the plan already: it changes no node, and its view ops spend what the conversions spend."""
+    tensors = planned.tensors
+    if not planned.keeps_nodes or tensors.undone or tensors.dead:
         return False
-    layout = Layout.parse(wanted)
-    return any(layout.boxes(i) for i in range(layout.rank))
+    if (len(planned.conversions), planned.bytes) != _spent_by_transposes(tensors, elements):
+        return False
+    return not backend.devices() or is_placed(planned)
+
+
+def _spent_by_transposes(tensors: Tensors, elements: Elements) -> tuple[int, int]:
+    """The number of Transposes of data that are views, and the bytes that they move.
+
+    Each is priced by its base tensor, as a conversion is: a Reshape between the two may have lost a dim's name.
+    """
+    bases = [
+        operand.tensor.base
+        for node, rule in tensors.rules.items()
+        if isinstance(rule, Relabel) and node.op_type == "Transpose" and node not in tensors.constant_nodes
+        if (operand := tensors.operands[node.outputs[0]]) is not None
+    ]
+    return len(bases), sum(2 * tensor_bytes(elements(base.shape), base.dtype) for base in bases)
+
+
+@contextmanager
+def _timed(stage: str, seconds: dict[str, float]) -> Iterator[None]:
+    start = perf_counter()
+    yield
+    seconds[stage] = seconds.get(stage, 0.0) + perf_counter() - start

@@ -9,8 +9,8 @@ from graphs import Net
 
 import relayout
 from relayout import Backend, load_backend
-from relayout.backend.options import gathered, option_value, options_of
-from relayout.errors import BackendError, UsageError
+from relayout.backend.options import option_value, options_of
+from relayout.errors import BackendError
 
 
 class Tunable(Backend):
@@ -117,12 +117,6 @@ def test_every_option_that_ships_is_described(name: str) -> None:
 )
 def test_a_value_is_json_where_it_is_json(text: str, value: object) -> None:
     assert option_value(text) == value
-
-
-def test_an_option_that_has_two_names_is_given_once() -> None:
-    assert gathered(None, (), {"skip": ["a"]})["skip"] == ["a"]
-    with pytest.raises(UsageError, match="given twice"):
-        gathered(None, ("a",), {"skip": ["b"]})
 
 
 def strided() -> onnx.ModelProto:

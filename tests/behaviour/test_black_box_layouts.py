@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked, operators
+from legalization_checks import checked, operators
 from random_graphs import Rejected
 from random_patterns import draw_graph
 

@@ -9,11 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
-from outcomes import checked, operators
+from legalization_checks import checked, operators
 
 import relayout
 from relayout import Backend, Implementation, Layout, Report
-from relayout.candidates.iteration_space import Geometry
+from relayout.candidates.iteration_space import IndexingMaps
 from relayout.candidates.tensors import collect_tensors
 from relayout.layout.memory_format import Atom, MemoryFormat
 from relayout.model.io import read_model
@@ -147,7 +147,7 @@ def test_convert_layout_may_be_told_so_for_two_operators() -> None:
     net.output(net.node("MaxPool", value, kernel_shape=[2, 2]))
     desired = {"Conv": ["NCHW4c", "OIHW4i4o"], "MaxPool": ["NCHW6c"]}
     model = net.model()
-    legal, report = checked(model, "convert-layout", desired_layouts=desired)
+    legal, report = checked(model, "convert-layout", backend_options={"desired_layouts": desired})
     assert_same_numbers(model, legal)
     assert [each.passes for each in report.conversions] == [1, 2, 1]
 
@@ -179,10 +179,10 @@ def test_tiles_that_do_not_nest_in_what_a_view_merges(
     operator: str, desired: list[str], merged: tuple[int, ...]
 ) -> None:
     model = behind_a_view(operator, merged=merged)
-    legal, report = checked(model, "convert-layout", desired_layouts={operator: desired})
+    legal, report = checked(model, "convert-layout", backend_options={"desired_layouts": {operator: desired}})
     assert_same_numbers(model, legal)
     assert report.after.transposes == 2
-    again, second = relayout.legalize(legal, "convert-layout", desired_layouts={operator: desired})
+    again, second = relayout.legalize(legal, "convert-layout", backend_options={"desired_layouts": {operator: desired}})
     assert (second.after, operators(again)) == (report.after, operators(legal))
 
 
@@ -192,7 +192,7 @@ def test_tiles_that_do_not_nest_in_what_two_views_in_a_row_regroup() -> None:
     value = reshaped(net, net.node("Exp", net.transpose(value, 0, 2, 1)), 2, 12, 6, 5)
     net.output(net.conv(value, 12, 4))
     model = net.model()
-    legal, _ = checked(model, "convert-layout", desired_layouts={"Conv": ["NCHW2c", "OIHW2o"]})
+    legal, _ = checked(model, "convert-layout", backend_options={"desired_layouts": {"Conv": ["NCHW2c", "OIHW2o"]}})
     assert_same_numbers(model, legal)
 
 
@@ -205,10 +205,10 @@ def test_tiles_of_a_picture_of_one_point_lie_as_their_channels_and_do_not_nest_a
     value = net.transpose(net.node("Relu", net.input("x", (6, 6, 6, 4))), *perm)
     net.output(net.node("Conv", reshaped(net, value, 6, 144, 1, 1), net.weight(results, 144, 1, 1)))
     desired = {"Conv": [f"NCHW{tile}c", "OIHW"]}
-    legal, report = checked(model := net.model(), "convert-layout", desired_layouts=desired)
+    legal, report = checked(model := net.model(), "convert-layout", backend_options={"desired_layouts": desired})
     assert_same_numbers(model, legal)
     assert report.after.transposes == (perm[0] != 0)
-    again, second = relayout.legalize(legal, "convert-layout", desired_layouts=desired)
+    again, second = relayout.legalize(legal, "convert-layout", backend_options={"desired_layouts": desired})
     assert (second.after, operators(again)) == (report.after, operators(legal))
 
 
@@ -285,7 +285,7 @@ def test_operands_whose_pieces_cut_through_each_other_lead_to_no_order_of_both()
         for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=True)
         if value is not None and axes is not None
     ]
-    geometry = Geometry(rule, tuple(operands))  # type: ignore[arg-type]
+    geometry = IndexingMaps(rule, tuple(operands))  # type: ignore[arg-type]
 
     def cut(axis: int, *tiles: int) -> MemoryFormat:
         return tuple(Atom(axis, low, high) for low, high in zip((1, *tiles), (*tiles, 0), strict=True))

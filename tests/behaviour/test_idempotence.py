@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked, operators
+from legalization_checks import checked, operators
 
 from relayout import Backend, Report, legalize, load_backend
 from relayout.candidates.requirements import collect_requirements

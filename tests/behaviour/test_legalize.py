@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers, run
-from outcomes import checked, operators
+from legalization_checks import checked, operators
 
 from relayout.errors import InfeasibleError, InputError, UsageError
 from relayout.legalization import legalize

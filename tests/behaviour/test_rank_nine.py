@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked
+from legalization_checks import checked
 
 from relayout.backend.registry import find_backends
 

@@ -9,12 +9,12 @@ import onnx
 import onnx.printer
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
+from legalization_checks import checked, operators
 from onnx.reference import ReferenceEvaluator
-from outcomes import checked, operators
-from random_blocks import TO_CHANNELS, block_chain, reshape, space_to_channels
+from random_space_to_depth import TO_CHANNELS, block_chain, reshape, space_to_channels
 
 from relayout import legalize, verify
-from relayout.formulate.objective import Scale
+from relayout.formulate.objective import Scale, objective_named
 
 BACKENDS = "onnx canonical opencl nchw nhwc convert-layout auto-nhwc tpu x86-nchwc xla-cpu".split()
 MODES = ("DCR", "CRD")
@@ -243,7 +243,7 @@ def test_channels_that_are_one_block_before_they_are_put_together_are_annotated_
     joined = net.node("Concat", x, net.node("Neg", x), axis=1)
     net.output(net.conv(joined, 8, 12, 1))
     model = net.model()
-    legal, _ = checked(model, "convert-layout", desired_layouts={"Conv": ["NCHW4c", "OIHW4o"]})
+    legal, _ = checked(model, "convert-layout", backend_options={"desired_layouts": {"Conv": ["NCHW4c", "OIHW4o"]}})
     assert_same_numbers(model, legal)
     assert {"relayout.layout NHWC", "relayout.layout NCHWc[tile:4]"} <= set(annotations(legal))
 
@@ -321,6 +321,7 @@ def test_what_is_legalized_again_still_says_how_it_lies_beside_the_first_source(
 def test_an_operator_that_could_be_left_out_costs_less_than_any_conversion_and_more_than_any_change(
     objective: str,
 ) -> None:
-    scale = Scale.of(objective, [64, 256], (1024, 4, 8), 3)
-    assert scale.price(0, 0, 8) < scale.aside
-    assert 3 * scale.aside + scale.price(0, 0, 8) < scale.price(64)
+    most = {"bytes": 1024, "transposes": 4, "elidable": 3, "changes": 8}
+    scale = Scale.of(objective_named(objective), [64, 256], most)
+    assert scale.price(0, changes=8) < scale.price(0, elidable=1)
+    assert scale.price(0, changes=8, elidable=3) < scale.price(64)

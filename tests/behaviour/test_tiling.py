@@ -9,7 +9,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked, operators
+from legalization_checks import checked, operators
 
 from relayout import legalize
 

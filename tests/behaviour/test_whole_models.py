@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from equivalence import assert_legal_and_equivalent, drawn
 from graphs import Net, run
 from onnx import TensorProto, numpy_helper
-from sameness import assert_legal_and_the_same, drawn
 
 from relayout import legalize
 
@@ -40,7 +40,7 @@ def with_symbols() -> Net:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_symbols_may_stand_for_any_size(backend: str) -> None:
     feeds = [{"x": drawn(*size, 3)} for size in ((1, 8, 8), (2, 6, 10), (3, 14, 4))]
-    report = assert_legal_and_the_same(with_symbols().model(), backend, feeds)
+    report = assert_legal_and_equivalent(with_symbols().model(), backend, feeds)
     assert report.after.transposes <= report.before.transposes
 
 
@@ -50,7 +50,7 @@ def test_channels_are_packed_where_neither_batch_nor_picture_has_a_known_size() 
     value = net.node("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])
     net.output(net.conv(value, 8, 4))
     layouts = {"Conv": ["NCHW4c", "OIHW4i4o"]}
-    legal, report = legalize(net.model(), "convert-layout", desired_layouts=layouts, check=True)
+    legal, report = legalize(net.model(), "convert-layout", backend_options={"desired_layouts": layouts}, check=True)
     assert (report.status, report.after.transposes) == ("optimal", 2)
     assert report.verification is not None
     assert report.verification.findings == ()
@@ -67,7 +67,7 @@ def test_a_batch_that_is_unknown_and_without_a_name(backend: str) -> None:
     value = net.transpose(net.conv(value, 3, 4), *TO_NHWC)
     value = net.node("Add", value, net.weight(4))
     net.output(net.node("Flatten", net.transpose(value, *TO_NCHW)))
-    assert_legal_and_the_same(net.model(), backend, [{"x": drawn(n, 3, 8, 8)} for n in (1, 4)])
+    assert_legal_and_equivalent(net.model(), backend, [{"x": drawn(n, 3, 8, 8)} for n in (1, 4)])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -81,7 +81,7 @@ def test_a_shape_that_is_put_together_at_run_time(backend: str) -> None:
     value = net.node("Reshape", shuffled, net.node("Concat", batch, net.constant([6]), height, width, axis=0))
     net.output(net.conv(value, 6, 4))
     feeds = [{"x": drawn(n, 3, *size)} for n, size in ((1, (5, 7)), (2, (6, 4)))]
-    assert_legal_and_the_same(net.model(), backend, feeds)
+    assert_legal_and_equivalent(net.model(), backend, feeds)
 
 
 # Unknown ranks
@@ -102,7 +102,7 @@ def test_a_model_whose_input_has_no_rank(backend: str) -> None:
     value = net.transpose(net.conv(value, 3, 4), *TO_NHWC)
     net.output(net.transpose(net.node("Mul", value, net.weight(4)), *TO_NCHW))
     model = without_shapes(net.model(), "x")
-    assert_legal_and_the_same(model, backend, [{"x": drawn(2, 3, 8, 6)}])
+    assert_legal_and_equivalent(model, backend, [{"x": drawn(2, 3, 8, 6)}])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -115,7 +115,7 @@ def test_a_value_whose_rank_only_a_run_can_tell(backend: str) -> None:
     net.output(net.node("Add", free, net.node("Reshape", net.node("Neg", value), shape)))
     net.output(net.transpose(value, *TO_NHWC))
     feeds = [{"x": drawn(1, 8, 8, 3), "shape": np.array(shape)} for shape in ([4, 64], [2, 2, 8, 8], [256])]
-    assert_legal_and_the_same(net.model(), backend, feeds)
+    assert_legal_and_equivalent(net.model(), backend, feeds)
 
 
 def test_an_axis_of_unknown_extent_keeps_its_place_where_the_model_declares_it_as_1() -> None:
@@ -130,7 +130,7 @@ def test_an_axis_of_unknown_extent_keeps_its_place_where_the_model_declares_it_a
     model = net.model()
     model.graph.value_info.append(onnx.helper.make_tensor_value_info(turned, FLOAT, [1, 6, 6, 4]))
     for backend in BACKENDS:
-        assert_legal_and_the_same(model, backend, [{"x": drawn(1, 4, 6, 6)}])
+        assert_legal_and_equivalent(model, backend, [{"x": drawn(1, 4, 6, 6)}])
 
 
 # Quantised
@@ -163,7 +163,7 @@ def test_a_chain_of_quantised_convolutions(group: int, backend: str) -> None:
     value = quantised(net, net.node("Add", value, skip))
     value = quantised(net, net.node("GlobalAveragePool", value))
     net.output(net.node("Gemm", net.node("Flatten", value), net.weight(8, 5)))
-    report = assert_legal_and_the_same(net.model(), backend, [{"x": drawn(n, 8, 8, 4)} for n in (1, 3)])
+    report = assert_legal_and_equivalent(net.model(), backend, [{"x": drawn(n, 8, 8, 4)} for n in (1, 3)])
     assert report.after.transposes <= 1
 
 
@@ -180,7 +180,7 @@ def test_constants_are_nodes_initialisers_and_inputs_that_can_be_overridden(back
     net.input("scale", (4,))
     net.output(net.transpose(net.node("Mul", net.transpose(value, *TO_NHWC), "scale"), *TO_NCHW))
     image = drawn(1, 3, 8, 8)
-    assert_legal_and_the_same(net.model(), backend, [{"x": image}, {"x": image, "scale": drawn(4, seed=1)}])
+    assert_legal_and_equivalent(net.model(), backend, [{"x": image}, {"x": image, "scale": drawn(4, seed=1)}])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -192,7 +192,7 @@ def test_results_that_nobody_reads_and_operands_that_are_left_out(backend: str) 
     parts = net.node("Split", clipped, results=2, axis=1)
     net.output(net.node("TopK", parts[0], net.constant([1]), results=2, axis=1)[0])
     net.output(net.node("Pad", parts[1], net.constant([0, 0, 1, 0, 0, 0, 0, 2])))
-    assert_legal_and_the_same(net.model(), backend, [{"x": drawn(2, 3, 9, 9)}])
+    assert_legal_and_equivalent(net.model(), backend, [{"x": drawn(2, 3, 9, 9)}])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -204,7 +204,7 @@ def test_a_value_that_is_output_and_operand_at_once_under_several_names(backend:
     again = net.transpose(value, *TO_NCHW)
     net.output(again)
     net.output(net.conv(again, 4, 4))
-    assert_legal_and_the_same(net.model(), backend, [{"x": drawn(2, 3, 6, 6)}])
+    assert_legal_and_equivalent(net.model(), backend, [{"x": drawn(2, 3, 6, 6)}])
 
 
 def test_strings_are_gathered_where_the_source_gathers_them() -> None:

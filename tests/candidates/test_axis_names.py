@@ -7,19 +7,19 @@ import onnx
 import pytest
 from graphs import Net
 
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand, collect_tensors
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import source_order
 from relayout.model.io import read_model
 
 
-def named(net: Net) -> tuple[Names, dict[str, Operand]]:
+def named(net: Net) -> tuple[AxisNames, dict[str, Operand]]:
     """The names of all values, and the values as operands by their own."""
     model = read_model(net.model())
     tensors = collect_tensors(model.graph, model.opset_imports)
     operands = {str(value.name): operand for value, operand in tensors.operands.items() if operand is not None}
-    return Names(tensors), operands
+    return AxisNames(tensors), operands
 
 
 def pooled(net: Net, value: str) -> None:
@@ -32,7 +32,7 @@ def test_a_name_travels_through_operators_and_views() -> None:
     pooled(net, net.transpose(image, 0, 3, 1, 2))
     names, operands = named(net)
     assert names.of(operands["x"]) == "NHWC"
-    assert not names.has_contested
+    assert not names.has_conflicting
 
 
 def test_a_name_travels_through_a_dropout_that_draws_and_to_its_mask() -> None:
@@ -52,7 +52,7 @@ def test_the_nearest_name_stays_and_the_other_contests_it() -> None:
     pooled(net, net.transpose(net.node("Relu", image), 0, 3, 1, 2))
     names, operands = named(net)
     assert names.of(operands["x"]) == "NHWC"
-    assert names.has_contested
+    assert names.has_conflicting
     assert names.layout(operands["x"], ()) is None
 
 

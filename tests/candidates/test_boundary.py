@@ -112,7 +112,7 @@ def in_blocks(channels: int = 8, batch: int | str = 2) -> onnx.ModelProto:
     return named(net, {"y": net.conv(net.node("Relu", first), channels, channels), "seen": net.node("Neg", first)})
 
 
-PACKED = {"desired_layouts": {"Conv": ["NCHW4c", "OIHW4i4o"]}}
+PACKED = {"backend_options": {"desired_layouts": {"Conv": ["NCHW4c", "OIHW4i4o"]}}}
 
 
 @pytest.mark.parametrize("batch", [2, "N"])

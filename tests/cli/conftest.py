@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import CHANNELS_FIRST, CHANNELS_LAST, Said, saved
+from command_line import CHANNELS_FIRST, CHANNELS_LAST, CommandResult, saved
 
 from relayout.cli import main
 
@@ -22,10 +22,10 @@ def plain(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    def type_(*arguments: str | Path) -> Said:
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+    def type_(*arguments: str | Path) -> CommandResult:
         capsys.readouterr()
         status = main([str(argument) for argument in arguments])
-        return Said(status, *capsys.readouterr())
+        return CommandResult(status, *capsys.readouterr())
 
     return type_

@@ -13,14 +13,14 @@ from relayout.cli import main
 from relayout.report.schema import Report
 
 
-def test_explain_says_who_gives_and_who_wants_each_value_and_its_bytes(model: Path, run: Run) -> None:
+def test_explain_names_producer_and_consumers_of_each_value_and_its_bytes(model: Path, run: Run) -> None:
     said = run("explain", model)
     assert said.status == 0
     first = said.out.split("\n\n")[0].splitlines()
     assert first[0].startswith("1. image: ")
     assert first[0].endswith("transpose, 2048 bytes")
-    assert first[1].split()[:3] == ["given", "by", "input"]
-    assert [" ".join(line.split()[:2]) for line in first[2:5]] == ["wanted by", "wanted by", "held by"]
+    assert first[1].split()[:3] == ["produced", "by", "input"]
+    assert [" ".join(line.split()[:2]) for line in first[2:5]] == ["required by", "required by", "held by"]
     assert any("input image" in line and "saves 1 transpose, 2048 bytes" in line for line in first[2:])
     assert said.out.endswith("2 conversions, 2560 bytes, for the backend onnx: optimal, no legal model has less\n")
 
@@ -44,7 +44,7 @@ def test_explain_tells_what_is_alike_once_and_sums_it_up_by_kind(tmp_path: Path,
     """
     said = run("explain", saved(tmp_path / "three.onnx", text))
     assert "   and 2 alike: 3. c1, 4. c2\n" in said.out
-    assert "   wanted by  output y0               NHWC\n" in said.out
+    assert "   required by  output y0               NHWC\n" in said.out
     [row] = [line.split() for line in said.out.splitlines() if line.startswith("Conv, result 0")]
     assert row[3:] == ["NCHW", "3", "3", "saves", "3", "transposes,", "6144", "bytes"]
 
@@ -52,7 +52,7 @@ def test_explain_tells_what_is_alike_once_and_sums_it_up_by_kind(tmp_path: Path,
 def test_explain_stops_at_its_limit_and_says_so(model: Path, run: Run) -> None:
     said = run("explain", model, "--limit", "1")
     assert said.status == 0
-    assert "were not lifted, for --limit 1 was reached" in said.out
+    assert "were not lifted: --limit 1 was reached" in said.out
 
 
 def test_explain_has_the_report_too_and_writes_no_model(model: Path, run: Run) -> None:

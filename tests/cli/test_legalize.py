@@ -128,8 +128,10 @@ def test_a_tie_with_what_is_not_there_is_2(model: Path, tmp_path: Path, run: Run
 
 
 @pytest.mark.parametrize("skipped", ["conv2", "1"])
-def test_desired_layouts_choose_tvms_backend(skipped: str, model: Path, tmp_path: Path, run: Run) -> None:
-    wanted = ("--desired-layout", "Conv=NHWC,OHWI", "--skip", skipped)
+def test_desired_layouts_and_skip_are_short_for_options_of_tvms_backend(
+    skipped: str, model: Path, tmp_path: Path, run: Run
+) -> None:
+    wanted = ("--backend", "convert-layout", "--desired-layout", "Conv=NHWC,OHWI", "--skip", skipped)
     assert run("legalize", model, "-o", tmp_path / "legal.onnx", *wanted).status == 0
     graph = onnx.load(tmp_path / "legal.onnx").graph
     assert {node.name: node.domain for node in graph.node if node.op_type == "Conv"} == {
@@ -147,7 +149,7 @@ def test_options_reach_a_backend_that_is_named(model: Path, tmp_path: Path, run:
     assert domains == {"conv1": "relayout", "conv2": ""}
     assert run("verify", legal, *tvm).status == 0
     assert run("verify", model, *tvm).status == 1
-    assert "held by    Conv 'conv2', input 0    NCHW" in run("explain", model, *tvm).out
+    assert "held by      Conv 'conv2', input 0    NCHW" in run("explain", model, *tvm).out
 
 
 def test_text_that_is_no_json_is_an_option_too(model: Path, tmp_path: Path, run: Run) -> None:
@@ -184,14 +186,14 @@ def test_a_dims_size_is_what_its_bytes_are_priced_by(tmp_path: Path, run: Run) -
     ("option", "said"),
     [
         ("--objective time", "bytes or transposes"),
-        ("--time-limit -1", "must be positive"),
-        ("--time-limit 0", "must be positive"),
-        ("--time-limit nan", "must be positive"),
+        ("--time-limit -1", "more than 0"),
+        ("--time-limit 0", "more than 0"),
+        ("--time-limit nan", "more than 0"),
         ("--time-limit soon", "--time-limit"),
         ("--engine quick", "auto or cp-sat"),
         ("--max-transposes -1", "--max-transposes"),
-        ("--input-layout image", "NAME=LAYOUT"),
-        ("--input-layout =NHWC", "NAME=LAYOUT"),
+        ("--input-layout image", "NAME[,NAME]=LAYOUT"),
+        ("--input-layout =NHWC", "NAME[,NAME]=LAYOUT"),
         ("--input-layout image=N[a=HWC", "--input-layout image, layout, column 5"),
         ("--input-layout image=NHQC", "--input-layout image"),
         ("--input-layout image=NHC", "--input-layout image"),
@@ -205,9 +207,9 @@ def test_a_dims_size_is_what_its_bytes_are_priced_by(tmp_path: Path, run: Run) -
         ("--backend nowhere.toml", "nowhere.toml"),
         ("--backend onnx --desired-layout Conv=NHWC", "does not take these options"),
         ("--desired-layout Conv", "OP=LAYOUT[,KERNEL]"),
-        ("--desired-layout Conf=NHWC", "did you mean Conv?"),
-        ("--desired-layout Conv=NHWQ", "NHWQ"),
-        ("--desired-layout Conv=NHWC --skip conv3", "did you mean conv2 or conv1?"),
+        ("-b convert-layout --desired-layout Conf=NHWC", "did you mean Conv?"),
+        ("-b convert-layout --desired-layout Conv=NHWQ", "NHWQ"),
+        ("-b convert-layout --desired-layout Conv=NHWC --skip conv3", "did you mean conv2 or conv1?"),
         ("--backend-option max_batch", "NAME=VALUE"),
         ("--backend-option max_batch=4", "no options"),
         ("--backend tpu --backend-option batch=4", "of max_batch, max_channels, space_to_depth"),
@@ -217,14 +219,16 @@ def test_a_dims_size_is_what_its_bytes_are_priced_by(tmp_path: Path, run: Run) -
         ("--backend tpu --backend-option max_batch=1 --backend-option max_batch=2", "given twice"),
         ("--backend auto-nhwc --backend-option device=fpga", "cpu or cuda"),
         ("--backend x86-nchwc --backend-option block=4", "8 or 16"),
-        ("--desired-layout Conv=NHWC --backend-option desired_layouts={}", "given twice"),
-        ("--report .", "that is a folder"),
+        ("-b convert-layout --desired-layout Conv=NHWC --backend-option desired_layouts={}", "given twice"),
+        ("--report .", "the path is a folder"),
         ("--report nowhere/report.json", "no such folder"),
         ("--report out.onnx", "two results in one file"),
+        ("--report out.json --report out.json", "two results in one file"),
+        ("--report out.json --format html", "json or text or junit or sarif"),
         ("-o out", "the suffix says the format"),
         ("-o out.txt", ".onnx or .json"),
         ("-o nowhere/out.onnx", "no such folder"),
-        ("-o folder.onnx", "that is a folder"),
+        ("-o folder.onnx", "the path is a folder"),
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_written(

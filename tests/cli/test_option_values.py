@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import relayout
-from relayout.cli.option_values import dim_sizes, layouts_by_operator, named_layouts
-from relayout.errors import UsageError
+from relayout.cli.option_values import layouts_by_operator
+from relayout.errors import LayoutSyntaxError, UsageError
+from relayout.options import given_options, options_of
+
+MAPPINGS = {option.name: option for option in options_of("explain") if option.is_mapping}
 
 
-def test_a_layouts_brackets_may_hold_what_parts_the_options() -> None:
-    assert named_layouts("--input-layout", ["x=N[a=32]HWC"]) == {"x": "N[a=32]HWC"}
+def test_a_layouts_brackets_may_hold_what_separates_the_options() -> None:
+    assert MAPPINGS["input_layouts"].parse(["x=N[a=32]HWC"], "") == {"x": "N[a=32]HWC"}
     assert layouts_by_operator(["Conv=N[m:a,b]HWC,OHWI"]) == {"Conv": ["N[m:a,b]HWC", "OHWI"]}
 
 
+def test_the_name_of_a_dim_may_hold_an_equals_sign() -> None:
+    assert MAPPINGS["dims"].parse(["a=b=3"], "") == {"a=b": 3}
+
+
+@pytest.mark.parametrize("name", MAPPINGS)
+@given(texts=st.lists(st.text(max_size=8), max_size=3))
+def test_no_text_is_worse_than_a_wrong_option(name: str, texts: list[str]) -> None:
+    option = MAPPINGS[name]
+    try:
+        given_options("explain", {name: option.parse(texts, option.flag)})
+    except (UsageError, LayoutSyntaxError) as error:
+        assert error.where.startswith(option.flag)  # noqa: PT017
+
+
 @given(st.lists(st.text(max_size=8), max_size=3))
-def test_no_text_is_more_than_a_wrong_option(pairs: Sequence[str]) -> None:
-    for read in (dim_sizes, layouts_by_operator, lambda pairs: named_layouts("--input-layout", pairs)):
-        try:
-            read(pairs)
-        except UsageError as error:
-            assert error.where  # noqa: PT017
-        except relayout.LayoutSyntaxError as error:
-            assert error.where.startswith("--input-layout")  # noqa: PT017
+def test_no_text_is_worse_than_a_wrong_desired_layout(texts: Sequence[str]) -> None:
+    try:
+        layouts_by_operator(texts)
+    except UsageError as error:
+        assert error.where.startswith("--desired-layout")  # noqa: PT017

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from command_line import Run
 
+from relayout.report.render import FORMATS
 from relayout.report.schema import Report
 
 
@@ -38,7 +39,7 @@ def test_the_table_and_the_report_say_whether_the_model_failed(
 def test_the_findings_go_to_files_for_programs(model: Path, tmp_path: Path, run: Run) -> None:
     files = [tmp_path / name for name in ("report.json", "junit.xml", "log.sarif")]
     report, junit, sarif = files
-    said = run("verify", model, "--backend", "nhwc", "--report", report, "--junit", junit, "--sarif", sarif)
+    said = run("verify", model, "--backend", "nhwc", *(word for file in files for word in ("--report", file)))
     assert said.status == 1
     verification = Report.model_validate_json(report.read_text()).verification
     assert verification is not None
@@ -47,6 +48,19 @@ def test_the_findings_go_to_files_for_programs(model: Path, tmp_path: Path, run:
     assert ElementTree.parse(junit).getroot().attrib["failures"] == str(found)
     results = json.loads(sarif.read_text())["runs"][0]["results"]
     assert len(results) == found
+    artifact = results[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert artifact == model.as_posix()
+
+
+def test_the_help_names_the_formats_of_reports(run: Run) -> None:
+    assert f"--format {'|'.join(FORMATS)} " in run("verify", "--help").out
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_report_may_be_of_any_format_whatever_its_suffix(name: str, model: Path, run: Run) -> None:
+    said = run("verify", model, "--backend", "nhwc", "--report", "-", "--format", name)
+    expected = {"json": '"verification"', "text": "transposes", "junit": "<testsuites", "sarif": '"runs"'}
+    assert expected[name] in said.out
 
 
 def test_a_report_on_stdout_has_stdout_to_itself(model: Path, run: Run) -> None:
@@ -85,14 +99,14 @@ def test_a_budget_that_is_not_there_is_2(model: Path, run: Run) -> None:
     assert run("verify", model, "--budget", model.parent / "none.toml").status == 2
 
 
-@pytest.mark.parametrize("option", ["--report", "--junit", "--sarif"])
-def test_no_report_takes_the_place_of_a_model(option: str, model: Path, plain: Path, run: Run) -> None:
+def test_no_report_takes_the_place_of_a_model(model: Path, plain: Path, run: Run) -> None:
+    option = "--report"
     before = model.read_bytes(), plain.read_bytes()
     spelled = model.parent / ".." / model.parent.name / model.name
     for arguments in (["verify", model, option, spelled], ["verify", plain, "--against", model, option, model]):
         said = run(*arguments)
         assert said.status == 2
-        assert "a result in the place of what is read" in said.err
+        assert "a result would overwrite an input" in said.err
     for command in (["explain", model], ["legalize", model, "-o", model.parent / "legal.onnx"]):
         assert run(*command, "--report", model).status == 2
     assert (model.read_bytes(), plain.read_bytes()) == before

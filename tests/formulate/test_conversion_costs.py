@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout.backend import Backend, Reordering, TensorType
+from relayout.backend.interface import rank_of
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom
 from relayout.legalization import legalize
@@ -52,6 +54,34 @@ class WithAPrice(ChannelsLast):
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         return 1000 if str(source) == "NCHW" else 2000
+
+
+class CountsTransposes(Backend):
+    """Prices Transposes by their perms."""
+
+    name = "counts-transposes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[tuple[tuple[int | str | None, ...], str, str]] = set()
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> str:
+        return "NHWC" if node.op_type == "MaxPool" else "*" * rank_of(node.inputs[n])
+
+    def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
+        self.asked.add((tensor.shape, source.names, target.names))
+        return 77 if source.is_numbered else None
+
+
+def test_a_transpose_between_formats_without_names_is_asked_for_by_its_perm() -> None:
+    net = Net()
+    x = net.node("Relu", net.input("x", (1, 6, 8, 8)))
+    pieces = net.node("Reshape", x, net.constant([1, 2, 3, 8, 8]))
+    shuffled = net.node("Reshape", net.transpose(pieces, 0, 2, 1, 3, 4), net.constant([1, 6, 8, 8]))
+    net.output(net.node("MaxPool", shuffled, kernel_shape=[2, 2]))
+    backend = CountsTransposes()
+    legalize(net.model(), backend)
+    assert ((2, 3, 64), "012", "210") in backend.asked
 
 
 def test_a_conversion_reads_and_writes_the_tensor() -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from relayout.formulate.transfers import Arrival, Arrivals, State
+from relayout.formulate.transfers import State, Transfer, TransferChoices
 from relayout.solve.problem import Choice, Problem
 from relayout.solve.solver import solve
 
@@ -66,18 +66,18 @@ class Network:
         ]
         self.costs = [tuple(random.randint(0, 5) for _ in states) for states in self.states]
         readers = tuple((1 + i, states) for i, states in enumerate(self.states[1:]))
-        self.arrivals = Arrivals("x", self.formats, (0, self.states[0]), readers, self.change, self.carry)
-
-    def change(self, device: str, source: int, target: int) -> int | None:
-        return 0 if source == target else self.changes[device]
-
-    def carry(self, source: str, target: str, _format: int) -> int:
-        return self.carries[source, target]
+        numbers = range(self.formats)
+        conversions = {
+            device: tuple(tuple(0 if f == g else change for g in numbers) for f in numbers)
+            for device, change in self.changes.items()
+        }
+        transfers = {pair: (cost,) * self.formats for pair, cost in self.carries.items()}
+        self.transfers = TransferChoices("x", self.formats, (0, self.states[0]), readers, conversions, transfers)
 
     def problem(self) -> Problem:
         choices = [Choice(f"node {i}", costs) for i, costs in enumerate(self.costs)]
-        values = tuple(self.arrivals.values(len(choices)))
-        return Problem((*choices, *self.arrivals.choices()), values)
+        items = tuple(self.transfers.items(len(choices)))
+        return Problem((*choices, *self.transfers.choices()), items)
 
     def least(self) -> int | None:
         totals = []
@@ -116,19 +116,23 @@ def test_the_plan_for_an_assignment_costs_what_the_problem_says(network: Network
         assert network.least() is None
         return
     given, *readers = [states[a] for states, a in zip(network.states, solution.assignment, strict=False)]
-    by_device = {q: frozenset(r.format for r in readers if q in r.devices) for reader in readers for q in reader.devices}
-    plan = network.arrivals.plan(given, by_device)
-    spent = network.arrivals.cost(given, by_device, plan)
+    used = {device for reader in readers for device in reader.devices}
+    by_device = {q: frozenset(r.format for r in readers if q in r.devices) for q in used}
+    plan = network.transfers.plan(given, by_device)
+    spent = network.transfers.cost(given, by_device, plan)
     own = sum(costs[a] for costs, a in zip(network.costs, solution.assignment, strict=False))
     assert spent is not None
     assert own + spent == solution.cost
-    completed = (*solution.assignment[: len(network.states)], *network.arrivals.completed(given, by_device))
+    chosen = network.transfers.chosen(given, by_device)
+    completed = (*solution.assignment[: len(network.states)], *chosen)
     assert solve(problem, hint=completed).cost == solution.cost
 
 
 @pytest.mark.parametrize("made", [0, 1])
 def test_of_two_ways_at_the_same_cost_it_crosses_as_it_is_made(made: int) -> None:
     stated = ((0, (State(("left",), made),)), ((1, (State(("right",), 1 - made),)),))
-    arrivals = Arrivals("x", 2, *stated, lambda _device, f, g: int(f != g), lambda _from, _to, _format: 1)
-    plan = arrivals.plan(State(("left",), made), {"right": frozenset([1 - made])})
-    assert plan == {"right": Arrival("left", (made,))}
+    conversions = dict.fromkeys(("left", "right"), ((0, 1), (1, 0)))
+    costs = {("left", "right"): (1, 1), ("right", "left"): (1, 1)}
+    choices = TransferChoices("x", 2, *stated, conversions, costs)
+    plan = choices.plan(State(("left",), made), {"right": frozenset([1 - made])})
+    assert plan == {"right": Transfer("left", (made,))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import example, given
-from layout_texts import (
+from layout_strings import (
     assert_points_into,
     refusal,
     texts,

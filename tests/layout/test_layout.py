@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from layout_texts import (
+from layout_strings import (
     LETTERS,
     assert_points_into,
     data,

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relayout.layout.conversion import cuts_nest, one_each, passes, path
-from relayout.layout.memory_format import Atom, MemoryFormat, View, atom_extent, normal_form, order_of, source_order
+from relayout.layout.memory_format import Atom, MemoryFormat, atom_extent, normal_form, order_of, source_order
+from relayout.layout.view import View
 from relayout.ops.node_reader import Reading
 from relayout.ops.view_ops import blocks, factor
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layout_texts import (
+from layout_strings import (
     assert_points_into,
     layouts,
     numbers,

@@ -120,3 +120,68 @@ def test_what_a_body_declares_of_its_state_tells_the_rank_of_what_comes_in() -> 
     legal, _ = legalize(model, "nhwc")
     assert_same_numbers(model, legal)
     assert verify(legal, "nhwc", against=model).passed
+
+
+def crossed(net: Net, row: str, column: str) -> str:
+    """[1, n] and [m, 1], added."""
+    row = net.node("Unsqueeze", row, net.constant([0]))
+    return str(net.node("Add", row, net.node("Unsqueeze", column, net.constant([1]))))
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_integers_that_broadcast_in_two_dimensions_are_no_contradiction(is_constant: bool) -> None:
+    """onnx's inference propagates the values of both as vectors of 3 and 2, which cannot be added."""
+    net = Net(18)
+    row = net.constant([1, 2, 3]) if is_constant else net.input("row", (3,), TensorProto.INT64)
+    table = net.node("Cast", crossed(net, row, net.constant([4, 5])), to=TensorProto.FLOAT)
+    net.output(net.node("Mul", table, net.input("x", (2, 3))))
+    model = net.model()
+    legal, _ = legalize(model)
+    assert_same_numbers(model, legal)
+    assert verify(legal, against=model).passed
+    again, report = legalize(legal)
+    assert again == legal
+    assert report.after == report.before
+
+
+def test_integers_that_broadcast_in_a_body_are_no_contradiction() -> None:
+    inner = Net(18, prefix="then_")
+    inner.output(crossed(inner, inner.constant([1, 2, 3]), inner.constant([4, 5])), TensorProto.INT64)
+    other = Net(18, prefix="else_")
+    other.output(other.node("Neg", "table"), TensorProto.INT64)
+    then, orelse = (helper.make_graph(n.nodes, "branch", [], n.outputs, n.constants) for n in (inner, other))
+    net = Net(18)
+    net.input("table", (2, 3), TensorProto.INT64)
+    which = net.input("which", (), TensorProto.BOOL)
+    net.output(net.node("If", which, then_branch=then, else_branch=orelse), TensorProto.INT64)
+    model = net.model()
+    legal, _ = legalize(model)
+    assert_same_numbers(model, legal)
+    assert verify(legal, against=model).passed
+
+
+def test_values_of_two_dimensions_tell_no_shape_as_if_they_were_a_vector() -> None:
+    """Of [[2, 3], [3, 4]] onnx's inference makes [2, 4], and its first entry is no row."""
+    net = Net(18)
+    vector = net.node("Identity", net.node("Shape", net.input("x", (1, "n"))))
+    table = crossed(net, vector, net.constant([1, 2]))
+    row = net.node("Squeeze", net.node("Gather", table, net.constant([0]), axis=0), net.constant([0]))
+    net.output(net.node("Expand", net.input("y", (1, 1)), row))
+    model = net.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (value,) = read_model(model).graph.outputs
+    assert value.shape is not None
+    assert len(value.shape) == 2
+    assert not any(isinstance(extent, int) for extent in value.shape)
+    # The second run reads what the first has noted.
+    legal, _ = legalize(model)
+    feeds = {"x": np.zeros((1, 4), np.float32), "y": np.ones((1, 1), np.float32)}
+    assert_same_numbers(model, legal, feeds)
+
+
+def test_values_of_a_vector_are_told_through_an_axis_that_comes_and_goes() -> None:
+    net = Net(18)
+    shape = net.node("Unsqueeze", net.node("Shape", net.input("x", ("n", 3))), net.constant([0]))
+    net.output(net.node("Expand", net.input("y", (1, 1)), net.node("Squeeze", shape, net.constant([0]))))
+    (value,) = read_model(net.model()).graph.outputs
+    assert value.shape == ["n", 3]

@@ -10,7 +10,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout import legalize, verify
-from relayout.model.dim_unification import name_alike
+from relayout.model.dim_unification import unify_names
 from relayout.model.io import read_model
 
 
@@ -49,12 +49,70 @@ def test_otherwise_it_is_a_dim_of_its_own(shape: Sequence[int | str], target: Se
     assert first not in shape
 
 
+@pytest.mark.parametrize(
+    "targets",
+    [
+        [(-1, 16), (-1, 12, 4, 4)],
+        [(-1, 8), (24, -1), (-1, 12, 16)],
+        [(-1, 6, 4), (-1, 4, 4), (2, 6, 16, -1)],
+    ],
+    ids=str,
+)
+def test_a_dim_that_comes_back_by_way_of_a_multiple_is_the_same(targets: list[Sequence[int]]) -> None:
+    assert given(seen_as(("N", 12, 4, 4), *targets)) == ["N" if extent == -1 else extent for extent in targets[-1]]
+
+
+def test_dims_that_contradict_each_other_are_left_as_they_are() -> None:
+    """Here a model gives the name of N to a dim of 2 N."""
+    model = seen_as(("N", 12, 4, 4), (-1, 6, 16), (-1, 12, 16))
+    wrong = onnx.helper.make_tensor_value_info(model.graph.node[1].output[0], onnx.TensorProto.FLOAT, ["N", 6, 16])
+    model.graph.value_info.append(wrong)
+    shapes = {value.name: value.shape for node in read_model(model).graph for value in node.outputs}
+    assert shapes[wrong.name] == ["N", 6, 16]
+
+
+def bytes_agree(model: onnx.ModelProto, backend: str) -> None:
+    """The report's conversions move the bytes that the legal model's transposes move, and so they are read again."""
+    legal, report = legalize(model, backend)
+    assert report.after.bytes == sum(conversion.bytes for conversion in report.conversions) > 0
+    assert verify(legal, backend=backend, against=model, report=report).findings == ()
+    assert_same_numbers(model, legal)
+    again, second = legalize(legal, backend)
+    assert (second.cost, second.before, second.after) == (report.cost, report.after, report.after)
+    assert again == legal
+
+
+def test_a_convolution_behind_two_reshapes_that_cancel_has_the_batch_of_the_input() -> None:
+    net = Net()
+    rows = net.node("Reshape", net.input("x", ("N", 3, 4, 4)), net.constant([-1, 16]))
+    net.output(net.node("Relu", net.conv(net.node("Reshape", rows, net.constant([-1, 3, 4, 4])), 3, 8)))
+    bytes_agree(net.model(), "nhwc")
+
+
+def test_a_dim_that_a_reshape_makes_keeps_its_name_in_the_legal_model() -> None:
+    """Where the Reshape is written anew: what reads it tells the name, and only the Reshape tells the size."""
+    net = Net()
+    pictures = net.node("Reshape", net.input("x", ("N", 2, 2, 4, 4)), net.constant([-1, 4, 2, 2]))
+    net.output(net.node("Reshape", net.conv(net.node("Relu", pictures), 4, 4), net.constant([-1, 8, 8])))
+    bytes_agree(net.model(), "nhwc")
+
+
+def test_a_dim_without_a_name_has_the_size_that_is_left() -> None:
+    """A conversion may split a dim that has one: 36 N into N, 2, 2 and 9."""
+    net = Net()
+    flat = net.node("Relu", net.node("Reshape", net.input("x", ("N", 4, 3, 3)), net.constant([-1])))
+    net.output(net.node("Sigmoid", flat))
+    split = net.node("Reshape", net.node("Relu", flat), net.constant([-1, 2, 2, 3, 3]))
+    net.output(net.transpose(split, 2, 1, 3, 4, 0))
+    bytes_agree(net.model(), "onnx")
+
+
 def test_what_is_fed_keeps_its_names() -> None:
     model = seen_as(("unk__7", 12, 4, 4), (-1, 12, 16))
     assert given(model) == ["unk__7", 12, 16]
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "pictures"
     inferred = onnx.shape_inference.infer_shapes(model)
-    name_alike(inferred.graph)
+    unify_names(inferred.graph)
     assert inferred.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "unk__7"
 
 

@@ -31,7 +31,7 @@ def feeds_of(example: Example, perm: tuple[int, ...]) -> dict[str, np.ndarray]:
             else rng.integers(int(given.low), int(given.high), given.shape)
         )
         array = drawn.astype(given.dtype)
-        feeds[f"x{index}"] = array.transpose(perm) if given.laid and array.ndim == len(perm) else array
+        feeds[f"x{index}"] = array.transpose(perm) if given.permuted and array.ndim == len(perm) else array
     return feeds
 
 
@@ -47,10 +47,10 @@ def wrapped(example: Example, perm: tuple[int, ...]) -> onnx.ModelProto:
             names.append(net.constant(np.asarray(given.array, given.dtype)))
         else:
             dtype = helper.np_dtype_to_tensor_dtype(np.dtype(given.dtype))
-            laid = given.laid and len(given.shape) == len(perm)
-            shape = tuple(given.shape[p] for p in perm) if laid else given.shape
+            permuted = given.permuted and len(given.shape) == len(perm)
+            shape = tuple(given.shape[p] for p in perm) if permuted else given.shape
             value = net.input(f"x{index}", shape, dtype)
-            names.append(net.transpose(value, *inverse) if laid else value)
+            names.append(net.transpose(value, *inverse) if permuted else value)
     while names and not names[-1]:
         names.pop()
     results: Any = net.node(example.operator, *names, results=example.results, **example.attributes)

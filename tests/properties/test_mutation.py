@@ -1,8 +1,7 @@
-"""Legal models are spoilt, one place at a time, and the verifier must object to every one that is not sound.
+"""Mutation test of the verifier: it must reject every mutant of a legal model that is not sound.
 
-A mutant that passes must be sound by an oracle of its own: on inputs that the verifier never saw it computes what the
-original computes, and it is not a change of something that has no effect on results but states a layout (an attribute
-that names one, an annotation), for there is no sound way to change that.
+A mutant that passes must be sound by an independent oracle: on inputs that the verifier never used, it computes the
+same as the original. A change of a stated layout (a layout attribute or an annotation) is never sound.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 import pytest
-from models_to_spoil import (
+from mutation import is_sound, mutants
+from mutation_models import (
     FILLED,
     KERAS,
     MIXED,
@@ -25,7 +25,6 @@ from models_to_spoil import (
     Fours,
     build,
 )
-from spoiling import is_sound, mutants
 
 from relayout.backend import Backend
 from relayout.legalization import legalize
@@ -37,7 +36,7 @@ from relayout_backends.tpu import Tpu
 
 @dataclass(frozen=True)
 class Case:
-    """What is spoilt, for which backend, how many mutants the verifier finds at the least, and whom it asks."""
+    """A model, its backend, the least number of mutants to reject, and the backend given to the verifier."""
 
     text: str
     backend: str | Backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from fuzzing import check, laid, runs
+from fuzzing import check, in_boundary_format, runs
 from graphs import Net, assert_same_numbers, random_feeds, run
 from random_graphs import Rejected
 from random_patterns import draw_graph, forced_row
@@ -68,7 +68,7 @@ def test_an_output_that_merges_axes_can_be_left_to_the_solver() -> None:
     assert (report.status, report.cost, [node.op_type for node in legal.graph.node]) == ("optimal", 0, ["Relu"])
     feeds = random_feeds(model)
     (expected,), (found,) = run(model, feeds), run(legal, feeds)
-    np.testing.assert_array_equal(laid(legal.graph.output[0], expected), found)
+    np.testing.assert_array_equal(in_boundary_format(legal.graph.output[0], expected), found)
 
 
 def test_the_indices_of_a_pool_that_nobody_reads_are_not_asked_of_its_function() -> None:

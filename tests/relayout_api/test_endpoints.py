@@ -57,9 +57,10 @@ def test_a_declarative_backend_comes_with_the_request(client: httpx.Client) -> N
 
 
 def test_desired_layouts_are_options_of_convert_layout(client: httpx.Client) -> None:
-    answer = legalize(client, "convert-layout", desired_layouts={"Conv": ["NHWC", "OHWI"]})
+    answer = legalize(client, "convert-layout", backend_options={"desired_layouts": {"Conv": ["NHWC", "OHWI"]}})
     assert answer["graph"]["nodes"][0]["attributes"]["kernel_layout"] == "OHWI"
-    answer = legalize(client, "convert-layout", desired_layouts={"Conv": ["NHWC", "OHWI"]}, skip=["conv"])
+    options = {"desired_layouts": {"Conv": ["NHWC", "OHWI"]}, "skip": ["conv"]}
+    answer = legalize(client, "convert-layout", backend_options=options)
     assert "conv" in [node["name"] for node in answer["graph"]["nodes"] if node.get("domain", "") == ""]
 
 
@@ -174,7 +175,7 @@ def test_the_query_has_the_options_of_an_onnx_model(client: httpx.Client) -> Non
 
 
 def test_convert_layout_can_be_told_in_the_query(client: httpx.Client) -> None:
-    query = {"backend": "convert-layout", "desired_layout": "Conv=NHWC,OHWI"}
+    query = {"backend": "convert-layout", "backend_option": 'desired_layouts={"Conv": ["NHWC", "OHWI"]}'}
     answer = client.post("/v1/legalize", params=query, content=onnx_bytes(), headers=ONNX).json()
     [convolution] = [
         node for node in onnx.load_from_string(b64decode(answer["model"])).graph.node if node.op_type == "Conv"

@@ -51,7 +51,7 @@ def test_a_caller_who_leaves_takes_the_work_along(server: Server, client: httpx.
         return not workers <= workers_of(server)
 
     wait_for(has_lost_one)
-    wait_for(lambda: "nobody waits" in server.log())
+    wait_for(lambda: "the caller disconnected" in server.log())
     assert still_works(client)
 
 
@@ -180,10 +180,11 @@ def test_work_that_takes_more_memory_than_it_may_ends_in_a_refusal() -> None:
 # A few bytes of JSON are some hundred in Python.
 _SWELLING = """
 from relayout_api import tasks, work
+from relayout_api.messages import Task
 from relayout_api.problems import RefusedError
 body = b"[" + b"[]," * 4_000_000 + b"[]]"
 try:
-    tasks.legalize(tasks.Task(body, None, 60.0, 300 << 20))
+    tasks.perform(Task("legalize", body, None, 60.0, 300 << 20))
 except RefusedError as error:
     print(error.kind)
 """

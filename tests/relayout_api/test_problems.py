@@ -47,7 +47,7 @@ ALIGNED = {"name": "aligned", "rule": [{"op": ["Conv"], "inputs": ["N[acme:x]CHW
 CASES = {
     "no JSON": Case("malformed-body", b"{", says={"expected": "a JSON object"}),
     "JSON without end": Case("malformed-body", b"[" * 100_000),
-    "a number that JSON lacks": Case("malformed-body", b'{"graph": NaN}', says={"found": "NaN is no JSON number"}),
+    "a number that JSON lacks": Case("malformed-body", b'{"graph": NaN}', says={"found": "NaN is not a JSON number"}),
     "bytes that are no text": Case("malformed-body", b"\xff\xfe\xfd"),
     "a body that is no object": Case("invalid-options", [1, 2], says={"found": "list"}),
     "no graph": Case("invalid-input", {}, says={"where": "body.graph", "found": "nothing"}),
@@ -84,7 +84,7 @@ CASES = {
     "a backend that is a number": Case(
         "invalid-options", {"graph": GRAPH, "backend": 7}, says={"where": "body.backend"}
     ),
-    "options for a backend that takes none": Case("invalid-backend", options(skip=["conv"])),
+    "options for a backend that takes none": Case("invalid-backend", options(backend_options={"skip": ["conv"]})),
     "requirements that cannot be met": Case("infeasible", {"graph": GRAPH, "backend": ALIGNED}, says={"found": "conv"}),
     "JSON with a query": Case("invalid-options", {"graph": GRAPH}, query={"backend": "nhwc"}, says={"where": "query"}),
     "bytes that are no model": Case("invalid-input", b"not a model", headers=ONNX),
@@ -95,7 +95,7 @@ CASES = {
         "invalid-options", onnx_bytes(), query={"time_limit": "soon"}, headers=ONNX, says={"where": "query.time_limit"}
     ),
     "a pair that is none": Case(
-        "invalid-options", onnx_bytes(), query={"input_layout": "NHWC"}, headers=ONNX, says={"expected": "NAME=VALUE"}
+        "invalid-options", onnx_bytes(), query={"input_layout": "NHWC"}, headers=ONNX, says={"expected": "=LAYOUT"}
     ),
     "a size that is no number": Case(
         "invalid-options", onnx_bytes(), query={"dim": "N=many"}, headers=ONNX, says={"where": "query.dim"}

@@ -160,3 +160,4 @@ def test_the_server_writes_nothing(server: Server, client: httpx.Client) -> None
     body = {"graph": GRAPH, "backend": "nhwc", "options": {"check": True}}
     assert client.post("/v1/legalize", json=body).status_code == 200
     assert sorted(Path(server.folder).iterdir()) == before
+    assert sorted((server.folder / "home").rglob("*")) == []

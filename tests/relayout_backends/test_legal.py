@@ -65,7 +65,7 @@ class Aligned(Backend):
 def test_the_network_is_legal_at_the_least_cost(
     backend: Any, options: dict[str, Any], transposes: int, cost: int
 ) -> None:
-    legal, report = relayout.legalize(network(), backend, **options)
+    legal, report = relayout.legalize(network(), backend, backend_options=options)
     assert (report.status, report.after.transposes, report.after.bytes) == ("optimal", transposes, cost)
     onnx.checker.check_model(legal, full_check=True)
     if not options:

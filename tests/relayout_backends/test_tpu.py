@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from graphs import run
 from onnx import helper, numpy_helper, shape_inference
-from writing import OneNode, from_layout, to_layout
+from single_node_rewriter import OneNode, from_layout, to_layout
 
 from relayout.backend import Implementation
 from relayout.backend.calls import ask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper, shape_inference
-from writing import OneNode, from_layout, to_layout
+from single_node_rewriter import OneNode, from_layout, to_layout
 
 from relayout.backend import Implementation, TensorType
 from relayout.backend.calls import ask
@@ -325,6 +326,25 @@ def test_a_transpose_that_makes_blocks_or_takes_them_apart_is_dear() -> None:
     assert backend.conversion_cost(TensorType(4, (1, 32, 8, 8)), NCHW, shuffle) is None
 
 
+@pytest.mark.parametrize(
+    ("shape", "perm", "is_dear"),
+    [
+        ((1, 8, 12, 28, 28), "02134", False),  # a shuffle of channels copies whole pictures
+        ((1, 8, 6, 2, 28, 28), "034521", True),  # the same into blocks
+        ((1, 4, 6, 28, 28), "03412", False),  # neighbours move as one axis
+        ((1, 1, 1, 1), "0231", False),
+        ((1, 64, 28, 28), "0231", False),
+        ((1, 1, 64, 784), "0132", False),
+        ((2, 12, 64, 64), "0213", False),
+        ((8, 1, 6, 5), "3210", True),
+    ],
+)
+def test_a_transpose_that_leaves_no_row_whole_is_dear(shape: tuple[int, ...], perm: str, is_dear: bool) -> None:
+    source, target = Layout.from_names("012345"[: len(shape)]), Layout.from_names(perm)
+    cost = X86Nchwc().conversion_cost(TensorType(4, shape), source, target)
+    assert cost == (15 * 2 * 4 * math.prod(shape) if is_dear else None)
+
+
 def test_a_plain_convolution_costs_more_and_a_depthwise_one_much_more() -> None:
     dense = One("Conv", draw(1, 64, 14, 14), draw(64, 64, 3, 3))
     plain, blocked = dense.ways()
@@ -334,8 +354,34 @@ def test_a_plain_convolution_costs_more_and_a_depthwise_one_much_more() -> None:
     assert depthwise.ways()[0].cost / multiplications > 10 * plain.cost / (64 * multiplications)
 
 
+@pytest.mark.skipif(BLOCK != 16, reason="measured with blocks of 16 channels")
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "kernel", "groups", "extent", "cheapest"),
+    [
+        (8, 8, 1, 1, 28, "plain"),
+        (8, 16, 1, 1, 28, "blocked"),
+        (3, 32, 3, 1, 64, "reads plain"),
+        (12, 16, 3, 1, 28, "reads plain"),
+        (64, 2, 1, 1, 14, "plain"),
+        (64, 2, 3, 1, 14, "blocked"),
+        (128, 128, 1, 8, 28, "blocked"),
+        (64, 64, 3, 4, 28, "blocked"),
+        (8, 8, 3, 8, 56, "blocked"),
+    ],
+)
+def test_the_cheapest_convolution_is_the_fastest_that_was_measured(
+    inputs: int, outputs: int, kernel: int, groups: int, extent: int, cheapest: str
+) -> None:
+    weights = draw(outputs, inputs // groups, kernel, kernel)
+    pads = [kernel // 2] * 4
+    ways = One("Conv", draw(1, inputs, extent, extent), weights, group=groups, pads=pads).ways()
+    plain, *blocked = [way.cost for way in ways]
+    costs = dict(zip(("reads plain", "blocked")[-len(blocked) :], blocked, strict=True), plain=plain)
+    assert min(costs, key=lambda kind: costs[kind]) == cheapest
+
+
 def test_blocks_that_are_mostly_padding_cost_more_than_a_plain_convolution() -> None:
-    plain, *_ = One("Conv", draw(1, 64, 14, 14), draw(2, 64, 3, 3)).ways()
+    plain, *_ = One("Conv", draw(1, 64, 14, 14), draw(2, 64, 1, 1)).ways()
     assert plain.cost == 0
 
 

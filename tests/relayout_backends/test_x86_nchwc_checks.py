@@ -307,6 +307,20 @@ def test_what_leaves_blocks_alone_is_not_found() -> None:
     assert model.findings() == []
 
 
+@pytest.mark.parametrize(
+    ("axes", "found"), [([2, 3], []), ([2, 1], ["32 with the padding"]), ([-3], ["32 with the padding"])]
+)
+def test_of_a_padded_shape_all_but_the_channels_may_be_read(axes: list[int], found: list[str]) -> None:
+    model = Model()
+    model.nodes["shape"] = helper.make_node("Shape", ["m"], ["shape"], name="shape")
+    model.nodes["read"] = helper.make_node("Gather", ["shape", "axes"], ["read"], name="read")
+    model.constants["axes"] = np.array(axes, np.int64)
+    graph = model.proto()
+    graph.graph.output.append(helper.make_tensor_value_info("read", TensorProto.INT64, [len(axes)]))
+    findings = verify(graph, X86Nchwc(block=16)).findings
+    assert [finding.found for finding in findings if finding.rule == "blocked-value"] == found
+
+
 def test_blocks_of_another_size_than_the_target_has_are_found() -> None:
     model = Model()
     assert {finding.found for finding in model.findings(block=8)} == {"blocks of 16"}

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from relayout_backends.x86_nchwc.blocks import BLOCK_KEY, CHANNELS_KEY, DOMAIN, probe
+from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
+from relayout_backends.x86_nchwc.blocks import DOMAIN, probe
 from relayout_backends.x86_nchwc.fusion import fuse
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked
-from writing import OneNode
+from legalization_checks import checked
+from single_node_rewriter import OneNode
 
 from relayout.backend.calls import ask
 from relayout_backends.x86_nchwc import X86Nchwc

@@ -153,6 +153,31 @@ def test_a_network_is_blocked_once(network: Network, most: int) -> None:
     assert reorders(legal) <= most
 
 
+def narrow(height: int | str | None, width: int | str | None, channels: int) -> onnx.ModelProto:
+    """Pictures of unknown size with less than a block of channels at the end, which are their channels last."""
+    net = Net()
+    x = net.input("image", [1, channels, height, width])
+    y = net.node(
+        "Add", conv(net, conv(net, x, channels, channels, group=channels), channels, 8, 1), conv(net, x, channels, 8, 1)
+    )
+    net.output(net.node("GlobalAveragePool", y))
+    return net.model()
+
+
+@pytest.mark.parametrize("block", [8, 16])
+@pytest.mark.parametrize("channels", [32, 16])
+@pytest.mark.parametrize("extents", [("H", "W"), ("H", 8), (8, "W"), ("S", "S"), (None, None)])
+def test_less_than_a_block_of_a_picture_of_unknown_size_is_reshaped_when_the_model_runs(
+    extents: tuple[int | str | None, int | str | None], channels: int, block: int
+) -> None:
+    model = narrow(*extents, channels)
+    legal, report = relayout.legalize(model, X86Nchwc(block=block))
+    assert report.status == "optimal"
+    assert relayout.verify(legal, X86Nchwc(block=block)).findings == ()
+    if block == BLOCK:
+        assert relayout.verify(legal, X86Nchwc(), against=model).passed
+
+
 def test_a_convolution_of_few_outputs_is_cheaper_plain() -> None:
     legal, _ = relayout.legalize(dynamic(), X86Nchwc())
     assert [node.output[0] for node in legal.graph.node if node.op_type == "Conv" and not node.domain] == ["conv_7"]

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers, run
-from writing import OneNode
+from single_node_rewriter import OneNode
 
 import relayout
 from relayout.backend.calls import ask

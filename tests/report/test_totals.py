@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -8,7 +10,17 @@ from graphs import Net
 from relayout.model.io import read_model
 from relayout.model.tensor_sizes import price_dims, tensor_bytes
 from relayout.report.schema import Totals
-from relayout.report.totals import totals
+from relayout.report.totals import totals as counted_for_the_report
+from relayout.verification.counting import count as counted_by_the_verifier
+
+Count = Callable[[ir.Model, Mapping[str, int]], Totals]
+
+
+@pytest.fixture(params=[counted_for_the_report, counted_by_the_verifier], ids=["report", "verifier"])
+def totals(request: pytest.FixtureRequest) -> Count:
+    """The two counts that must agree, each with code of its own."""
+    found: Count = request.param
+    return found
 
 
 def parse(text: str) -> ir.Model:
@@ -16,22 +28,22 @@ def parse(text: str) -> ir.Model:
     return ir.from_proto(onnx.shape_inference.infer_shapes(model))
 
 
-def test_a_transpose_reads_and_writes_its_tensor() -> None:
+def test_a_transpose_reads_and_writes_its_tensor(totals: Count) -> None:
     model = parse("g (float[2,3,4,5] x) => (float[2,4,5,3] y) { y = Transpose <perm = [0,2,3,1]> (x) }")
     assert totals(model, {}) == Totals(nodes=1, transposes=1, bytes=2 * 4 * 120)
 
 
-def test_a_transpose_that_moves_only_unit_dims_counts_but_moves_no_bytes() -> None:
+def test_a_transpose_that_moves_only_unit_dims_counts_but_moves_no_bytes(totals: Count) -> None:
     model = parse("g (float[2,3,1,1] x) => (float[2,1,1,3] y) { y = Transpose <perm = [0,2,3,1]> (x) }")
     assert totals(model, {}) == Totals(nodes=1, transposes=1, bytes=0)
 
 
-def test_a_transpose_without_a_perm_reverses() -> None:
+def test_a_transpose_without_a_perm_reverses(totals: Count) -> None:
     model = parse("g (float[1,3] x, float[2,3] z) => (y, w) { y = Transpose (x)  w = Transpose (z) }")
     assert totals(model, {}) == Totals(nodes=2, transposes=2, bytes=2 * 4 * 6)
 
 
-def test_transposes_of_constants_do_not_run() -> None:
+def test_transposes_of_constants_do_not_run(totals: Count) -> None:
     model = parse(
         """g (float[2,3] x) => (float[2,3] y) <float[3,2] w = {1,2,3,4,5,6}> {
             c = Constant <value = float[3,2] {1,2,3,4,5,6}> ()
@@ -42,12 +54,12 @@ def test_transposes_of_constants_do_not_run() -> None:
     assert totals(model, {}) == Totals(nodes=3, transposes=0, bytes=0)
 
 
-def test_random_data_is_no_constant() -> None:
+def test_random_data_is_no_constant(totals: Count) -> None:
     model = parse("g () => (float[3,2] y) { r = RandomNormal <shape = [2,3]> ()  y = Transpose <perm = [1,0]> (r) }")
     assert totals(model, {}).transposes == 1
 
 
-def test_subgraphs_count_with_what_they_read_from_outside() -> None:
+def test_subgraphs_count_with_what_they_read_from_outside(totals: Count) -> None:
     model = parse(
         """g (bool c, float[2,3] x) => (float[3,2] y) <float[2,3] w = {1,2,3,4,5,6}> {
             y = If (c) <
@@ -58,7 +70,7 @@ def test_subgraphs_count_with_what_they_read_from_outside() -> None:
     assert totals(model, {}) == Totals(nodes=3, transposes=1, bytes=2 * 4 * 6)
 
 
-def test_a_branch_on_data_does_not_give_a_constant() -> None:
+def test_a_branch_on_data_does_not_give_a_constant(totals: Count) -> None:
     model = parse(
         """g (bool c, float[2,3] x) => (float[3,2] y) {
             z = If (c) <
@@ -75,7 +87,7 @@ FUNCTION = """<domain: "{domain}", opset_import: ["" : 20]>
 
 
 @pytest.mark.parametrize(("domain", "expected"), [("relayout", (2, 0)), ("mine", (6, 4))])
-def test_bodies_count_once_a_call_unless_they_are_ours(domain: str, expected: tuple[int, int]) -> None:
+def test_bodies_count_once_a_call_unless_they_are_ours(domain: str, expected: tuple[int, int], totals: Count) -> None:
     model = parse(
         f"g (float[2,3] x) => (float[2,3] y) {{ t = {domain}.Turn (x)  y = {domain}.Turn (t) }}"
         + FUNCTION.format(domain=domain)
@@ -85,7 +97,7 @@ def test_bodies_count_once_a_call_unless_they_are_ours(domain: str, expected: tu
     assert len(model.functions) == 1, "the model itself stays as it is"
 
 
-def test_an_initializer_that_is_an_input_too_may_be_replaced_and_is_turned_in_each_run() -> None:
+def test_an_initializer_that_is_an_input_too_may_be_replaced_and_is_turned_in_each_run(totals: Count) -> None:
     text = """g (float[2,3] x{}) => (float[2,3] y) <float[3,2] w = {{1,2,3,4,5,6}}> {{
             t = Transpose <perm = [1,0]> (w)
             y = Add (x, t) }}"""
@@ -93,7 +105,7 @@ def test_an_initializer_that_is_an_input_too_may_be_replaced_and_is_turned_in_ea
     assert totals(parse(text.format(", float[3,2] w")), {}).transposes == 1
 
 
-def test_a_symbolic_first_dim_of_an_input_counts_one_and_others_sixty_four() -> None:
+def test_a_symbolic_first_dim_of_an_input_counts_one_and_others_sixty_four(totals: Count) -> None:
     model = parse("g (float[N,C,5] x) => (float[C,N,5] y) { y = Transpose <perm = [1,0,2]> (x) }")
     assert totals(model, {}).bytes == 2 * 4 * 1 * 64 * 5
     assert totals(model, {"C": 7, "N": 2}).bytes == 2 * 4 * 2 * 7 * 5
@@ -127,7 +139,7 @@ def test_packed_elements_count_by_their_bits() -> None:
     assert tensor_bytes(3, None) == 12
 
 
-def test_what_is_made_in_a_known_shape_is_a_constant() -> None:
+def test_what_is_made_in_a_known_shape_is_a_constant(totals: Count) -> None:
     for extent, transposes in ((5, 0), ("n", 1)):
         net = Net()
         made = net.node("ConstantOfShape", net.node("Shape", net.input("x", (2, 3, 4, extent))))

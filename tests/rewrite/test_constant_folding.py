@@ -150,7 +150,7 @@ def test_a_kernel_that_softmax_computes_is_that_of_the_opset(operator: str, opse
     kernel = net.node(operator, net.weight(16, 16, 3, 3), axis=1)
     net.output(net.node("Conv", net.input("x", (1, 16, 8, 8)), kernel))
     model = net.model()
-    legal, report = legalize(model, "convert-layout", desired_layouts={"Conv": words}, check=True)
+    legal, report = legalize(model, "convert-layout", backend_options={"desired_layouts": {"Conv": words}}, check=True)
     assert report.verification is not None
     assert report.verification.findings == ()
     assert report.cost == report.after.bytes
@@ -164,5 +164,5 @@ def test_a_kernel_is_normalised_by_the_sum_of_its_absolute_values(power: int, wo
     kernel = net.node("LpNormalization", net.weight(16, 16, 3, 3), axis=1, p=power)
     net.output(net.node("Conv", net.input("x", (1, 16, 8, 8)), kernel))
     model = net.model()
-    legal, _ = legalize(model, "convert-layout", desired_layouts={"Conv": words})
+    legal, _ = legalize(model, "convert-layout", backend_options={"desired_layouts": {"Conv": words}})
     assert_same_numbers(model, legal)

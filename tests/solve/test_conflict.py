@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_problems import cheapest, problems, random_problem
 
 from relayout.solve.conflict import Requirement, feasibility_problem, relaxed, requirements_of, soft_problem
-from relayout.solve.problem import Choice, Problem, Use, Value, cost_of
+from relayout.solve.problem import Choice, Item, Problem, Use, cost_of
 from relayout.solve.solver import solve
 
 NO_WAY = ((0, None), (None, 0))
@@ -133,7 +133,7 @@ def chain(length: int, pinned: dict[int, int]) -> Problem:
     def use(choice: int) -> Use:
         return Use(choice, (pinned[choice],) if choice in pinned else (0, 1))
 
-    return Problem(choices, tuple(Value(f"v{c}", use(c), (use(c + 1),), NO_WAY) for c in range(length - 1)))
+    return Problem(choices, tuple(Item(f"v{c}", use(c), (use(c + 1),), NO_WAY) for c in range(length - 1)))
 
 
 def test_of_a_long_chain_only_what_lies_between_the_two_that_contradict_each_other_is_named() -> None:
@@ -149,22 +149,22 @@ def test_what_pins_an_operand_is_lifted_before_what_passes_it_on() -> None:
 def test_of_equally_few_to_lift_those_are_that_make_for_the_cheapest_solution() -> None:
     for costs, lifted in (((9, 0), Requirement(0, 0)), ((0, 9), Requirement(0, 1))):
         choices = (Choice("gives 0", (0,)), Choice("wants 1", (0,)), Choice("wants either", costs))
-        value = Value("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0, 1))), NO_WAY)
+        value = Item("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0, 1))), NO_WAY)
         assert [one.requirement for one in solve(Problem(choices, (value,))).relaxation] == [lifted]
 
 
 def test_two_separate_contradictions_need_two_to_be_lifted() -> None:
     one, other = chain(4, {0: 0, 3: 1}), chain(4, {0: 1, 3: 0})
     moved = tuple(
-        Value(
+        Item(
             value.name,
             Use(value.producer.choice + 4, value.producer.formats),
             tuple(Use(use.choice + 4, use.formats) for use in value.consumers),
             value.conversion,
         )
-        for value in other.values
+        for value in other.items
     )
-    solution = solve(Problem((*one.choices, *other.choices), (*one.values, *moved)))
+    solution = solve(Problem((*one.choices, *other.choices), (*one.items, *moved)))
     assert len(solution.relaxation) == 2
     assert len(solution.conflict) == 6
 
@@ -176,7 +176,7 @@ def test_the_format_that_a_lifted_operand_has_then_is_told() -> None:
 
 def test_a_choice_outside_wants_nothing_and_produces_what_suits() -> None:
     choices = (Choice("p", (0,)), Choice("a", (0,)), Choice("b", (0,)))
-    problem = Problem(choices, (Value("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0,))), NO_WAY),))
+    problem = Problem(choices, (Item("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0,))), NO_WAY),))
     producer, first, second = requirements_of(problem)
     assert cheapest(problem) is None
     for kept in ((first,), (producer, second), (second,)):

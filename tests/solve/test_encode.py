@@ -9,7 +9,7 @@ from relayout.errors import InputError
 from relayout.solve.eliminate import eliminate
 from relayout.solve.encode import network_of
 from relayout.solve.network import FORBIDDEN
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 
 FREE = tuple(tuple(abs(a - b) for b in range(3)) for a in range(3))
 
@@ -26,7 +26,7 @@ def test_the_least_sum_of_the_tables_is_the_optimum_in_every_encoding(problem: P
 
 def test_of_alternatives_with_the_same_formats_the_first_of_the_cheapest_stays() -> None:
     choices = (Choice("p", (4, 2, 2, 9)), Choice("c", (0, 0, 0)))
-    value = Value("v", Use(0, (0, 0, 0, 1)), (Use(1, (0, 1, 2)),), FREE)
+    value = Item("v", Use(0, (0, 0, 0, 1)), (Use(1, (0, 1, 2)),), FREE)
     assert network_of(Problem(choices, (value,))).alternatives == [(1, 3), (0, 1, 2)]
 
 
@@ -38,7 +38,7 @@ def fan(consumers: int, values: int) -> Problem:
     choices = [Choice(f"c{c}", (0, 0, 0)) for c in range(consumers + values)]
     uses = tuple(Use(c, (0, 1, 2)) for c in range(consumers))
     return Problem(
-        tuple(choices), tuple(Value(f"v{v}", Use(consumers + v, (0, 1, 2)), uses, FREE) for v in range(values))
+        tuple(choices), tuple(Item(f"v{v}", Use(consumers + v, (0, 1, 2)), uses, FREE) for v in range(values))
     )
 
 
@@ -60,7 +60,7 @@ def test_many_formats_are_split_over_several_variables() -> None:
     formats = tuple(range(10))
     price = tuple(tuple(3 if a != b else 0 for b in formats) for a in formats)
     choices = tuple(Choice(f"c{c}", (0,) * 10) for c in range(5))
-    value = Value("v", Use(0, formats), tuple(Use(c, formats) for c in range(1, 5)), price)
+    value = Item("v", Use(0, formats), tuple(Use(c, formats) for c in range(1, 5)), price)
     network = network_of(Problem(choices, (value,)))
     assert [len(unary) for unary in network.unary[5:]] == [32, 32]
 
@@ -69,6 +69,6 @@ def test_costs_that_int64_could_not_add_are_refused() -> None:
     with pytest.raises(InputError, match="too large"):
         network_of(Problem((Choice("a", (1 << 59,)), Choice("b", (1 << 59,))), ()))
     price = ((0, 1 << 59), (0, 0))
-    two = (Value("v", Use(0, (0, 1)), (Use(1, (0, 1)),), price),) * 2
+    two = (Item("v", Use(0, (0, 1)), (Use(1, (0, 1)),), price),) * 2
     with pytest.raises(InputError, match="too large"):
         network_of(Problem((Choice("a", (0, 0)), Choice("b", (0, 0))), two))

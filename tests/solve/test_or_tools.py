@@ -59,11 +59,11 @@ def test_the_relaxation_never_promises_more_than_the_optimum(problem: Problem, s
 
 
 def test_costs_too_large_for_doubles_are_not_relaxed() -> None:
-    from relayout.solve.problem import Choice, Use, Value
+    from relayout.solve.problem import Choice, Item, Use
 
     dear = ((0, 1 << 55), (1 << 55, 0))
     choices = (Choice("a", (1, 0)), Choice("b", (0, 3)), Choice("c", (1 << 54, (1 << 54) + 1)))
-    values = tuple(Value(f"v{a}{b}", Use(a, (0, 1)), (Use(b, (0, 1)),), dear) for a, b in ((0, 1), (1, 2)))
+    values = tuple(Item(f"v{a}{b}", Use(a, (0, 1)), (Use(b, (0, 1)),), dear) for a, b in ((0, 1), (1, 2)))
     problem = Problem(choices, values)
     assert relax(network_of(problem), {0, 1, 2}) is None
     outcome = solve_whole(problem)

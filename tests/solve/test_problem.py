@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from relayout.errors import InternalError
-from relayout.solve.problem import Choice, Problem, Use, Value, conversions_of, cost_of
+from relayout.solve.problem import Choice, Item, Problem, Use, conversions_of, cost_of
 
 TWO = ((0, 3), (5, 0))
 
 
 def chain(*consumers: Use) -> Problem:
     choices = (Choice("p", (1, 2)), Choice("a", (0, 7)), Choice("b", (0, 0)))
-    return Problem(choices, (Value("v", Use(0, (0, 1)), consumers, TWO),))
+    return Problem(choices, (Item("v", Use(0, (0, 1)), consumers, TWO),))
 
 
 def test_a_copy_is_paid_once_however_many_want_it() -> None:
@@ -29,7 +29,7 @@ def test_the_price_depends_on_the_direction() -> None:
 
 def test_a_conversion_that_does_not_exist_has_no_cost() -> None:
     problem = Problem(
-        (Choice("p", (0,)), Choice("a", (0,))), (Value("v", Use(0, (0,)), (Use(1, (1,)),), ((0, None), (0, 0))),)
+        (Choice("p", (0,)), Choice("a", (0,))), (Item("v", Use(0, (0,)), (Use(1, (1,)),), ((0, None), (0, 0))),)
     )
     assert cost_of(problem, (0, 0)) is None
     assert list(conversions_of(problem, (0, 0))) == [(0, 0, 1)]
@@ -53,7 +53,7 @@ def test_a_choice_has_alternatives_that_cost_0_or_more(costs: tuple[int, ...]) -
 )
 def test_a_conversion_matrix_is_checked(conversion: tuple[tuple[int | None, ...], ...], fault: str) -> None:
     with pytest.raises(InternalError, match=fault):
-        Value("v", Use(0, (0,)), (), conversion)
+        Item("v", Use(0, (0,)), (), conversion)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_problems import cheapest, paid_conversions, problems, random_problem, synthetic
 
 from relayout.errors import InputError, UsageError
-from relayout.solve.problem import Choice, Problem, Use, Value, cost_of
+from relayout.solve.problem import Choice, Item, Problem, Use, cost_of
 from relayout.solve.solver import Solution, solve
 
 
@@ -80,7 +80,7 @@ def test_a_residual_chain_whose_first_skip_is_the_input_needs_two_conversions() 
         source = add
     choices.append(Choice("output", (0,)))
     uses[source].append(Use(len(choices) - 1, (0,)))
-    values = tuple(Value(f"v{c}", Use(c, produced[c]), tuple(some), layouts) for c, some in uses.items())
+    values = tuple(Item(f"v{c}", Use(c, produced[c]), tuple(some), layouts) for c, some in uses.items())
     assert solve(Problem(tuple(choices), values)).cost == 2
 
 
@@ -119,14 +119,14 @@ def test_the_answer_is_never_worse_than_the_hint() -> None:
 
 def test_a_hint_that_is_not_allowed_is_ignored() -> None:
     choices = (Choice("a", (0, 5)), Choice("b", (0,)))
-    problem = Problem(choices, (Value("v", Use(0, (0, 1)), (Use(1, (1,)),), ((0, None), (None, 0))),))
+    problem = Problem(choices, (Item("v", Use(0, (0, 1)), (Use(1, (1,)),), ((0, None), (None, 0))),))
     assert solve(problem, hint=(0, 0)).assignment == (1, 0)
 
 
 def test_of_equal_alternatives_the_first_is_taken() -> None:
     choices = tuple(Choice(f"c{c}", (1, 1, 1)) for c in range(4))
     same = tuple(tuple(0 if a == b else 9 for b in range(3)) for a in range(3))
-    values = tuple(Value(f"v{c}", Use(c, (0, 1, 2)), (Use(c + 1, (0, 1, 2)),), same) for c in range(3))
+    values = tuple(Item(f"v{c}", Use(c, (0, 1, 2)), (Use(c + 1, (0, 1, 2)),), same) for c in range(3))
     assert solve(Problem(choices, values)).assignment == (0, 0, 0, 0)
 
 
@@ -152,7 +152,7 @@ def test_the_same_problem_has_the_same_solution_whatever_the_hash_seed() -> None
 def test_costs_just_below_the_limit_are_exact() -> None:
     huge = (1 << 58) + 1
     choices = (Choice("a", (huge, huge - 1)), Choice("b", (3, 1)))
-    values = (Value("v", Use(0, (0, 1)), (Use(1, (0, 1)),), ((0, huge), (huge, 0))),)
+    values = (Item("v", Use(0, (0, 1)), (Use(1, (0, 1)),), ((0, huge), (huge, 0))),)
     for engine in ("auto", "cp-sat"):
         solution = solve(Problem(choices, values), engine=engine)
         assert (solution.status, solution.cost) == ("optimal", huge - 1 + 1)

@@ -1,4 +1,4 @@
-"""Two small models in files, and the command run on them: in this process, or in one of its own."""
+"""Two small models, and a run of the command in this process or in a subprocess."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx
 
 BIN = Path(sys.executable).parent / "relayout"
 
-# Channels last around operators that ONNX defines channels first: six transposes, of which two are needed.
+# Channels-last data, channels-first operators: six transposes, of which two are needed.
 CHANNELS_LAST = """
 <ir_version: 10, opset_import: ["" : 20]>
 channels_last (float[1,8,8,4] image) => (float[1,4,4,4] features) <float[4,4,1,1] weight = {
@@ -31,7 +31,7 @@ channels_last (float[1,8,8,4] image) => (float[1,4,4,4] features) <float[4,4,1,1
     features = Transpose <perm = [0, 2, 3, 1]> (j)
 }
 """
-# As ONNX wants it: nothing to do for the backend onnx.
+# Legal already for the backend onnx.
 CHANNELS_FIRST = """
 <ir_version: 10, opset_import: ["" : 20]>
 channels_first (float[N,4,8,8] x) => (y) <float[4,4,1,1] w = {
@@ -47,15 +47,15 @@ def saved(path: Path, text: str) -> Path:
     return path
 
 
-class Said:
-    """What one run of the command in this process said, and how it ended."""
+class CommandResult:
+    """Exit status and output of one run of the command in this process."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
         assert "Traceback" not in err
 
 
-Run = Callable[..., Said]
+Run = Callable[..., CommandResult]
 
 
 def process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""One or more examples for every row of the op table: the material for testing the rows by numbers."""
+"""At least one example for every row of the op table. Tests compare each row's results numerically."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ F, D, I64, I32, I8, U8, B = (np.float32, np.float64, np.int64, np.int32, np.int8
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """A run-time input: drawn, or these numbers. `low` and `high` bound what is drawn."""
+    """A run-time input of random numbers in [`low`, `high`]. `permuted`: its axes follow the format under test."""
 
     shape: tuple[int, ...]
     dtype: Any = F
     low: float = -2.0
     high: float = 2.0
-    laid: bool = True
+    permuted: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,10 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A node: operator, opset, inputs (None: omitted), attributes. `moves`: some order other than the source's must be
-    reached without a transpose, else the row would prove nothing."""
+    """A node: operator, opset, inputs (None: omitted), attributes.
+
+    `moves`: the row must accept some format other than the identity format without a transpose, else the test is empty.
+    """
 
     operator: str
     inputs: tuple[Input | Constant | None, ...]
@@ -149,13 +151,13 @@ def _axes() -> list[Example]:
         Example("Slice", (X, Constant([3, 0]), Constant([0, 9]), None, Constant([-1, 2])), {}, 13, moves=False),
         Example("Slice", (X, Constant([0, 1], I32), Constant([2, 3], I32)), {}, 13),
         Example("Slice", (X, Constant([3, 0], I32), Constant([0, 4], I32), None, Constant([-1, 2], I32)), {}, 10),
-        Example("Slice", (X, Input((1,), I32, 0, 1, laid=False), Constant([2], I32), Constant([1], I32)), {}, 13),
+        Example("Slice", (X, Input((1,), I32, 0, 1, permuted=False), Constant([2], I32), Constant([1], I32)), {}, 13),
         Example("Tile", (X, Constant([1, 2, 1, 3]))),
         Example("Expand", (Input((3, 1, 5)), Constant([2, 3, 4, 5])), moves=False),
         Example("Expand", (Input((2, 3, 1, 5)), Constant([4, 1]))),
         Example("Gather", (X, Constant([0, 2])), {"axis": 1}),
         Example("Gather", (X, Constant(np.array(1))), {"axis": -1}),
-        Example("Gather", (X, Input((2, 2), I64, 0, 3, laid=False)), {"axis": 2}, moves=False),
+        Example("Gather", (X, Input((2, 2), I64, 0, 3, permuted=False)), {"axis": 2}, moves=False),
         Example("LayerNormalization", (X, Input((5,)), Input((5,)))),
         Example(
             "LayerNormalization",
@@ -260,7 +262,7 @@ def _spatial() -> list[Example]:
         ),
         Example(
             "GridSample",
-            (Input((2, 3, 4, 5)), Input((2, 3, 2, 2), laid=False, low=-0.9, high=0.9)),
+            (Input((2, 3, 4, 5)), Input((2, 3, 2, 2), permuted=False, low=-0.9, high=0.9)),
             {},
             16,
             moves=False,
@@ -339,7 +341,7 @@ EXAMPLES = [*_unary(), *_broadcast(), *_axes(), *_spatial(), *_contractions(), *
 
 
 def row_of(example: Example) -> Row | None:
-    """The row that this example exercises."""
+    """The row that applies to this example."""
     applicable = [r for r in rows() if r.operator == example.operator and r.since <= example.opset]
     return applicable[-1] if applicable else None
 

@@ -1,4 +1,4 @@
-"""Everything that must hold of legalizing one random graph, as a list of what does not."""
+"""All checks of the legalization of one random graph. The result is a list of failures."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import Any
 
 import numpy as np
 import onnx
+from equivalence import first_difference, node_texts
 from graphs import run
 from random_graphs import RandomGraph
 from random_settings import Settings
 
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import collect_tensors
 from relayout.errors import BackendError, InfeasibleError, OutOfTimeError, UsageError
+from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.report.schema import Report
 from relayout.report.totals import totals
-from relayout.verification.memory_format import ATOMS, ORDER, parse_atoms
+from relayout.verification.memory_format import parse_atoms
 from relayout.verification.verifier import verify
 
-__all__ = ["Failure", "check", "laid", "runs"]
+__all__ = ["Failure", "check", "in_boundary_format", "runs"]
 
-# Those that ask a layout only of operators that can be written in it; Glow's ask it of GatherND and the like too.
+# Backends that require a layout only of operators that can take it. Glow's require it of GatherND too, for example.
 _ALWAYS_FEASIBLE = frozenset(["auto-nhwc", "convert-layout", "nchw", "nhwc", "onnx", "tpu", "x86-nchwc", "xla-cpu"])
-# Those whose conversions are Transposes.
+# Backends whose conversions are all Transposes.
 _PLAIN = frozenset(["auto-nhwc", "canonical", "convert-layout", "nchw", "nhwc", "onnx", "opencl"])
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One thing that does not hold. `kind` is a word or two, the same for failures that are probably one bug."""
+    """A failed check. Failures with the same `kind`, one or two words, probably have the same cause."""
 
     kind: str
     message: str
@@ -44,19 +46,19 @@ class Failure:
 
 
 def runs(graph: RandomGraph) -> bool:
-    """Whether this is a model at all: the checker accepts it and onnxruntime runs it."""
+    """Whether the checker accepts the model and onnxruntime runs it."""
     try:
         onnx.checker.check_model(graph.model, full_check=True)
         run(graph.model, graph.feeds)
-    except Exception:  # each of the two refuses in its own ways
+    except Exception:  # the two raise many types of errors
         return False
     return True
 
 
 def check(graph: RandomGraph, settings: Settings, *, deep: bool = False) -> list[Failure]:
-    """What does not hold. `deep` adds the checks that take longer: the other engine, and the verifier's own run.
+    """The failed checks. `deep` adds the slow ones: the other engine, and the verifier's numeric check.
 
-    A check that cannot even read what was written is a failure like any other.
+    An error inside a check, such as one on reading the legal model, is a failure too.
     """
     try:
         return _check(graph, settings, deep=deep)
@@ -71,10 +73,10 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
     except InfeasibleError as error:
         return [Failure("infeasible", str(error))] if _is_feasible(settings) else []
     except BackendError as error:
-        # Elsewhere than on x86 onnxruntime has no blocks.
-        is_elsewhere = settings.backend == "x86-nchwc" and "option block" in f"{error.where} {error.hint}"
-        return [] if is_elsewhere else [_crash("legalize", error)]
-    except Exception as error:  # any other error is what we look for
+        # onnxruntime has blocked kernels on x86 only.
+        is_not_x86 = settings.backend == "x86-nchwc" and "option block" in f"{error.where} {error.hint}"
+        return [] if is_not_x86 else [_crash("legalize", error)]
+    except Exception as error:  # any other error is a failure
         return [_crash("legalize", error)]
     if legalized is None:
         return []
@@ -88,38 +90,38 @@ def _check(graph: RandomGraph, settings: Settings, *, deep: bool) -> list[Failur
     found += _numbers(graph, facts, legal, "numbers")
     found += _accounts(graph, facts, legal, report, settings, boundary)
     found += _verified(graph, facts, legal, report, settings, boundary, numeric=deep)
-    found += _again(graph, facts, legal, report, settings)
+    found += _idempotence(graph, facts, legal, report, settings)
     if not boundary:
-        found += _elsewhere(graph, facts, legal, settings)
+        found += _second_backend(graph, facts, legal, settings)
     if deep:
         found += _other_engine(graph, report, settings, options)
-        found += _same_twice(graph, legal, settings, options)
+        found += _determinism(graph, legal, settings, options)
     return found
 
 
 def _is_feasible(settings: Settings) -> bool:
-    """Whether a model must come of it."""
+    """Whether legalization must succeed."""
     return settings.backend in _ALWAYS_FEASIBLE
 
 
 def _legalized(
     model: onnx.ModelProto, settings: Settings, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> tuple[onnx.ModelProto, Report, dict[str, Any]] | None:
-    """Legalize with these boundary layouts; one that does not fit is spelled with the tensor's letters, or dropped."""
+    """Legalize with these boundary layouts; respell those that do not fit by the tensor's axis names, or drop them."""
     inputs, outputs = dict(inputs), dict(outputs)
     for _ in range(20):
         options = {"objective": settings.objective, "input_layouts": inputs, "output_layouts": outputs}
         try:
             legal, report = legalize(model, settings.loaded(), **options)  # type: ignore[arg-type]
         except UsageError as error:
-            said = re.match(r"--(input|output)-layout (\S+)", error.where)
-            if said is None:
+            match = re.match(r"--(input|output)-layout (\S+)", error.where)
+            if match is None:
                 raise
-            given = inputs if said[1] == "input" else outputs
-            wanted = given.pop(said[2])
+            given = inputs if match[1] == "input" else outputs
+            wanted = given.pop(match[2])
             letters = re.match(r"the letters of (\S+) in any order", error.expected)
             if letters and wanted != "any" and "(" not in wanted:
-                given[said[2]] = letters[1][::-1]
+                given[match[2]] = letters[1][::-1]
             continue
         return legal, report, options
     return None
@@ -132,14 +134,14 @@ def _numbers(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, kind: st
         return [Failure("names", f"{[v.name for v in (*legal.graph.input, *legal.graph.output)]}")]
     feeds = {}
     for value in legal.graph.input:
-        feeds[value.name] = laid(value, graph.feeds[value.name])
+        feeds[value.name] = in_boundary_format(value, graph.feeds[value.name])
     try:
         got = run(legal, feeds)
     except Exception as error:
         return [Failure(f"{kind}, cannot run", _line(error))]
     found = []
     for value, one, other in zip(legal.graph.output, facts.numbers, got, strict=True):
-        one = laid(value, one)
+        one = in_boundary_format(value, one)
         if one.shape != other.shape or one.dtype != other.dtype:
             found.append(
                 Failure(f"{kind}, shape", f"{value.name}: {one.shape} {one.dtype}, got {other.shape} {other.dtype}")
@@ -156,15 +158,15 @@ def _numbers(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, kind: st
     return found
 
 
-def laid(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
-    """The source's array as the legal model's input or output holds it."""
-    told = {entry.key: entry.value for entry in value.metadata_props}
-    if ATOMS in told:
-        arrangement = parse_atoms(told[ATOMS])
-        arranged = arrangement.of(array) if arrangement is not None else None
-        assert arranged is not None, f"{value.name}: {told[ATOMS]} of {array.shape}"
-        return np.ascontiguousarray(arranged)
-    order = [int(axis) for axis in told[ORDER].split(",")] if ORDER in told else list(range(array.ndim))
+def in_boundary_format(value: onnx.ValueInfoProto, array: np.ndarray) -> np.ndarray:
+    """The source's array in the format of the legal model's input or output."""
+    metadata = {entry.key: entry.value for entry in value.metadata_props}
+    if ATOMS_KEY in metadata:
+        format_ = parse_atoms(metadata[ATOMS_KEY])
+        converted = format_.of(array) if format_ is not None else None
+        assert converted is not None, f"{value.name}: {metadata[ATOMS_KEY]} of {array.shape}"
+        return np.ascontiguousarray(converted)
+    order = [int(axis) for axis in metadata[ORDER_KEY].split(",")] if ORDER_KEY in metadata else list(range(array.ndim))
     return np.ascontiguousarray(array.transpose(order)).reshape([array.shape[axis] for axis in order])
 
 
@@ -181,14 +183,14 @@ def _accounts(
         found.append(Failure("status", f"{report.status}, cost {report.cost}, bound {report.bound}"))
     own = sum(c.bytes for c in report.conversions)
     own_cost = own if settings.objective == "bytes" else sum(c.passes for c in report.conversions)
-    if report.cost < own_cost:  # what an implementation costs comes on top
+    if report.cost < own_cost:  # the rest is the cost of implementations
         found.append(Failure("cost", f"cost {report.cost}, {len(report.conversions)} conversions of {own} bytes"))
     if not facts.all_shapes_known:
-        return found  # a dim of unknown size may be priced by one number before a Reshape and by another after it
+        return found  # the estimates of an unknown dim may differ before and after a Reshape
     counted = totals(read_model(legal), {})
     if (counted.transposes, counted.bytes) != (report.after.transposes, report.after.bytes):
         found.append(Failure("totals", f"report says {report.after}, the legal model has {counted}"))
-    # Transposes inside functions stay, and are no conversions.
+    # Transposes inside functions remain, and are not conversions.
     functions = any(node.domain not in ("", "relayout") for node in graph.model.graph.node)
     amount, count = report.after.bytes, report.after.transposes
     counts = amount if settings.objective == "bytes" else count
@@ -212,7 +214,7 @@ def _shapes(model: onnx.ModelProto) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the source computes, and what is known of its shapes and of the legal model's."""
+    """The source's outputs, and the shapes known in the source and in the legal model."""
 
     numbers: list[np.ndarray]
     source: list[Any]
@@ -224,61 +226,39 @@ class _Facts:
 
     @property
     def all_ranks_known(self) -> bool:
-        """Whether a rank is known of every value, in the source as in the legal model."""
+        """Whether every value has a known rank, in the source and in the legal model."""
         return all(shape is not None for shape in (*self.source, *self.legal))
 
 
-def _again(
+def _idempotence(
     graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, report: Report, settings: Settings
 ) -> list[Failure]:
     try:
         twice, second = legalize(legal, settings.loaded(), objective=settings.objective)
     except Exception as error:
         return [_crash("again", error)]
-    # What a decomposition cost is not asked of its parts again.
+    # The cost of a decomposition does not recur: its parts have none.
     if second.cost > report.cost and facts.all_shapes_known:
         return [Failure("again, cost", f"{report.cost} first, {second.cost} the second time")]
     if not facts.all_shapes_known and (second.cost, second.after.bytes) != (report.cost, report.after.bytes):
-        return []  # what is not known of a shape is priced by what is known of its neighbours
+        return []  # unknown dims are estimated from neighbours, and these differ
     if not facts.all_ranks_known:
-        return []  # what onnx knows of the legal model may be more than it knew of the source
-    if _text(twice) == _text(legal):
+        return []  # onnx may infer more of the legal model than of the source
+    if node_texts(twice) == node_texts(legal):
         return []
     if second.cost < report.cost and _has_two_names(graph.model):
-        # Where operators call one axis by different names, which of them counts for an operator between hangs on their
-        # order.
+        # If operators name one axis differently, the name that an operator between them uses depends on their order.
         return _numbers(graph, facts, twice, "numbers, again")
-    return [Failure("again, nodes", _first_difference(legal, twice))]
+    return [Failure("again, nodes", first_difference(legal, twice))]
 
 
 def _has_two_names(model: onnx.ModelProto) -> bool:
     read = read_model(model)
-    return Names(collect_tensors(read.graph, read.opset_imports)).has_contested
+    return AxisNames(collect_tensors(read.graph, read.opset_imports)).has_conflicting
 
 
-def _text(model: onnx.ModelProto) -> list[bytes]:
-    """The nodes, without what is only known of the shapes inside their subgraphs."""
-    nodes = []
-    for node in model.graph.node:
-        bare = onnx.NodeProto()
-        bare.CopyFrom(node)
-        for attribute in bare.attribute:
-            attribute.g.ClearField("value_info")
-            for value in attribute.g.output:
-                value.ClearField("type")
-        nodes.append(bare.SerializeToString(deterministic=True))
-    return nodes
-
-
-def _first_difference(one: onnx.ModelProto, other: onnx.ModelProto) -> str:
-    for a, b in zip(one.graph.node, other.graph.node, strict=False):
-        if a != b:
-            return f"{a.op_type} {list(a.input)} -> {b.op_type} {list(b.input)}"
-    return f"{len(one.graph.node)} nodes became {len(other.graph.node)}"
-
-
-def _elsewhere(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, settings: Settings) -> list[Failure]:
-    """A legal model is a model: another backend takes it, and it still computes the same."""
+def _second_backend(graph: RandomGraph, facts: _Facts, legal: onnx.ModelProto, settings: Settings) -> list[Failure]:
+    """Legalize the legal model for a second backend; the numbers must stay the same."""
     try:
         moved, _ = legalize(legal, settings.loaded(settings.second))
     except InfeasibleError as error:
@@ -305,11 +285,11 @@ def _verified(
     numeric: bool,
 ) -> list[Failure]:
     if not all(shape is not None for shape in facts.legal):
-        return []  # a requirement of a tensor without a rank cannot be bound
+        return []  # a requirement cannot bind to a tensor without a rank
     against = None if boundary else graph.model
     try:
-        priced = report if facts.all_shapes_known else None
-        checked = verify(legal, settings.loaded(), against=against, run=numeric, report=priced)
+        accounts = report if facts.all_shapes_known else None
+        checked = verify(legal, settings.loaded(), against=against, run=numeric, report=accounts)
     except Exception as error:
         return [_crash("verify", error)]
     return [
@@ -334,19 +314,19 @@ def _other_engine(graph: RandomGraph, report: Report, settings: Settings, option
     return []
 
 
-def _same_twice(
+def _determinism(
     graph: RandomGraph, legal: onnx.ModelProto, settings: Settings, options: Mapping[str, Any]
 ) -> list[Failure]:
     other, _ = legalize(graph.model, settings.loaded(), **options)
     if other.SerializeToString(deterministic=True) != legal.SerializeToString(deterministic=True):
-        return [Failure("not the same twice", _first_difference(legal, other))]
+        return [Failure("not the same twice", first_difference(legal, other))]
     return []
 
 
 def _crash(stage: str, error: Exception) -> Failure:
     last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
-    return Failure(f"{stage} crashes, {type(error).__name__} at {place}", _line(error))
+    location = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+    return Failure(f"{stage} crashes, {type(error).__name__} at {location}", _line(error))
 
 
 def _line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Nodes by their text, and what a backend answers of each."""
+"""Nodes parsed from text, and the layouts that a backend requires of a node as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the service send: small graphs and models, and hostile ones."""
+"""Request bodies for tests of the service: small graphs and models, and hostile ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def onnx_bytes() -> bytes:
 
 
 def endless_loop() -> dict[str, Any]:
-    """A graph of a few bytes that takes for ever to run, and no memory."""
+    """A graph of a few bytes that runs forever without allocating memory."""
     value = {"name": "x", "dtype": "float32", "shape": [1]}
     body = {
         "name": "body",
@@ -71,7 +71,7 @@ def endless_loop() -> dict[str, Any]:
 
 
 def swelling_functions(levels: int = 40) -> dict[str, Any]:
-    """A graph of a few KiB that calls a function that calls another twice, and so on: 2 to the `levels` nodes."""
+    """A graph of a few KiB whose nested functions inline to 2 ** `levels` nodes."""
     functions = [
         {
             "name": f"f{level}",

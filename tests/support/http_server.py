@@ -1,4 +1,4 @@
-"""A real server process of the service, with limits small enough to run into."""
+"""A server process of the service, with limits low enough to reach in a test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server: where it listens, its process, and the folder that it runs in."""
+    """The port, process and working folder of a server."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -54,13 +54,17 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server with small limits, running in `folder`, whose workers are warm."""
+    """A server with low limits and warm workers, running in `folder`, which is its home folder too."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "uvicorn", "--factory", "relayout_api.app:create_app", "--port", str(port)]
+    (folder / "home").mkdir()
+    environment = {**os.environ, **LIMITS, "HOME": str(folder / "home")}
+    for name in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **LIMITS}, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         server = Server(port, process, folder)
         wait_until_ready(server)

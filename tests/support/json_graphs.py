@@ -1,4 +1,4 @@
-"""Graphs in JSON, small ones, and what is read from them."""
+"""Small graphs in JSON, and the models read from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models as texts and in files, and when two of them are the same."""
+"""Small models as text and in files, and their comparison."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def large(count: int = 3) -> onnx.ModelProto:
 
 
 def outside(folder: Path, model: onnx.ModelProto | None = None) -> Path:
-    """The model saved with all its weights in a second file."""
+    """Save the model with all of its weights in a second file."""
     path = folder / "model.onnx"
     onnx.save(
         model or large(),

@@ -1,6 +1,6 @@
-"""Constants that a graph computes from stored ones, by moves, by any operators of the op table, or from known shapes.
+"""Constants that a graph computes from stored ones: data movement, any operators of the op table, known shapes.
 
-Some come of more than 1,024 numbers, which nobody computes while shapes are inferred.
+Some depend on more than 1,024 numbers, which shape inference does not evaluate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGE = 1024
 
 
 def computed(b: Builder, shape: Shape, dtype: Any, low: float, high: float) -> Val:
-    """A constant of this shape, type and range that nodes compute. Raises Rejected."""
+    """A computed constant of this shape, type and range. Raises Rejected."""
     if np.prod(shape, dtype=int) == 0:
         raise Rejected("nothing to compute")
     known = b.pick(lambda v: v.shape == shape and v.dtype == dtype and low <= v.array.min() and v.array.max() <= high)
@@ -48,7 +48,7 @@ def computed(b: Builder, shape: Shape, dtype: Any, low: float, high: float) -> V
 
 
 def _made(b: Builder, operators: Sequence[str] = ()) -> Val:
-    """What one to three operators make of stored numbers; without `operators`, any of the op table."""
+    """A constant computed from stored numbers by one to three operators, of `operators` or of the whole op table."""
     first = len(b.nodes)
     if b.chance(0.5):
         value = b.stored(b.shape(b.draw.choice([1, 2, 3, 4])))
@@ -72,7 +72,7 @@ def _made(b: Builder, operators: Sequence[str] = ()) -> Val:
 
 
 def parameters(b: Builder, operator: str) -> Any:
-    """A value that is turned and works with what this operator makes of constants, several times."""
+    """A transposed value, combined several times with constants that this operator computes."""
     x = b.input(b.shape(b.draw.choice([2, 3, 4, 4])))
     perm = b.perm(x.rank)
     y = b.node("Transpose", [x], perm=perm)
@@ -95,7 +95,7 @@ def _computed_by(b: Builder, operator: str, shape: Shape) -> Val:
 
 
 def _within(b: Builder, value: Val, low: float, high: float) -> Val:
-    """The value brought into the range, where it is not."""
+    """The value, scaled into the range unless it is inside."""
     if low <= value.array.min() and value.array.max() <= high:
         return value
     half, middle = (high - low) / 2.1, (high + low) / 2
@@ -104,11 +104,11 @@ def _within(b: Builder, value: Val, low: float, high: float) -> Val:
     return b.node("Add", [scaled, b.constant(middle, b.real)]) if middle else scaled
 
 
-# -- moves -------------------------------------------------------------------------------------------------------------
+# -- data movement -----------------------------------------------------------------------------------------------------
 
 
 def _mixed(b: Builder, shape: Shape) -> Shape:
-    """The same numbers in another shape, or a few more, or very many."""
+    """A shape of as many numbers, of a few more, or of very many."""
     kind = b.draw.random()
     if kind < 0.4:
         return tuple(b.draw.sample(shape, len(shape)))
@@ -118,12 +118,12 @@ def _mixed(b: Builder, shape: Shape) -> Shape:
 
 
 def _moved(b: Builder, value: Val, shape: Shape) -> Val:
-    """The value in this shape: turned, and then made to fit."""
-    return _fitting(b, _turned(b, value) if b.chance(0.7) else value, shape)
+    """The value after one operator that moves data, fitted to this shape."""
+    return _fitting(b, _after_one_move(b, value) if b.chance(0.7) else value, shape)
 
 
 def _fitting(b: Builder, value: Val, shape: Shape) -> Val:
-    """The value repeated, cut or seen otherwise until it has this shape."""
+    """The value, repeated, sliced and reshaped to this shape."""
     count = int(np.prod(shape))
     if value.array.size == count:
         return _reshaped(b, value, shape)
@@ -136,7 +136,7 @@ def _fitting(b: Builder, value: Val, shape: Shape) -> Val:
     return _reshaped(b, flat, shape)
 
 
-def _turned(b: Builder, value: Val) -> Val:
+def _after_one_move(b: Builder, value: Val) -> Val:
     kind = b.draw.choice(["transpose", "concat", "gather", "cast", "pad", "expand", "where", "split"])
     rank = value.rank
     if kind == "transpose" and rank > 1:
@@ -177,7 +177,7 @@ def _reshaped(b: Builder, value: Val, shape: Shape) -> Val:
 
 
 def _extents(b: Builder, shape: Shape) -> Val:
-    """These extents, at times read from a tensor that has them, or put together."""
+    """These extents: stored, the Shape of a tensor, or computed."""
     kind = b.draw.random()
     if kind < 0.2:
         stored = b.pick(lambda v: v.shape == shape) or b.stored(shape)
@@ -190,7 +190,7 @@ def _extents(b: Builder, shape: Shape) -> Val:
 
 
 def _filled(b: Builder, shape: Shape, dtype: Any, low: float, high: float) -> Val:
-    """One number throughout, or as many as a Range counts."""
+    """A constant of equal numbers, of a Range, or scaled by a Size."""
     count = int(np.prod(shape))
     kind = b.draw.choice(["ConstantOfShape", "ConstantOfShape", "Expand", "Tile", "Range", "Size"])
     number = b.array((1,), dtype, low, high)
@@ -216,7 +216,7 @@ def _filled(b: Builder, shape: Shape, dtype: Any, low: float, high: float) -> Va
 
 
 def _dequantised(b: Builder, shape: Shape, low: float, high: float) -> Val:
-    """Of bytes, with a scale and a zero point per channel or for all."""
+    """A dequantized int8 constant, with scale and zero point per channel or per tensor."""
     if b.opset < 10 or b.real != np.float32:
         raise Rejected("none yet")
     most = max(abs(low), abs(high))

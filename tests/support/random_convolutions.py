@@ -1,4 +1,4 @@
-"""Random convolutional networks: blocks of whole and padded channels, everything that stands between convolutions."""
+"""Random convolutional networks: channels that do and do not fill blocks, and operators between convolutions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ACTIVATIONS = (
 
 
 class _Drawing:
-    """A network under construction: values of four dims, [batch, channels, height, width] unless they are `turned`."""
+    """A network under construction. Its values are [batch, channels, height, width], except inside `channels_last`."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -41,7 +41,7 @@ class _Drawing:
             self.values.append((self.net.input(f"input_{i}", [self.batch, channels, *size]), (channels, *size)))
 
     def pick(self) -> tuple[str, tuple[int, int, int]]:
-        """One of the last values, mostly."""
+        """One of the last four values."""
         return self.random.choice(self.values[-4:])
 
     def like(self, shape: tuple[int, int, int]) -> str | None:
@@ -67,14 +67,14 @@ class _Drawing:
         outputs = channels if depthwise else self.random.choice(_CHANNELS)
         groups = channels if depthwise else 2 if channels % 2 == outputs % 2 == 0 and self.random.random() < 0.2 else 1
         pads = [self.random.randint(0, kernel // 2) for _ in range(4)]
-        places = [(extent + pads[i] + pads[i + 2] - kernel) // stride + 1 for i, extent in enumerate((height, width))]
-        if min(places) < 1:
+        spatial = [(extent + pads[i] + pads[i + 2] - kernel) // stride + 1 for i, extent in enumerate((height, width))]
+        if min(spatial) < 1:
             return
         operands = [x, self.weights(outputs, channels // groups, kernel, kernel)]
         if self.random.random() < 0.7:
             operands.append(self.vector(outputs))
         name = self.net.node("Conv", *operands, pads=pads, strides=[stride] * 2, group=groups)
-        self.keep(name, (outputs, places[0], places[1]))
+        self.keep(name, (outputs, spatial[0], spatial[1]))
 
     def pool(self) -> None:
         x, (channels, height, width) = self.pick()
@@ -87,8 +87,8 @@ class _Drawing:
         chosen: dict[str, object] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": pads}
         if operator == "AveragePool" and self.random.random() < 0.5:
             chosen["count_include_pad"] = 1
-        places = [(e + pads[i] + pads[i + 2] - kernel) // stride + 1 for i, e in enumerate((height, width))]
-        self.keep(self.net.node(operator, x, **chosen), (channels, places[0], places[1]))
+        spatial = [(e + pads[i] + pads[i + 2] - kernel) // stride + 1 for i, e in enumerate((height, width))]
+        self.keep(self.net.node(operator, x, **chosen), (channels, spatial[0], spatial[1]))
 
     def global_pool(self) -> None:
         x, (channels, *_) = self.pick()
@@ -145,13 +145,13 @@ class _Drawing:
         self.keep(self.net.node("Concat", x, y, axis=1), (shape[0] + other[0], *shape[1:]))
 
     def parted(self) -> None:
-        x, (channels, *places) = self.pick()
+        x, (channels, *spatial) = self.pick()
         if channels < 2:
             return
         at = self.random.choice([c for c in (1, 8, 16, channels // 2) if c < channels])
         if self.random.random() < 0.5:
             bounds = [self.net.constant(np.array([n], np.int64)) for n in (at, 1 << 30, 1)]
-            self.keep(self.net.node("Slice", x, *bounds), (channels - at, *places))  # type: ignore[arg-type]
+            self.keep(self.net.node("Slice", x, *bounds), (channels - at, *spatial))  # type: ignore[arg-type]
             return
         parts = [at, channels - at]
         if self.net.opset < 13:
@@ -159,7 +159,7 @@ class _Drawing:
         else:
             names = self.net.node("Split", x, self.net.constant(np.array(parts, np.int64)), results=2, axis=1)
         for name, part in zip(names, parts, strict=True):
-            self.keep(name, (part, *places))  # type: ignore[arg-type]
+            self.keep(name, (part, *spatial))  # type: ignore[arg-type]
 
     def padded(self) -> None:
         x, (channels, height, width) = self.pick()
@@ -183,8 +183,8 @@ class _Drawing:
         scales = self.net.constant(np.array([1, 1, 2, 2], np.float32))
         self.keep(self.net.node("Resize", x, empty, scales, **chosen), (channels, 2 * height, 2 * width))
 
-    def turned(self) -> None:
-        """Something on channels-last data."""
+    def channels_last(self) -> None:
+        """An operator on channels-last data."""
         x, shape = self.pick()
         y = self.net.transpose(x, 0, 2, 3, 1)
         kind = self.random.random()
@@ -215,7 +215,7 @@ class _Drawing:
             (2, self.parted),
             (1, self.padded),
             (1, self.resized),
-            (1, self.turned),
+            (1, self.channels_last),
             (1, self.soft),
         ]
         while steps > 0 or not self.net.nodes:
@@ -234,5 +234,5 @@ class _Drawing:
 
 
 def draw_network(seed: int, steps: int = 14) -> onnx.ModelProto:
-    """The network of this seed."""
+    """The network for this seed."""
     return _Drawing(seed).model(steps)

@@ -1,4 +1,4 @@
-"""Operators that work element by element, and quantisation."""
+"""Elementwise operators and quantization."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Random valid ONNX graphs over the whole op table, each with inputs to run it on.
 
-A graph grows node by node, and every node is run when it is added: one that onnxruntime refuses, that overflows, or
-whose result a rounding error would turn over is not taken. Each value is held twice, the second time with the noise
-that another order of the same sums may add; the difference at an output is how far a correct rewrite may be off.
+A graph grows node by node, and every node runs when it is added. A node is rejected if onnxruntime rejects it, if it
+overflows, or if rounding could flip its result. Each value has two arrays; the second one contains the noise that
+another order of summation may add. Their difference at an output is the tolerance for a correct rewrite.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ from random_values import (
     tolerance,
 )
 
+from relayout.model.runtime import import_onnxruntime
+
 __all__ = ["NEWEST_OPSET", "Builder", "RandomGraph", "Rejected", "Val", "tolerance"]
 
 NEWEST_OPSET = 26
-"""The newest that onnxruntime runs."""
+"""The newest opset that onnxruntime runs."""
 
 
 @dataclass(frozen=True)
 class RandomGraph:
-    """A model, what to feed it, how far each of its outputs may be off, and the operators in it."""
+    """A model with inputs, the tolerance of each output, and the operators in it."""
 
     seed: int
     model: onnx.ModelProto
@@ -55,10 +57,10 @@ class RandomGraph:
 
 @dataclass
 class Builder:
-    """A graph under construction. `node` runs what it adds; all else draws. `kept` are values needed in the end.
+    """A graph under construction. `node` adds a node and runs it. The values `kept` remain in the finished graph.
 
-    `real` is the type of its numbers; `computes` draws a constant that is computed from others, of this shape, type and
-    range; `is_constant` says that what is drawn now is one: every value that is picked or new is then a constant.
+    `real` is its float type. `computes` draws a computed constant of a shape, type and range. While `is_constant` is
+    set, every value that is picked or created is a constant.
     """
 
     seed: int
@@ -109,7 +111,7 @@ class Builder:
         return self.numbers.integers(int(low), int(high) + 1, shape).astype(dtype)
 
     def perm(self, rank: int) -> tuple[int, ...]:
-        """A random order; often one of those that exporters write."""
+        """A random permutation, often one that exporters write."""
         known = {
             3: [(0, 2, 1), (1, 0, 2)],
             4: [(0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1, 3)],
@@ -124,7 +126,7 @@ class Builder:
     def input(
         self, shape: Sequence[int], dtype: Any = None, low: float = -2.0, high: float = 2.0, *, fixed: bool = False
     ) -> Val:
-        """A new graph input. Some of its dims may be symbols, unless `fixed`."""
+        """A new graph input. Some of its dims may be symbolic, unless `fixed`."""
         if self.is_constant:
             return self.stored(shape, dtype, low, high)
         name = f"x{len(self.inputs)}"
@@ -159,13 +161,13 @@ class Builder:
         return self.constant(np.array(values, I64))
 
     def stored(self, shape: Sequence[int], dtype: Any = None, low: float = -2.0, high: float = 2.0) -> Val:
-        """A constant of drawn numbers that others may read too."""
+        """A stored constant of random numbers. Later nodes may read it too."""
         value = self.constant(self.array(shape, dtype, low, high))
         self.unlisted.discard(value.name)
         return value
 
     def parameter(self, shape: Sequence[int], dtype: Any = None, low: float = -2.0, high: float = 2.0) -> Val:
-        """A constant of numbers in this range, stored or computed."""
+        """A constant with numbers in this range, stored or computed."""
         dtype = np.dtype(self.real if dtype is None else dtype).type
         if self.computes is not None and not self.is_constant and self.chance(0.45):
             self.is_constant = True
@@ -185,7 +187,7 @@ class Builder:
         return value
 
     def pick(self, fits: Callable[[Val], bool]) -> Val | None:
-        """A value that fits, the later ones likelier."""
+        """A value that fits; later ones are more likely."""
         found = [v for v in self.values.values() if v.name not in self.unlisted and self._is_drawn(v) and fits(v)]
         if not found:
             return None
@@ -198,7 +200,7 @@ class Builder:
 
     @property
     def moving(self) -> int:
-        """How many nodes hang on the inputs."""
+        """How many nodes depend on the inputs."""
         return sum(not self.values[node.output[0]].constant for node in self.nodes if node.output[0] in self.values)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ class Builder:
     def node(
         self, operator: str, inputs: Sequence[Val | None], *, results: int = 1, domain: str = "", **attributes: Any
     ) -> Any:
-        """Add a node and return its result, or its results where `results` is not 1. Raises Rejected."""
+        """Add a node and return its result, or its results if `results` is not 1. Raises Rejected."""
         number = self._count
         names = [f"v{number}" + (f"_{i}" if i else "") for i in range(results)]
         given = [value.name if value is not None else "" for value in inputs]
@@ -218,7 +220,7 @@ class Builder:
         return made[0] if results == 1 else made
 
     def add(self, proto: onnx.NodeProto, read: Sequence[Val]) -> list[Val]:
-        """Add this node, which reads `read` (what its subgraphs capture included). Raises Rejected."""
+        """Add this node, which reads `read`, including values captured by its subgraphs. Raises Rejected."""
         read = list({v.name: v for v in read}.values())
         clean = self._run(proto, {v.name: v.array for v in read})
         exact = all(v.exact for v in read)
@@ -227,12 +229,12 @@ class Builder:
         else:
             noisy = clean if exact else self._run(proto, {v.name: v.noisy for v in read})
         if not exact:
-            self._stays(proto, read, clean)
+            self._reject_rounding_dependent(proto, read, clean)
         constant = bool(read) and all(v.constant for v in read)
         made = []
         for name, one, other in zip(proto.output, clean, noisy, strict=True):
             if not isinstance(one, np.ndarray):
-                one = other = np.zeros(0, B)  # a sequence: only its readers know it
+                one = other = np.zeros(0, B)  # a sequence: only its consumers can be compared
             summed = self._summed(proto, read) if proto.op_type in SUMMING else 0.0
             made.append(self._judged(proto, name, one, other, exact, constant, summed))
         self.nodes.append(proto)
@@ -241,19 +243,21 @@ class Builder:
             self._keep(value)
         return made
 
-    def _stays(self, proto: onnx.NodeProto, read: Sequence[Val], clean: Sequence[Any]) -> None:
-        """Raise Rejected where a result jumps, and hangs on which way the operands are rounded: noise of one sign alone
-        may keep two that are equal apart."""
+    def _reject_rounding_dependent(self, proto: onnx.NodeProto, read: Sequence[Val], clean: Sequence[Any]) -> None:
+        """Raise Rejected if a discontinuous result depends on the rounding of the operands.
+
+        Noise of both signs is tried, because noise of one sign may keep equal numbers apart.
+        """
         results = [each for each in clean if isinstance(each, np.ndarray)]
         if proto.op_type not in JUMPING and all(each.dtype.kind == "f" for each in results):
             return
         mirrored = self._run(proto, {v.name: v.mirrored for v in read})
         for one, other in zip(clean, mirrored, strict=True):
             if isinstance(one, np.ndarray) and not is_near(one, other):
-                raise Rejected("hangs on rounding")
+                raise Rejected("depends on rounding")
 
     def _summed(self, proto: onnx.NodeProto, read: Sequence[Val]) -> float:
-        """The largest sum of absolute values that this node makes."""
+        """The largest sum of absolute values in this node."""
         (sums,) = self._run(proto, {v.name: abs(v.array) if v.dtype.kind == "f" else v.array for v in read})
         return float(np.abs(sums.astype(D)).max(initial=0.0)) if sums.dtype.kind == "f" else 0.0
 
@@ -268,10 +272,10 @@ class Builder:
         summed: float,
     ) -> Val:
         if clean.size > LARGEST or clean.shape != noisy.shape or clean.ndim > 6:
-            raise Rejected("too large, or of a shape that hangs on rounding")
+            raise Rejected("too large, or of a shape that depends on rounding")
         if clean.dtype.kind != "f":
             if not np.array_equal(clean, noisy):
-                raise Rejected("hangs on rounding")
+                raise Rejected("depends on rounding")
             return Val(name, clean, clean, True, constant)
         if not np.isfinite(clean).all() or not np.isfinite(noisy).all():
             raise Rejected("not finite")
@@ -282,16 +286,15 @@ class Builder:
             return Val(name, clean, clean, True, constant)
         level = NOISE.get(clean.dtype)
         if level is None:
-            raise Rejected("a type that numbers cannot be compared in")
+            raise Rejected("a type without a tolerance")
         sign = self.numbers.choice((-1.0, 1.0), clean.shape)
         wide = noisy.astype(D) + sign * level * (np.abs(noisy.astype(D)) + 0.2 * max(scale, summed))
         if scale and float(np.abs(wide - clean.astype(D)).max(initial=0.0)) > BLOWN_UP * level * scale:
-            raise Rejected("blows rounding up")
+            raise Rejected("amplifies rounding")
         return Val(name, clean, np.asarray(wide).astype(clean.dtype), False, constant)
 
     def _run(self, proto: onnx.NodeProto, feeds: Mapping[str, np.ndarray]) -> list[Any]:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         inputs, constants = [], []
         for name, array in feeds.items():
             if name in self.constants:
@@ -320,7 +323,7 @@ class Builder:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> RandomGraph:
-        """The model: outputs are what nobody reads and some that are read; inputs and constants that are used."""
+        """The model. Outputs are all unread values and some others; unused inputs and constants are removed."""
         outputs = self._outputs()
         kept = self._needed(outputs)
         made = {name for node in kept for name in node.output}
@@ -399,7 +402,7 @@ def _reads(node: onnx.NodeProto) -> list[str]:
 
 
 def _with_inferred_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The outputs' shapes as inference knows them; where it does not, dims are open."""
+    """The outputs with inferred shapes; dims that inference does not know are unknown."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for value in bare.graph.output:
@@ -412,7 +415,7 @@ def _with_inferred_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def counted(graphs: Iterable[RandomGraph]) -> Counter[tuple[str, int]]:
-    """How many of the graphs hold each operator, by opset."""
+    """The number of graphs with each operator, by opset."""
     return Counter(each for graph in graphs for each in graph.operators)
 
 
@@ -421,8 +424,7 @@ _cached_options: list[Any] = []
 
 def _options() -> Any:
     if not _cached_options:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -1,4 +1,4 @@
-"""The operands of a random operator: values of the graph that fit, brought into shape, or new ones."""
+"""Operands of random operators: values of the graph that fit, reshaped ones, or new ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def proposes(*operators: str) -> Callable[[Proposal], Proposal]:
 
 
 def propose(b: Builder, operator: str) -> None:
-    """Add the operator somewhere. Raises Rejected."""
+    """Add the operator with random operands. Raises Rejected."""
     PROPOSALS[operator](b, operator)
 
 
@@ -58,7 +58,7 @@ def _is(value: Val, dtype: Any, rank: int | tuple[int, int]) -> bool:
 
 
 def floats(b: Builder, low: int = 0, high: int = 5, dtype: Any = None) -> Val:
-    """A float value of a rank in this range: one of the graph, another one reshaped, or a new input."""
+    """A float value with a rank in this range: a value of the graph, a reshaped one, or a new input."""
     dtype = b.real if dtype is None else dtype
     found = b.pick(lambda v: _is(v, dtype, (low, high)) and v.constant == b.is_constant)
     if found is not None and b.chance(0.9):
@@ -73,20 +73,20 @@ def floats(b: Builder, low: int = 0, high: int = 5, dtype: Any = None) -> Val:
 
 
 def adapted(b: Builder, value: Val, rank: int) -> Val:
-    """The value with another rank: unit axes come, or axes merge or split."""
+    """The value reshaped to another rank: unit axes inserted, axes fused or split."""
     if value.rank == rank:
         return value
     if value.rank < rank and b.chance(0.3):
         return b.node("Reshape", [value, b.ints(insert_units(b, value.shape, rank))])
     shape = list(value.shape)
     while len(shape) > rank:
-        place = b.draw.randrange(len(shape) - 1) if len(shape) > 1 else 0
-        shape[place : place + 2] = [int(np.prod(shape[place : place + 2]))]
+        position = b.draw.randrange(len(shape) - 1) if len(shape) > 1 else 0
+        shape[position : position + 2] = [int(np.prod(shape[position : position + 2]))]
     while len(shape) < rank:
-        place = b.draw.randrange(len(shape)) if shape else 0
-        extent = shape[place] if shape else 1
+        position = b.draw.randrange(len(shape)) if shape else 0
+        extent = shape[position] if shape else 1
         factor = b.draw.choice([f for f in range(1, extent + 1) if extent % f == 0])
-        shape[place : place + 1] = [factor, extent // factor]
+        shape[position : position + 1] = [factor, extent // factor]
     return b.node("Reshape", [value, b.ints(shape)])
 
 
@@ -127,7 +127,7 @@ def element_type(dtype: Any) -> int:
 
 
 def positive(b: Builder, x: Val) -> Val:
-    """The value brought into [0.5, 2.5]."""
+    """The value scaled into [0.5, 2.5]."""
     if x.array.size and x.array.min() >= 0.4 and (x.noisy.min() >= 0.4):
         return x
     return b.node("Add", [b.node("Mul", [b.node("Sigmoid", [x]), b.constant(2.0, b.real)]), b.constant(0.5, b.real)])
@@ -140,7 +140,7 @@ def unit(b: Builder, x: Val) -> Val:
 
 
 def masked(b: Builder, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that broadcasts to this one: some axes 1, some leading ones left out."""
+    """A shape that broadcasts to this one: some axes are 1, some leading axes are omitted."""
     keep = b.draw.choice((0.2, 0.5, 0.9))
     low = tuple(e if b.chance(keep) else 1 for e in shape)
     return low[b.draw.randint(0, len(low)) if b.chance(0.5) else 0 :]
@@ -154,7 +154,7 @@ def fits(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def partner(b: Builder, x: Val, *, low: float = -2.0, high: float = 2.0, within: bool = False) -> Val:
-    """A second operand that broadcasts with `x`; `within`: to the very shape of x."""
+    """A second operand that broadcasts with `x`; `within`: the result has the shape of `x`."""
     dtype = x.dtype
     kind = b.draw.random()
     if kind < 0.45:
@@ -166,13 +166,13 @@ def partner(b: Builder, x: Val, *, low: float = -2.0, high: float = 2.0, within:
         if found is not None:
             return found
     if kind < 0.6:
-        # A smaller thing from the graph, brought to a shape that broadcasts: squeeze-and-excite, FiLM.
+        # A smaller value of the graph, reshaped to broadcast, as in squeeze-and-excite and FiLM.
         found = b.pick(lambda v: v.dtype == dtype and v.rank <= 2 and v.array.size > 1 and v.array.size in x.shape)
         if found is not None:
-            place = b.draw.choice([a for a, e in enumerate(x.shape) if e == found.array.size])
+            position = b.draw.choice([a for a, e in enumerate(x.shape) if e == found.array.size])
             shape = [1] * x.rank
-            shape[place] = found.array.size
-            lead = b.draw.randint(0, place)
+            shape[position] = found.array.size
+            lead = b.draw.randint(0, position)
             return b.node("Reshape", [found, b.ints(shape[lead:])])
     shape = masked(b, x.shape)
     if not within and b.chance(0.1) and x.rank < 5:
@@ -183,7 +183,7 @@ def partner(b: Builder, x: Val, *, low: float = -2.0, high: float = 2.0, within:
 
 
 def image(b: Builder, low: int = 3, high: int = 5, *, batch: int = 0, largest: int = 1500) -> Val:
-    """A value of a rank in this range, as the channels-first operand of a named operator; often wrapped."""
+    """A channels-first operand with a rank in this range, often behind a Transpose from channels last."""
     for _ in range(20):
         x = floats(b, low, high)
         if x.array.size <= largest and (not batch or x.shape[0] == batch):
@@ -196,23 +196,23 @@ def image(b: Builder, low: int = 3, high: int = 5, *, batch: int = 0, largest: i
 
 
 def back(b: Builder, y: Val) -> Val:
-    """The result, sometimes brought back to channels-last."""
+    """The result, sometimes transposed to channels last."""
     if y.rank > 2 and b.chance(0.4):
         return b.node("Transpose", [y], perm=(0, *range(2, y.rank), 1))
     return y
 
 
 def kernel(b: Builder, shape: tuple[int, ...]) -> Val:
-    """A weight: stored, transposed or dequantised from a stored one, or (seldom) computed from the inputs."""
+    """A weight: stored, transposed or dequantized from a stored one, or (rarely) a graph input."""
     kind = b.draw.random()
     if kind < 0.5:
         return b.parameter(shape, b.real, -1, 1)
     if kind < 0.65:
         perm = b.perm(len(shape))
-        laid = [0] * len(shape)
-        for place, axis in enumerate(perm):
-            laid[axis] = shape[place]
-        stored = b.parameter(laid, b.real, -1, 1)
+        source_shape = [0] * len(shape)
+        for position, axis in enumerate(perm):
+            source_shape[axis] = shape[position]
+        stored = b.parameter(source_shape, b.real, -1, 1)
         return b.node("Transpose", [stored], perm=perm)
     if kind < 0.85 and b.opset >= 10:
         quantised = b.parameter(shape, I8, -60, 60)

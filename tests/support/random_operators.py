@@ -1,23 +1,23 @@
-"""One way or more to add each operator of the op table to a random graph, by name in `PROPOSALS`."""
+"""For each operator of the op table, a function in `PROPOSALS` that adds it to a random graph."""
 
 from __future__ import annotations
 
 import random_elementwise
-import random_pieces
-import random_products
+import random_indexing
+import random_matmul
 import random_reductions
-import random_relabels
+import random_reshapes
 import random_spatial
 from random_operands import PROPOSALS, adapted, floats, integers, kernel, partner, propose
 
 __all__ = ["PROPOSALS", "adapted", "floats", "integers", "kernel", "partner", "propose"]
 
-# Each enters its operators.
+# Each module registers its operators on import.
 _MODULES = (
     random_elementwise,
-    random_pieces,
-    random_products,
+    random_indexing,
+    random_matmul,
     random_reductions,
-    random_relabels,
+    random_reshapes,
     random_spatial,
 )

@@ -1,4 +1,4 @@
-"""Shapes of graphs that operators drawn one by one seldom make: what exporters write, and what must stay pinned."""
+"""Random graphs, with patterns that single random operators rarely form: exporters' patterns, and pinned operators."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from random_bodies import branches, loop, scan
 from random_constants import computed, parameters
 from random_graphs import NEWEST_OPSET, Builder, RandomGraph, Rejected, Val
 from random_operators import PROPOSALS, adapted, floats, integers, kernel, partner, propose
+from random_subgraphs import branches, loop, scan
 
 from relayout.ops import Row, rows
 
@@ -139,7 +139,7 @@ def flatten_into_gemm(b: Builder) -> Any:
 
 @pattern
 def computed_bias(b: Builder) -> Any:
-    """A constant that is computed from constants, of a lower rank than what it is added to."""
+    """A computed constant of lower rank than the value to which it is added."""
     x = floats(b, 2)
     size = x.shape[-1]
     kind = b.draw.random()
@@ -157,7 +157,7 @@ def computed_bias(b: Builder) -> Any:
 
 @pattern
 def shared_parameter(b: Builder) -> Any:
-    """One constant that is computed, read by several operators in several layouts."""
+    """A computed constant that several operators read in several layouts."""
     x = floats(b, 2)
     b.is_constant = True
     try:
@@ -167,8 +167,8 @@ def shared_parameter(b: Builder) -> Any:
     perm = b.perm(x.rank)
     made = [b.node(b.draw.choice(["Add", "Mul", "Sub"]), [x, weight])]
     if weight.rank == x.rank:
-        turned = b.node("Transpose", [weight], perm=perm)
-        made.append(b.node("Add", [b.node("Transpose", [x], perm=perm), turned]))
+        transposed = b.node("Transpose", [weight], perm=perm)
+        made.append(b.node("Add", [b.node("Transpose", [x], perm=perm), transposed]))
     if weight.shape[-1] == x.shape[-1] and weight.rank == 2:
         made.append(b.node("MatMul", [x, b.node("Transpose", [weight], perm=(1, 0))]))
     if x.rank == 4 and weight.rank == 4 and x.shape[0] * x.shape[1] <= 12:
@@ -190,7 +190,7 @@ def quantised_island(b: Builder) -> Any:
 
 @pattern
 def shape_arithmetic(b: Builder) -> Any:
-    """Reshape to a shape that is read from a tensor and put together at run time."""
+    """Reshape to a shape that is computed from a tensor's Shape at run time."""
     x = floats(b, 2, 4)
     shape = b.node("Shape", [x])
     kind = b.draw.random()
@@ -230,7 +230,7 @@ for _build in (branches, loop, scan):
 
 @pattern
 def pinned(b: Builder) -> Any:
-    """An operator that has no row."""
+    """An operator without a row in the op table."""
     kind = b.draw.choice(["NonZero", "EyeLike", "GatherND", "ScatterND", "Unique", "LSTM", "CenterCropPad", "Sequence"])
     if kind == "NonZero":
         return b.node("NonZero", [floats(b, 1, 4)])
@@ -259,8 +259,8 @@ def pinned(b: Builder) -> Any:
 
 
 @pattern
-def stranger(b: Builder) -> Any:
-    """An operator of another domain, of which ONNX cannot infer a shape."""
+def foreign_operator(b: Builder) -> Any:
+    """An operator of another domain, for which ONNX infers no shape."""
     b.domains["com.microsoft"] = 1
     x = floats(b, 1)
     kind = b.draw.choice(["QuickGelu", "Gelu", "BiasGelu"])
@@ -271,7 +271,7 @@ def stranger(b: Builder) -> Any:
 
 @pattern
 def local_function(b: Builder) -> Any:
-    """A function of the model's own, with a Transpose inside."""
+    """A call of a model-local function with a Transpose inside."""
     b.domains["local"] = 1
     if not b.functions:
         nodes = [
@@ -279,13 +279,13 @@ def local_function(b: Builder) -> Any:
             helper.make_node("Relu", ["t"], ["r"]),
         ]
         opsets = [helper.make_opsetid("", b.opset)]
-        b.functions.append(helper.make_function("local", "Turned", ["a"], ["r"], nodes, opsets))
-    return b.node("Turned", [floats(b, 2)], domain="local")
+        b.functions.append(helper.make_function("local", "TransposedRelu", ["a"], ["r"], nodes, opsets))
+    return b.node("TransposedRelu", [floats(b, 2)], domain="local")
 
 
 @pattern
 def fan_out(b: Builder) -> Any:
-    """Several readers below one source, each behind its own transpose."""
+    """Several consumers of one value, each behind its own Transpose."""
     x = floats(b, 2)
     perm = b.perm(x.rank)
     made = [
@@ -297,7 +297,7 @@ def fan_out(b: Builder) -> Any:
 
 @pattern
 def transposed_broadcast(b: Builder) -> Any:
-    """Both operands of lower and higher rank transposed, so that what broadcasts moves."""
+    """Two transposed operands of different ranks, so that the broadcast axes move."""
     x = floats(b, 2)
     low = partner(b, x, within=True)
     perm = b.perm(x.rank)
@@ -319,7 +319,7 @@ def views_of_a_view(b: Builder) -> Any:
 
 
 def forced_row(seed: int) -> Row:
-    """The row of the op table that this seed's graph should hold: they take turns."""
+    """The row of the op table that the graph of this seed should contain; seeds cycle through the rows."""
     table = rows()
     return table[seed % len(table)]
 
@@ -330,7 +330,7 @@ def _opset_for(b: Builder, row: Row) -> int:
 
 @cache
 def _opsets(operator: str, since: int) -> tuple[int, int]:
-    """The first and the last opset in which this row of the op table speaks of the operator."""
+    """The first and the last opset to which this row of the op table applies."""
     later = [r.since for r in rows() if r.operator == operator and r.since > since]
     newest = min([*(since - 1 for since in later), NEWEST_OPSET])
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == operator and s.domain == ""]
@@ -340,7 +340,7 @@ def _opsets(operator: str, since: int) -> tuple[int, int]:
 
 
 def draw_graph(seed: int) -> RandomGraph:
-    """The graph of this seed: the same everywhere. Raises Rejected, seldom, where nothing came of it."""
+    """The graph for this seed, the same on every machine. Raises Rejected, rarely, if no graph results."""
     row = forced_row(seed)
     b = Builder(seed, NEWEST_OPSET)
     b.opset = _opset_for(b, row)
@@ -360,7 +360,7 @@ def draw_graph(seed: int) -> RandomGraph:
     while (b.moving < target or not forced) and attempts < 80:
         attempts += 1
         if attempts == 40 and not forced:
-            b.real = np.float32  # of other types onnxruntime has not every operator
+            b.real = np.float32  # onnxruntime lacks some operators for other types
         try:
             if not forced and b.moving >= force_at:
                 propose(b, row.operator)

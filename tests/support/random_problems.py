@@ -1,4 +1,4 @@
-"""Layout problems of every kind, small enough to try all assignments, and what trying them all says."""
+"""Random layout problems, small enough for brute force, and their optimum by brute force."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from types import ModuleType
 
 from hypothesis import strategies as st
 
-from relayout.solve.problem import Choice, Problem, Use, Value, conversions_of, cost_of
+from relayout.solve.problem import Choice, Item, Problem, Use, conversions_of, cost_of
 
 
 def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Problem:
     """A problem of up to `most` choices of 1 to 3 alternatives, and up to `most` + 2 values.
 
-    Values are shared, used twice by one choice, even by their producer; a choice may produce several; conversions may
-    not exist; and the consumers of one value may all read another, in formats of other numbers.
+    Values may have several consumers. One choice may use a value twice, even its producer, and may produce several
+    values. Some conversions do not exist. The consumers of one value may all read another one, whose formats have other
+    indices.
     """
     missing = draw.choice((0.0, 0.0, 0.15, 0.4))
     choices = [
@@ -30,7 +31,7 @@ def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Proble
         choice = draw.randrange(len(choices)) if choice is None else choice
         return Use(choice, tuple(draw.randrange(formats) for _ in choices[choice].costs))
 
-    values: list[Value] = []
+    values: list[Item] = []
     for v in range(draw.randint(0, most + 2)):
         formats = draw.randint(1, most_formats)
         consumers = [use(formats) for _ in range(draw.randint(0, 4))]
@@ -44,17 +45,17 @@ def random_problem(draw: Random, most: int = 6, most_formats: int = 3) -> Proble
             tuple(0 if f == g else None if draw.random() < missing else draw.randint(0, 6) for g in range(formats))
             for f in range(formats)
         )
-        values.append(Value(f"v{v}", use(formats), tuple(consumers), conversion))
+        values.append(Item(f"v{v}", use(formats), tuple(consumers), conversion))
     return Problem(tuple(choices), tuple(values))
 
 
 def problems(most: int = 6, most_formats: int = 3) -> st.SearchStrategy[Problem]:
-    """Random problems for hypothesis; a infeasible_scope names the seed."""
+    """Random problems for hypothesis. A failing example shows the seed."""
     return st.integers(0, 2**32).map(lambda seed: random_problem(Random(seed), most, most_formats))
 
 
 def cheapest(problem: Problem, max_conversions: int | None = None) -> int | None:
-    """The optimum by trying every assignment, with at most so many conversions that cost anything; None: no optimum."""
+    """The optimum over all assignments with at most `max_conversions` conversions of non-zero cost, or None."""
     best: int | None = None
     for assignment in product(*[range(len(choice.costs)) for choice in problem.choices]):
         cost = cost_of(problem, assignment)
@@ -66,11 +67,11 @@ def cheapest(problem: Problem, max_conversions: int | None = None) -> int | None
 
 
 def paid_conversions(problem: Problem, assignment: tuple[int, ...]) -> int:
-    return sum(bool(problem.values[v].conversion[s][t]) for v, s, t in conversions_of(problem, assignment))
+    return sum(bool(problem.items[v].conversion[s][t]) for v, s, t in conversions_of(problem, assignment))
 
 
 def synthetic() -> ModuleType:
-    """The generators of `benchmarks/synthetic.py`."""
+    """The module `benchmarks/synthetic.py`."""
     path = Path(__file__).parents[2] / "benchmarks" / "synthetic.py"
     spec = spec_from_file_location("synthetic", path)
     assert spec is not None

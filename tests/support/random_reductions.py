@@ -1,4 +1,4 @@
-"""Operators that reduce, normalise or run along axes."""
+"""Random operators that reduce, normalize or scan along axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a random graph is legalized with: the backend and its options, the objective, layouts of inputs and outputs."""
+"""Random settings for a graph: backend, its options, objective, and layouts of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from relayout.ops.operand_roles import OPERATORS, kernel_input
 
 __all__ = ["SPATIAL", "Settings", "draw_options", "draw_settings", "mixed", "shipped"]
 
-# How often a shipped backend is drawn, where that is not once.
+# Weights of the shipped backends in the draw; the default is 1.
 _OFTEN = {"onnx": 5, "nhwc": 3, "convert-layout": 3, "auto-nhwc": 2, "x86-nchwc": 2}
 SPATIAL = ("W", "HW", "DHW")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the graph is legalized with. `options` are the backend's own; `spec` is a backend that has no name."""
+    """The settings of one legalization. `options` are the backend's; `spec` is a backend without a name."""
 
     backend: str = "onnx"
     objective: str = "bytes"
@@ -42,7 +42,7 @@ class Settings:
 
 @cache
 def _loaded(name: str, options: str) -> Backend:
-    """An instance for all graphs that are drawn with these options: a backend remembers nothing of a graph."""
+    """One instance for all graphs with these options, since a backend keeps no state of a graph."""
     return load_backend(name, options=ast.literal_eval(options) if options else {})
 
 
@@ -52,7 +52,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def draw_settings(graph: RandomGraph) -> Settings:
-    """A shipped backend with options of its own, an objective, and sometimes boundary layouts."""
+    """A shipped backend with options, an objective, and sometimes boundary layouts."""
     draw = random.Random(graph.seed * 7919 + 13)
     names = shipped()
     backend = draw.choices(names, [_OFTEN.get(name, 1) for name in names])[0]
@@ -71,7 +71,7 @@ def draw_settings(graph: RandomGraph) -> Settings:
 
 
 def draw_options(draw: random.Random, graph: RandomGraph, backend: str) -> dict[str, Any]:
-    """Options of a shipped backend's own."""
+    """Random options of a shipped backend."""
     return _OPTIONS[backend](draw, graph) if backend in _OPTIONS else {}
 
 
@@ -80,13 +80,13 @@ def mixed(draw: random.Random, letters: str) -> str:
 
 
 def _desired_layouts(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
-    """Some operators, those of the graph likelier, at a rank each, in a usual order of their letters or in any."""
+    """Layouts for some operators, mostly of the graph: usual ones or random permutations, one rank each."""
     present = sorted({operator for operator, _ in graph.operators}.intersection(OPERATORS))
-    wished = {}
+    desired = {}
     for operator in dict.fromkeys([*draw.sample(present, min(len(present), 3)), *draw.sample(OPERATORS, 2)]):
         spatial = draw.choice(("HW", "HW", "HW", *SPATIAL))
         if draw.random() < 0.2:
-            wished[operator] = _packed(draw, operator, spatial)
+            desired[operator] = _packed(draw, operator, spatial)
             continue
         usual = draw.random() < 0.7
         data = draw.choice([f"N{spatial}C", f"N{spatial}C", f"NC{spatial}"]) if usual else mixed(draw, "NC" + spatial)
@@ -94,13 +94,13 @@ def _desired_layouts(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
         if kernel_input(operator) is not None:
             kernel = mixed(draw, "OI" + spatial)
             layouts += draw.choice([[], ["default"], [kernel]]) if usual else [kernel]
-        wished[operator] = layouts
+        desired[operator] = layouts
     skipped = [node.name for node in graph.model.graph.node if draw.random() < 0.1]
-    return {"desired_layouts": wished, "skip": skipped}
+    return {"desired_layouts": desired, "skip": skipped}
 
 
 def _packed(draw: random.Random, operator: str, spatial: str) -> list[str]:
-    """Channels by a few, in the data alone or in the kernel too."""
+    """Layouts with tiled channels, of the data alone or of the kernel too."""
     tile = draw.choice([2, 2, 3, 4])
     data = f"NC{spatial}{tile}c"
     kernels = [f"OI{spatial}{tile}i{tile}o", f"OI{spatial}{tile}o", f"O{spatial}I"]

@@ -1,4 +1,4 @@
-"""Operators that name their axes: convolutions, pools, resizing."""
+"""Random operators with named axes: convolutions, pools, Resize."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pool(b: Builder, operator: str) -> Any:
     window = _window(b, x.shape[2:])
     if operator == "AveragePool" and b.chance(0.3):
         window["count_include_pad"] = 1
-    # A last window that would begin in the padding is none; onnx's inference counts it all the same in some cases.
+    # A last window that starts in the padding does not exist, but onnx's inference counts it in some cases.
     if b.opset >= 10 and operator != "LpPool" and not window.get("pads") and min(window["kernel_shape"]) >= 2:
         window["ceil_mode"] = int(b.chance(0.4))
     if operator == "LpPool" and b.chance(0.5):

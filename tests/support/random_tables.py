@@ -1,4 +1,4 @@
-"""Backends that nobody ships, drawn for a random graph: tables of rules, and several devices in one graph."""
+"""Random backends for a random graph: tables of rules, and several devices."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _CONDITIONS: Sequence[dict[str, Any]] = (
     {"channels": {"min": 2}},
     {"channels": {"multiple_of": 2}},
 )
-# Their first result has the rank of their first operand, so that a layout of one is one of the other.
+# The first result and the first operand have the same rank, so a layout fits both.
 _OF_ONE_RANK = frozenset(
     "Abs Cast Clip CumSum DequantizeLinear Dropout Elu Erf Exp Hardmax LeakyRelu LogSoftmax Neg QuantizeLinear Relu "
     "Sigmoid Softmax Sqrt Tanh".split()
 )
-# They only regroup or transpose, and are where conversions are made: a layout that is asked of them binds nothing.
+# View ops: a layout required of them does not bind, since they are where conversions are made.
 _MOVING = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
 _ALIGNED = {"W": ["N[a=8]WC"], "HW": ["N[a=4]HWC", "NHW[a=8]C", "NC[a=16]HW"], "DHW": ["NDHW[a=4]C"]}
 
 
 def draw_specified(graph: RandomGraph, kind: str) -> Settings:
-    """The graph's own settings, but for a backend of this kind, drawn for it; the boundary lies as in the source."""
+    """The settings of the graph with a random backend of this kind; inputs and outputs keep the identity format."""
     draw = random.Random(graph.seed * 104729 + 7)
-    spec = _table(draw, graph) if kind == "table" else _places(draw, graph)
+    spec = _table(draw, graph) if kind == "table" else _devices(draw, graph)
     settings = draw_settings(graph)
     return Settings(kind, settings.objective, second=settings.second, spec=spec)
 
@@ -45,8 +45,8 @@ def _table(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
     return {"name": "drawn", "extends": base, "rule": rules, **_options(draw, graph, base)}
 
 
-def _places(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
-    """Two or three devices, of which the last takes every node."""
+def _devices(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
+    """Two or three devices; the last one accepts every node."""
     present = sorted({node.op_type for node in graph.model.graph.node})
     names = ["npu", "gpu", "cpu"][: draw.randint(2, 3)]
     devices = [_device(draw, graph, name) for name in names]
@@ -75,7 +75,7 @@ def _device(draw: random.Random, graph: RandomGraph, name: str) -> dict[str, Any
 
 
 def _assignment(draw: random.Random, present: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """Where the nodes of one operator may run: at the last device, and at some of the others."""
+    """Devices for the nodes of one operator: the last device and some of the others."""
     *others, last = names
     costs = {name: draw.choice([0, 0, 50, 1000]) for name in draw.sample(others, draw.randint(0, len(others)))}
     return {"op": draw.choice(present), "devices": {**costs, last: draw.choice([0, 200])}}
@@ -87,7 +87,7 @@ def _options(draw: random.Random, graph: RandomGraph, backend: str) -> dict[str,
 
 
 def _rule(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
-    """A rule for an operator, likelier for one of the graph, with one way to run it or several."""
+    """A rule for an operator, mostly one of the graph, with one or several implementations."""
     present = sorted({node.op_type for node in graph.model.graph.node if node.domain == ""} - _MOVING)
     spatial = sorted({*present}.intersection(OPERATORS))
     kind = draw.random()
@@ -98,18 +98,19 @@ def _rule(draw: random.Random, graph: RandomGraph) -> dict[str, Any]:
     letters = draw.choice(("HW", "HW", "HW", *SPATIAL))
     rule: dict[str, Any] = {"op": operator}
     if operator in OPERATORS:
-        ways = [_spatial_way(draw, operator, letters) for _ in range(draw.choice([1, 1, 2, 3]))]
+        implementations = [_spatial_implementation(draw, operator, letters) for _ in range(draw.choice([1, 1, 2, 3]))]
         if draw.random() < 0.3:
             rule["when"] = draw.choice(_CONDITIONS)
     else:
-        ways = [_way(draw, graph, operator, letters) for _ in range(draw.choice([1, 2]))]
+        implementations = [_implementation(draw, graph, operator, letters) for _ in range(draw.choice([1, 2]))]
         rule["when"] = {"rank": len(letters) + 2}
-    if len(ways) == 1:
-        return {**rule, **ways[0]}
-    return {**rule, "implementation": [{**way, "cost": draw.choice([0, 0, 100, 1000, 10000])} for way in ways]}
+    if len(implementations) == 1:
+        return {**rule, **implementations[0]}
+    costs = [0, 0, 100, 1000, 10000]
+    return {**rule, "implementation": [{**each, "cost": draw.choice(costs)} for each in implementations]}
 
 
-def _spatial_way(draw: random.Random, operator: str, spatial: str) -> dict[str, Any]:
+def _spatial_implementation(draw: random.Random, operator: str, spatial: str) -> dict[str, Any]:
     has_kernel = kernel_input(operator) is not None
     if draw.random() < 0.2:
         tile = draw.choice([2, 2, 3, 4])
@@ -117,14 +118,14 @@ def _spatial_way(draw: random.Random, operator: str, spatial: str) -> dict[str, 
         return {"data": f"NC{spatial}{tile}c", **({"kernel": draw.choice(kernels)} if has_kernel else {})}
     usual = [f"N{spatial}C", f"N{spatial}C", f"NC{spatial}", "NSC", "NCS"]
     kernels = [mixed(draw, "OI" + spatial), f"{spatial}IO", "SIO", "OSI"]
-    way = {"data": draw.choice([mixed(draw, "NC" + spatial), *usual])}
-    return {**way, "kernel": draw.choice(kernels)} if has_kernel and draw.random() < 0.7 else way
+    implementation = {"data": draw.choice([mixed(draw, "NC" + spatial), *usual])}
+    return {**implementation, "kernel": draw.choice(kernels)} if has_kernel and draw.random() < 0.7 else implementation
 
 
-def _way(draw: random.Random, graph: RandomGraph, operator: str, spatial: str) -> dict[str, Any]:
-    """Of an operator that does not know its axes: a layout of the first operand, of the first result, or of both."""
+def _implementation(draw: random.Random, graph: RandomGraph, operator: str, spatial: str) -> dict[str, Any]:
+    """An implementation without named axes: a layout for the first operand, the first result, or both."""
     node = next(node for node in graph.model.graph.node if node.op_type == operator)
     layout = draw.choice(_ALIGNED[spatial]) if draw.random() < 0.15 else mixed(draw, "NC" + spatial)
-    read, given = (layout if draw.random() < 0.5 else "*" for _ in range(2))
-    first = given if operator in _OF_ONE_RANK else "*"
+    read, result = (layout if draw.random() < 0.5 else "*" for _ in range(2))
+    first = result if operator in _OF_ONE_RANK else "*"
     return {"inputs": [read], "results": [first, *["*"] * (len(node.output) - 1)]}

@@ -1,4 +1,4 @@
-"""The numbers of random graphs: each value twice, the second time with the noise that another order of sums may add."""
+"""Values of random graphs: each has exact numbers, and numbers with the noise of another order of summation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 6000
 HIGHEST = 2000.0
 F, F16, D, I64, I32, I8, U8, B = np.float32, np.float16, np.float64, np.int64, np.int32, np.int8, np.uint8, np.bool_
 NOISE = {np.dtype(F16): 4e-3, np.dtype(F): 2e-6, np.dtype(D): 1e-13}
-# Operators that only move, compare or choose numbers: they add no rounding of their own.
+# Operators that only move, compare or select numbers: they do not round.
 EXACT = frozenset(
     "Abs And ArgMax ArgMin BitShift Ceil Clip Compress Concat DepthToSpace Dropout Expand Flatten Floor Gather "
     "GatherElements GatherND Identity If LeakyRelu Max MaxPool MaxUnpool Min Neg Not OneHot Or Pad ReduceMax ReduceMin "
@@ -24,26 +24,26 @@ EXACT = frozenset(
     "Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor EyeLike Constant "
     "SequenceConstruct SequenceAt GlobalMaxPool MaxRoiPool Unique NonZero ConstantOfShape CenterCropPad".split()
 )
-# So many times the noise may come out of a node.
+# The largest factor by which a node may amplify the noise.
 BLOWN_UP = 200
-# They sum up what may cancel out: what is lost goes by the sizes of what is summed, not by that of the sum.
+# Sums may cancel, so their rounding error depends on the size of the summands, not of the sum.
 SUMMING = frozenset(
     "AveragePool Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split()
 )
-# They divide by how far numbers are apart, and where these are equal by next to nothing: what is lost of their mean is
-# blown up, however exact the numbers are.
+# Normalizations divide by the deviation, which is nearly 0 for equal numbers. This amplifies the rounding error of the
+# mean, however exact the numbers are.
 NORMALIZING = frozenset("GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization".split())
-# Their results jump, as do those that are no real numbers: which side an operand is on must not hang on its rounding.
+# Discontinuous operators, like those with integer or Boolean results: rounding must not flip them.
 JUMPING = frozenset("Ceil Floor Hardmax Mod Round Shrink Sign ThresholdedRelu".split())
 
 
 class Rejected(Exception):  # noqa: N818
-    """This node cannot be, or would make the comparison meaningless; nothing was added."""
+    """The node is invalid, or would make the comparison meaningless. Nothing was added."""
 
 
 @dataclass(frozen=True, eq=False)
 class Val:
-    """A value of the graph with its numbers, clean and with noise."""
+    """A value of the graph with its numbers, without and with noise."""
 
     name: str
     array: np.ndarray
@@ -64,7 +64,7 @@ class Val:
         return self.array.dtype
 
     def disturbed(self, seed: int) -> np.ndarray:
-        """The numbers with noise, also where they are exact."""
+        """The numbers with noise, even if they are exact."""
         if not self.exact or self.dtype not in NOISE:
             return self.noisy
         sign = np.random.default_rng(seed).choice((-1.0, 1.0), self.shape)
@@ -86,7 +86,7 @@ def tolerance(value: Val) -> float:
 
 
 def is_near(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two results are the same but for what noise makes of them."""
+    """Whether two results differ by noise only."""
     if one.shape != other.shape or one.dtype.kind != "f":
         return np.array_equal(one, other)
     scale = float(np.abs(one.astype(D)).max(initial=0.0))

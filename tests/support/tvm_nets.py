@@ -1,4 +1,4 @@
-"""Networks for TVM's layouts, and what becomes of them."""
+"""Networks for the tests of TVM's layouts, and their legalization."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 from graphs import Net, assert_same_numbers
-from outcomes import checked
+from legalization_checks import checked
 
 from relayout import Layout, Report
 
@@ -17,9 +17,9 @@ PACKED: Desired = {"Conv": ["NCHW4c", "OIHW4i4o"]}
 
 
 def converted(net: Net, desired: Desired = CHANNELS_LAST, skip: Sequence[str] = ()) -> tuple[onnx.ModelProto, Report]:
-    """The legal model, proved optimal, without a finding of the verifier, and numerically the same."""
+    """Legalize; assert that the result is optimal, verified and numerically the same."""
     model = net.model()
-    legal, report = checked(model, "convert-layout", desired_layouts=desired, skip=skip)
+    legal, report = checked(model, "convert-layout", backend_options={"desired_layouts": desired, "skip": skip})
     assert_same_numbers(model, legal)
     return legal, report
 
@@ -41,7 +41,7 @@ def split(net: Net, value: str, axis: int, *sizes: int) -> str:
 def between_convolutions(
     build: Callable[[Net, str], str], channels: int = 8, *, shape: Sequence[int] = (2, 8, 8, 10), results: int = 4
 ) -> Net:
-    """A value of this shape between two convolutions, and what is built of it, which has so many channels."""
+    """Two convolutions with `build` between them; its result has `channels` channels."""
     net = Net()
     value = net.node("Relu", net.conv(net.input("x", shape), 8, 8))
     net.output(net.conv(build(net, value), channels, results))
@@ -49,7 +49,7 @@ def between_convolutions(
 
 
 def layouts(model: onnx.ModelProto, op_type: str) -> list[dict[str, str]]:
-    """The layout attributes of every node of this operator, as TVM writes them."""
+    """The layout attributes of every node of this operator, in TVM's notation."""
     return [
         {a.name: Layout.parse(a.s.decode()).to_tvm() for a in node.attribute if a.name.endswith("_layout")}
         for node in model.graph.node

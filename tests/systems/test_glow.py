@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from glow_nodes import answer, node
 from graphs import Net, assert_same_numbers
-from outcomes import TO_NCHW, TO_NHWC, checked, operators
+from legalization_checks import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Backend, Implementation, InfeasibleError, Layout, Report

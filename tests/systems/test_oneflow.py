@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import TO_NCHW, TO_NHWC, operators
+from legalization_checks import TO_NCHW, TO_NHWC, operators
 
 import relayout
 from relayout import Implementation, Layout, Report, UsageError, load_backend

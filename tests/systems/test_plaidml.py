@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import checked
+from legalization_checks import checked
 
 import relayout
 from relayout import Backend, Layout
@@ -116,7 +116,8 @@ def test_desired_layouts_are_written_either_way(desired: list[str]) -> None:
     net = Net()
     value = net.node("Relu", net.conv(net.input("x", (1, 16, 8, 8)), 16, 32))
     net.output(net.conv(value, 32, 16))
-    legal, report = relayout.legalize(net.model(), "convert-layout", desired_layouts={"Conv": desired})
+    options = {"desired_layouts": {"Conv": desired}}
+    legal, report = relayout.legalize(net.model(), "convert-layout", backend_options=options)
     assert layouts(legal) == [("Conv", "NCHWc[tile:16]")] * 2
     assert report.after.transposes == 2
     assert_same_numbers(net.model(), legal)

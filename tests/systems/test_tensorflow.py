@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
-from outcomes import TO_NCHW, TO_NHWC, checked, operators
+from legalization_checks import TO_NCHW, TO_NHWC, checked, operators
 
 import relayout
 from relayout import Report

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
+from legalization_checks import TO_NCHW, TO_NHWC, operators
 from onnx import TensorProto
-from outcomes import TO_NCHW, TO_NHWC, operators
 from tvm_nets import CHANNELS_LAST, Desired, converted
 
 import relayout
@@ -68,7 +68,8 @@ def example_by_hand(source: onnx.ModelProto) -> onnx.ModelProto:
 @pytest.mark.parametrize("kernel", ["default", "OIHW"])
 def test_the_documents_example_is_converted_as_it_is_printed(operator: str, kernel: str) -> None:
     source = example(weights_are_constants=True)
-    legal, report = relayout.legalize(source, "convert-layout", desired_layouts={operator: ["NCHW", kernel]})
+    options = {"desired_layouts": {operator: ["NCHW", kernel]}}
+    legal, report = relayout.legalize(source, "convert-layout", backend_options=options)
     assert (report.status, report.after.transposes) == ("optimal", 2)
     assert operators(legal) == ["Transpose", "Conv", "Relu", "Conv", "Relu", "Transpose"]
     assert perms(legal) == [TO_NCHW, TO_NHWC]
@@ -79,7 +80,8 @@ def test_the_documents_example_is_converted_as_it_is_printed(operator: str, kern
 
 def test_weights_that_are_parameters_are_transposed_as_the_document_prints_it() -> None:
     source = example(weights_are_constants=False)
-    legal, report = relayout.legalize(source, "convert-layout", desired_layouts={"nn.conv2d": ["NCHW", "default"]})
+    options = {"desired_layouts": {"nn.conv2d": ["NCHW", "default"]}}
+    legal, report = relayout.legalize(source, "convert-layout", backend_options=options)
     assert report.after.transposes == 4
     assert sorted(perms(legal)) == sorted([TO_NCHW, (3, 2, 0, 1), (3, 2, 0, 1), TO_NHWC])
     # One data transform each at the start and at the end, and one for each weight.
@@ -152,7 +154,8 @@ def test_a_channels_last_model_comes_back_in_standard_operators(kind: str) -> No
     source, _ = relayout.legalize(net.model(), "nhwc", **ends)
     assert "Transpose" not in operators(source)
     first = {"NWC": "NCW", "NHWC": "NCHW", "NDHWC": "NCDHW"}[desired[0]]
-    legal, report = relayout.legalize(source, "convert-layout", desired_layouts={operator: [first, "default"]})
+    options = {"desired_layouts": {operator: [first, "default"]}}
+    legal, report = relayout.legalize(source, "convert-layout", backend_options=options)
     assert report.after.transposes == 2
     assert [node.domain for node in legal.graph.node if node.op_type.startswith("Conv")] == ["", ""]
     assert_same_numbers(source, legal)
@@ -275,7 +278,8 @@ def test_digits_that_are_a_nodes_name_are_no_count() -> None:
     model = chain("Conv", (9, 8), (4, 4, 3, 3), length=2).model()
     first, second = (node for node in model.graph.node if node.op_type == "Conv")
     first.name, second.name = "first", "0"
-    legal, _ = relayout.legalize(model, "convert-layout", desired_layouts={"nn.conv2d": ["NHWC"]}, skip=["0"])
+    options = {"desired_layouts": {"nn.conv2d": ["NHWC"]}, "skip": ["0"]}
+    legal, _ = relayout.legalize(model, "convert-layout", backend_options=options)
     assert {node.name: node.domain for node in legal.graph.node if node.op_type == "Conv"} == {
         "first": "relayout",
         "0": "",
@@ -291,10 +295,10 @@ def test_the_layout_flows_down_as_tvm_carries_it(length: int) -> None:
         value = net.node("Relu", net.conv(value, 4, 4))
     net.output(net.node("Tanh", value))
     model = net.model()
-    legal, report = relayout.legalize(model, "convert-layout", desired_layouts=CHANNELS_LAST)
+    legal, report = relayout.legalize(model, "convert-layout", backend_options={"desired_layouts": CHANNELS_LAST})
     assert report.after.transposes == 2
     assert operators(legal)[:3] == ["Sigmoid", "Transpose", "relayout::Conv"]
     assert operators(legal)[-3:] == ["Relu", "Tanh", "Transpose"]
-    twice, _ = relayout.legalize(legal, "convert-layout", desired_layouts=CHANNELS_LAST)
+    twice, _ = relayout.legalize(legal, "convert-layout", backend_options={"desired_layouts": CHANNELS_LAST})
     assert operators(twice) == operators(legal)
     assert_same_numbers(model, legal)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from graphs import Net, assert_same_numbers
+from legalization_checks import TO_NCHW, TO_NHWC, operators
 from onnx import TensorProto
-from outcomes import TO_NCHW, TO_NHWC, operators
 from tvm_nets import CHANNELS_LAST, axes, between_convolutions, converted
 
 import relayout
@@ -94,7 +94,7 @@ def test_stack_by_a_sequence() -> None:
         return str(net.node("ConcatFromSequence", net.node("SequenceConstruct", value, value), axis=1, new_axis=1))
 
     model = at_the_end(build).model()
-    legal, report = relayout.legalize(model, "convert-layout", desired_layouts=CHANNELS_LAST)
+    legal, report = relayout.legalize(model, "convert-layout", backend_options={"desired_layouts": CHANNELS_LAST})
     assert report.after.transposes == 2
     assert_same_numbers(model, legal)
 

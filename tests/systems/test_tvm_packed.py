@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers
-from outcomes import operators
+from legalization_checks import operators
 from tvm_nets import PACKED, axes, converted, layouts
 
 import relayout
@@ -53,13 +53,27 @@ def test_a_depthwise_convolution_is_packed_by_its_output_channels() -> None:
     assert layouts(legal, "Conv") == [{"data_layout": "NCHW4c", "kernel_layout": "OIHW4o"}] * 2
 
 
+@pytest.mark.parametrize(
+    ("data", "kernel", "transposes"),
+    [("NCHW4c", "OIHW1i4o", 2), ("NCHW1c", "OIHW1i1o", 0), ("NCHW1c", "OIHW", 0), ("NCHW", "OIHW1i", 0)],
+)
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_a_tile_of_one_is_a_dimension_that_moves_nothing(groups: int, data: str, kernel: str, transposes: int) -> None:
+    desired = {"Conv": [data, kernel]}
+    legal, report = converted(chain(8, group=groups), desired)
+    assert report.after.transposes == transposes
+    assert layouts(legal, "Conv") == [{"data_layout": data, "kernel_layout": kernel}] * 2
+    again, second = relayout.legalize(legal, "convert-layout", desired_layouts=desired)
+    assert (second.after, operators(again)) == (report.after, operators(legal))
+
+
 @pytest.mark.parametrize("result", ["NCHW8c", "NCHW2c", "NHWC8c", "NCHW3h", "NHWC"])
 def test_a_result_may_lie_otherwise_than_the_data(result: str) -> None:
     net = chain(8)
     desired = {"Conv": ["NCHW4c", "OIHW4i4o", result]}
     legal, report = converted(net, desired)
     assert all(said["out_layout"] == result for said in layouts(legal, "Conv"))
-    again, second = relayout.legalize(legal, "convert-layout", desired_layouts=desired)
+    again, second = relayout.legalize(legal, "convert-layout", backend_options={"desired_layouts": desired})
     assert (second.after, operators(again)) == (report.after, operators(legal))
 
 
@@ -142,7 +156,8 @@ def test_a_pool_a_resize_and_a_roi_take_a_packed_layout_also_of_one_tile(
     operator, layout = what.partition(",")[0], PICTURES[dimensions][0] + "4c"
     legal, _ = converted(asked(what, channels, dimensions), {operator: [layout]})
     assert layouts(legal, operator) == [{"data_layout": layout}]
-    twice, report = relayout.legalize(legal, "convert-layout", desired_layouts={operator: [layout]})
+    options = {"desired_layouts": {operator: [layout]}}
+    twice, report = relayout.legalize(legal, "convert-layout", backend_options=options)
     assert report.before == report.after
     assert layouts(twice, operator) == [{"data_layout": layout}]
 
@@ -306,8 +321,8 @@ def test_weights_that_stay_at_home_are_packed_by_their_transforms(words: list[st
     graph = to_json(read_model(model))
     for constant in graph["constants"]:
         del constant["data"]
-    answer, _ = relayout.legalize(graph, "convert-layout", desired_layouts={"Conv": words})
-    legal, _ = relayout.legalize(model, "convert-layout", desired_layouts={"Conv": words})
+    answer, _ = relayout.legalize(graph, "convert-layout", backend_options={"desired_layouts": {"Conv": words}})
+    legal, _ = relayout.legalize(model, "convert-layout", backend_options={"desired_layouts": {"Conv": words}})
     kernels = [node.input[1] for node in legal.graph.node if node.op_type == "Conv"]
     packed = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in legal.graph.initializer}
     convolutions = [node for node in answer["nodes"] if node["op"] == "Conv"]
@@ -326,7 +341,7 @@ def test_weights_that_stay_at_home_are_packed_by_their_transforms(words: list[st
 def test_a_kernel_may_be_packed_without_the_data() -> None:
     desired = {"Conv": ["NCHW", "OIHW4o"]}
     legal, _ = converted(chain(8), desired)
-    twice, report = relayout.legalize(legal, "convert-layout", desired_layouts=desired, check=True)
+    twice, report = relayout.legalize(legal, "convert-layout", backend_options={"desired_layouts": desired}, check=True)
     assert report.verification is not None
     assert report.verification.findings == ()
     assert [node.op_type for node in twice.graph.node] == [node.op_type for node in legal.graph.node]
@@ -347,7 +362,7 @@ def test_a_packed_picture_may_be_a_view_of_something_whose_extent_is_open() -> N
     picture = net.node("Reshape", net.input("x", ("n",)), axes(net, 1, 2, 1, 2))
     net.output(net.node("Resize", picture, "", "", axes(net, 1, 2, 2, 4), mode="nearest"))
     model = net.model()
-    legal, _ = relayout.legalize(model, "convert-layout", desired_layouts={"Resize": ["NHWC2c"]})
+    legal, _ = relayout.legalize(model, "convert-layout", backend_options={"desired_layouts": {"Resize": ["NHWC2c"]}})
     assert layouts(legal, "Resize") == [{"data_layout": "NHWC2c"}]
     assert_same_numbers(model, legal, {"x": np.arange(4, dtype=np.float32)})
 
@@ -367,7 +382,8 @@ def test_a_packed_pool_keeps_the_indices_that_nobody_reads() -> None:
     window = {"kernel_shape": [1, 2], "pads": [0, 0, 0, 1], "strides": [2, 2]}
     pooled, _ = net.node("MaxPool", net.input("x", (4, 2, 5, 6)), results=2, **window)
     net.output(pooled)
-    legal, _ = relayout.legalize(net.model(), "convert-layout", desired_layouts={"MaxPool": ["NCHW2c"]})
+    options = {"desired_layouts": {"MaxPool": ["NCHW2c"]}}
+    legal, _ = relayout.legalize(net.model(), "convert-layout", backend_options=options)
     (kept,) = [node for node in legal.graph.node if node.op_type == "MaxPool"]
     assert len(kept.output) == 2
     assert_same_numbers(net.model(), legal)

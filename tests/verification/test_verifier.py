@@ -8,14 +8,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import Net
+from graphs import Net, random_feeds
 
+from relayout import legalize
 from relayout.backend import Backend
 from relayout.errors import BackendError, InputError
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.io import read_model
 from relayout.report.schema import Conversion, Report, Totals, Verification
+from relayout.verification.numeric.runtimes import Session
 from relayout.verification.numeric.symbolic_sizes import plans
 from relayout.verification.verifier import check_report, verify
 
@@ -379,6 +381,41 @@ def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:
     verification = verify(model, against=model)
     assert verification.numeric is not None
     assert verification.numeric.runtime == "onnxruntime"
+
+
+def test_a_run_leaves_what_it_is_fed_as_it_is() -> None:
+    """onnxruntime writes over the running mean and variance where the BatchNormalization comes out of a function."""
+    net = Net()
+    image = net.input("x", (2, 3, 4, 5))
+    vectors = [net.input(name, (3,)) for name in ("scale", "bias", "mean", "var")]
+    for result in net.node("BatchNormalization", image, *vectors, results=3, training_mode=1):
+        net.output(result)
+    legal, _ = legalize(net.model(), "nhwc")
+    session = Session(read_model(legal), "onnxruntime")
+    feeds = random_feeds(net.model())
+    kept = {name: array.copy() for name, array in feeds.items()}
+    session.run(feeds)
+    for name, array in feeds.items():
+        np.testing.assert_array_equal(array, kept[name])
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+@pytest.mark.parametrize("operator", ["Bernoulli", "Dropout", "RandomNormalLike"])
+def test_what_depends_on_numbers_drawn_without_a_seed_is_not_compared(operator: str, is_seeded: bool) -> None:
+    """Two runs of the original itself give it differently."""
+    net = Net()
+    image = net.node("Sigmoid", net.input("x", (2, 3)))
+    training = [net.constant(np.array(0.5, np.float32)), net.constant(np.array(True))] if operator == "Dropout" else []
+    seed = {"seed": 1 if operator == "Dropout" else 1.0} if is_seeded else {}
+    drawn = net.node("Neg", net.node(operator, image, *training, **seed))
+    net.output(drawn)
+    net.output(image)
+    found = verify(net.model(), against=net.model())
+    assert found.numeric is not None
+    assert [each.name for each in found.numeric.outputs] == ([drawn, image] if is_seeded else [image])
+    assert [(each.rule, each.severity, each.found) for each in found.findings] == (
+        [] if is_seeded else [("random", "note", drawn)]
+    )
 
 
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:

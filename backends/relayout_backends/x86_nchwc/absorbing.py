@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout_backends.x86_nchwc.blocks import BLOCK_KEY, CHANNELS_KEY, DOMAIN
+from relayout_backends.x86_nchwc.blocks import DOMAIN
 from relayout_backends.x86_nchwc.shapes import constant, numbers
 
 __all__ = ["ACTIVATIONS", "Affine", "Channels", "Vector", "activation_of", "affine_of", "has_data"]

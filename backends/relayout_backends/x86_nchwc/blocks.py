@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from relayout.backend import Extents, Implementation, Rewrite, Writing, rank_of
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
+from relayout.model.runtime import import_onnxruntime
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["BLOCK_KEY", "CHANNELS_KEY", "DOMAIN", "SIZES", "Blocks", "blocked_way", "probe", "zeros_after"]
+__all__ = ["DOMAIN", "SIZES", "Blocks", "blocked_way", "probe", "zeros_after"]
 
 DOMAIN = "com.microsoft.nchwc"
-BLOCK_KEY = "relayout.block"
-CHANNELS_KEY = "relayout.channels"
 SIZES = (8, 16)
 
 
@@ -117,7 +117,7 @@ def zeros_after(writing: Writing, value: ir.Value, shape: Extents, axis: int, co
 def probe() -> int:
     """The block size of the onnxruntime that is installed, on this machine. Raises BackendError where there is none."""
     try:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
     except ImportError as error:
         raise BackendError(
             "the size of onnxruntime's channel blocks depends on the machine, and onnxruntime is not installed",

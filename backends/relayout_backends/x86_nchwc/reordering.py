@@ -5,7 +5,7 @@ Each reads or writes channels first or last alike, so channels last to blocked i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 
@@ -50,13 +50,26 @@ def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Block
 
 
 def scattering(tensor: TensorType, source: Layout, target: Layout, blocks: Blocks) -> int | None:
-    """The cost of a Transpose that makes blocks, or undoes them, where onnxruntime has no operator for that; None for
-    all else."""
+    """The cost of a Transpose that moves elements one by one: one that makes blocks, or undoes them, where onnxruntime
+    has no operator for that, and a shuffle that leaves no row whole. None for all else."""
+    if source.is_numbered:
+        is_scattered = _leaves_no_row(tensor.shape, [int(axis) for axis in target.names])
+        return SCATTERED * 2 * tensor.element_size * _count(tensor.shape) if is_scattered else None
     if tensor.element_size != _FLOAT or not (blocks.is_blocked(source) or blocks.is_blocked(target)):
         return None
     if reordering(tensor, source, target, blocks) is not None:
         return None
     return SCATTERED * 2 * _FLOAT * _count(tensor.shape)
+
+
+def _leaves_no_row(shape: Extents, perm: Sequence[int]) -> bool:
+    """Whether the innermost axis moves, and another one too: onnxruntime copies rows, or moves one axis in large steps,
+    where it can. Axes of extent 1 do not count, and neighbours that stay neighbours count as one."""
+    known = sorted(axis for axis in perm if shape[axis] != 1)
+    places = [known.index(axis) for axis in perm if shape[axis] != 1]
+    moved = [place for n, place in enumerate(places) if n == 0 or place != places[n - 1] + 1]
+    others = ([place for place in moved if place != one] for one in moved)
+    return bool(places) and places[-1] != max(places) and all(rest != sorted(rest) for rest in others)
 
 
 def _count(shape: Extents) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout_backends.x86_nchwc.absorbing import Channels, affine_of
-from relayout_backends.x86_nchwc.blocks import BLOCK_KEY, CHANNELS_KEY, DOMAIN
+from relayout_backends.x86_nchwc.blocks import DOMAIN
 from relayout_backends.x86_nchwc.editing import Editing, sources
 from relayout_backends.x86_nchwc.shapes import constant
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
+from relayout.model.constants import is_evaluable
 from relayout_backends.x86_nchwc.neighbours import maker
 
 __all__ = [
@@ -26,20 +27,8 @@ __all__ = [
     "volume",
 ]
 
-# Random operators, region ops, and the operator that onnxruntime fuses with its neighbours into quantized ones.
-_NEVER_KNOWN = frozenset(
-    {
-        "Bernoulli",
-        "DequantizeLinear",
-        "If",
-        "Loop",
-        "Multinomial",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Scan",
-        "SequenceMap",
-    }
-)
+# onnxruntime fuses it with its neighbours into quantized operators.
+_NEVER_KNOWN = frozenset({"DequantizeLinear"})
 
 # The most elements of a filled tensor that may be stored: vectors of parameters, no kernels.
 _SMALL = 1 << 16
@@ -119,7 +108,7 @@ def hangs_on_constants(value: ir.Value, *, never: Set[str] = frozenset()) -> boo
         if constant(current) is not None:
             continue
         producer = current.producer()
-        if producer is None or producer.op_type in never or not producer.inputs:
+        if producer is None or not is_evaluable(producer) or producer.op_type in never or not producer.inputs:
             return False
         fresh = [operand for operand in producer.inputs if operand is not None and operand not in seen]
         seen.update(fresh)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_COST",
+    "answers_by_type",
     "ask",
     "ask_order_cost",
     "check_members",
@@ -48,6 +49,10 @@ MAX_COST = 1 << 48
 
 _NO_TENSOR = Layout.any(0)
 _METHODS = tuple(name for name, member in vars(Backend).items() if not name.startswith("_") and callable(member))
+_ANSWERS = frozenset(
+    "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
+    "supports order_cost at devices".split()
+)
 _ATTRIBUTES: dict[str, tuple[type, str]] = {
     "name": (str, "a text"),
     "is_enabled": (bool, "True or False"),
@@ -128,6 +133,18 @@ def _without_requirements(node: ir.Node, device: str) -> Implementation:
 
     inputs, results = tuple(map(any_layout, node.inputs)), tuple(map(any_layout, node.outputs))
     return Implementation(inputs, results, device=device)
+
+
+def answers_by_type(backend: Backend) -> bool:
+    """Whether the backend declares so where its answers are (see `Backend.answers_by_type`)."""
+    if not _ANSWERS.isdisjoint(vars(backend)):
+        return False
+    for each in type(backend).__mro__:
+        if "answers_by_type" in vars(each):
+            return vars(each)["answers_by_type"] is True
+        if not _ANSWERS.isdisjoint(vars(each)):
+            return False
+    return False
 
 
 def ask_order_cost(

@@ -21,10 +21,11 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import ask
-from relayout.backend.interface import DEVICE_KEY, WRITTEN_KEY, Backend, Implementation, TensorType, Violation
+from relayout.backend.interface import Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -21,7 +21,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from relayout.backend.rewriting import Rewrite
+from relayout.layout.extensions import Found
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import DEVICE_KEY, WRITTEN_KEY
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -39,11 +41,7 @@ __all__ = [
     "rank_of",
 ]
 
-DEVICE_KEY = "relayout.device"
-"""The metadata of a node that names its device."""
 
-WRITTEN_KEY = "relayout.written_at"
-"""The metadata of a node that the source does not have: the device for which it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +132,10 @@ class Backend:
 
     name = ""
     is_enabled = True
+    answers_by_type = True
+    """Whether all that this class answers about a node follows from its operator, its attributes, its operands' types
+    and which of them are constants: not from names, numbers, metadata or neighbours. Nodes that are alike in these are
+    then asked about once. A class that overrides an answer has to declare it anew, or every node is asked about."""
     flows_down = False
     """On equal cost, an operator that takes any order runs in the layout of the operator above it, as TVM and
     OneFlow do, and not in that of the source."""
@@ -178,7 +180,11 @@ class Backend:
         return traffic
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-        """What it costs to make `target` from `source`, in bytes of memory traffic; None: the default pricing."""
+        """What it costs to make `target` from `source`, in bytes of memory traffic; None: the default pricing.
+
+        `tensor` has the shape of `source`. Where a layout has no name, dimensions are numbered: `source` counts them,
+        and `target` is the perm of the Transpose, outermost first.
+        """
         return None
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
@@ -278,12 +284,8 @@ class Backend:
         """
         if required.rank != len(tensor.shape) or (current is not None and current.rank != required.rank):
             return False
-        factors = tensor.stride_factors()
-        return all(
-            factors[i] % required.alignment(i) == 0
-            and _extent_fits(tensor.shape[i], required.tile(i))
-            and _dim_matches(required, current, i)
-            for i in range(required.rank)
+        return all(_dim_matches(required, current, i) for i in range(required.rank)) and (
+            not required.numbers or _numbers_met(tensor, required, current)
         )
 
 
@@ -334,14 +336,14 @@ def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:
         return True
     return (
         (required.rank == 1 or "*" in (required.names[i], current.names[i]) or required.names[i] == current.names[i])
-        and _tiles_match(required.tile(i), current.tile(i))
         and sorted(required.boxes(i)) == sorted(current.boxes(i))
     )
 
 
-def _tiles_match(required: int | None, current: int | None) -> bool:
-    return required is None or current is None or required == current
-
-
-def _extent_fits(extent: int | str | None, tile: int | None) -> bool:
-    return tile is None or extent == tile
+def _numbers_met(tensor: TensorType, required: Layout, current: Layout | None) -> bool:
+    factors = tensor.stride_factors()
+    known = {} if current is None else {(i, row): number for i, row, number in current.numbers}
+    return all(
+        row.is_met(number, Found(tensor.shape[i], factors[i], known.get((i, row))))
+        for i, row, number in required.numbers
+    )

@@ -12,14 +12,14 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from relayout.errors import BackendError, UsageError
+from relayout.errors import BackendError
 
-__all__ = ["BackendOption", "check_options", "gathered", "option_value", "options_of"]
+__all__ = ["BackendOption", "check_options", "option_value", "options_of"]
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
@@ -92,23 +92,6 @@ def check_options(name: str, found: Any, given: Mapping[str, Any]) -> None:
             raise BackendError(
                 f"the backend {name!r} does not take this value", where=key, expected=option.expected, found=repr(value)
             )
-
-
-def gathered(
-    desired_layouts: Mapping[str, Sequence[str]] | None,
-    skip: Sequence[str],
-    options: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """All options of a backend: those that have a name of their own at every door, and the others.
-
-    Raises UsageError for one that is given both ways.
-    """
-    named = {"desired_layouts": dict(desired_layouts or {}), "skip": tuple(skip)}
-    for name, value in named.items():
-        if value and name in (options or {}):
-            found = "also among the options of the backend"
-            raise UsageError("the option is given twice", where=name, expected="once", found=found)
-    return {**named, **(options or {})}
 
 
 def option_value(text: str) -> Any:

@@ -43,7 +43,7 @@ class Writing(Protocol):
         layout.
 
         `shape`: the same memory as a tensor of that shape, for operators that hide a blocked layout in fewer
-        dimensions. A constant input is in the source's format.
+        dimensions. Extents of None stand in the order of their axes. A constant input is in the source's format.
         """
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:

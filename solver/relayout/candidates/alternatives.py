@@ -1,12 +1,12 @@
-"""What a node may choose from: its ports, and alternatives as memory formats of the tensors behind them."""
+"""Decision variables: the ports of a node, and its alternatives as memory formats of the tensors behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -14,41 +14,83 @@ import onnx_ir as ir
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
 from relayout.model.metadata import noted_boxes
-from relayout.ops import Axes, RegionEdge, RegionPort, Rule, Written, given_at, graphs_of, read_at
+from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
 __all__ = [
     "Alternative",
+    "AlternativeList",
+    "BoundaryLowering",
     "FixedLowering",
-    "Lowering",
     "FreeLowering",
+    "Lowering",
     "NodeAlternatives",
+    "NodePorts",
+    "OperandDims",
     "Port",
-    "boundary_choice",
     "in_source",
+    "input_dims",
+    "is_parameter",
     "label_of",
     "passing_ports",
     "ports_of",
 ]
 
 
+OperandDims = tuple[MemoryFormat | None, ...]
+"""Dimensions of an operand as groups of atoms of its own axes; None: a unit dimension for an axis that it lacks."""
+
+
+class Lowering(Protocol):
+    """How a node is realized under an alternative."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the node stays as the source has it."""
+
+    @property
+    def is_elided(self) -> bool:
+        """Whether there is no node, and its result is the memory that it reads."""
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        """The dimensions of one operand of a node under this rule."""
+
+
 @dataclass(frozen=True, slots=True)
 class FreeLowering:
-    """The dimensions of a Free rule's space: groups of atoms of its axes, outermost first. `asked`: the backend named
-    the layout. `rewritten`: how the rule writes it in other operators."""
+    """The dimensions of a free node's iteration space: groups of atoms of its axes, outermost first. `asked`: the
+    backend requires the layout. `rewritten`: the decomposition that is used."""
 
     dims: Dims
     asked: bool = False
-    rewritten: Written | None = None
+    rewritten: Decomposition | None = None
 
     @property
     def axes(self) -> Axes:
-        """The axis in each dimension; one that is split stands several times."""
+        """The axis in each dimension; a tiled one stands several times."""
         return tuple(group[0].axis for group in self.dims)
 
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.rewritten and self.dims == in_source(len(self.dims))
+
+    @property
+    def is_elided(self) -> bool:
+        return False
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        assert isinstance(rule, Free)
+        sides = rule.outputs if port.is_result else rule.inputs
+        axes = sides[port.index] if port.index < len(sides) else None
+        if axes is None or (is_parameter(rule, axes) and not self.rewritten):
+            return in_source(len(port.operand.view.axes))
+        found = input_dims(rule, axes, self.dims)
+        # Only inputs are broadcast: a result has no unit dimension for an axis that it lacks.
+        return tuple([group for group in found if group is not None]) if port.is_result else found
+
     def positions_of(self, axis: int, extent: Extent) -> np.ndarray[Any, Any]:
-        """Where each index of an axis of known extent lies along its dimension: source index -> position."""
+        """The position of each index of an axis of known extent along its dimension: source index -> position."""
         assert isinstance(extent, int)
         atoms = next(group for group in self.dims if group[0].axis == axis)
         index = np.arange(extent)
@@ -61,10 +103,10 @@ class FreeLowering:
 
 @dataclass(frozen=True, slots=True)
 class FixedLowering:
-    """The dimensions in which each input and result lies, as groups of atoms of its own axes; None: as in the source.
+    """The dimensions of each input and result, as groups of atoms of its own axes; None: as in the source.
 
-    `pick` is the alternative of a Listed rule, `rewrite` the backend's own way to write the node. `left_out`: there is
-    no node, its result is the memory that it reads.
+    `pick` is the alternative of a Listed rule, `rewrite` the backend's own writer of the node. `left_out`: the node is
+    elided, its result aliases the memory that it reads.
     """
 
     inputs: tuple[Dims | None, ...]
@@ -73,35 +115,89 @@ class FixedLowering:
     rewrite: Rewrite | None = None
     left_out: bool = False
 
+    @property
+    def changes_nothing(self) -> bool:
+        if self.pick or self.rewrite is not None or self.left_out:
+            return False
+        return all(dims is None or dims == in_source(len(dims)) for dims in (*self.inputs, *self.outputs))
 
-Lowering = FreeLowering | FixedLowering | MemoryFormat
-"""How an alternative is written. A graph input or output has just the order of its own axes."""
+    @property
+    def is_elided(self) -> bool:
+        return self.left_out
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        side = self.outputs if port.is_result else self.inputs
+        own = side[port.index] if port.index < len(side) else None
+        return in_source(len(port.operand.view.axes)) if own is None else own
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryLowering:
+    """A graph input or output has the format of its own axes, and nothing else."""
+
+    format: MemoryFormat
+
+    @property
+    def changes_nothing(self) -> bool:
+        return (*self.format,) == source_order(len(self.format))
+
+    @property
+    def is_elided(self) -> bool:
+        return False
+
+    def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
+        return one_each(self.format)
+
+
+def input_dims(rule: Free, axes: Axes, dims: Dims) -> OperandDims:
+    """An input's own dimensions when the iteration space has `dims`; `axes` are the input's axes in that space.
+
+    None where a unit dimension stands for an axis that the input lacks. Leading ones are omitted: broadcasting adds
+    them.
+    """
+    if axes == tuple(range(len(rule.extents))):
+        return dims
+    found: list[MemoryFormat | None] = []
+    for group in dims:
+        axis = group[0].axis
+        if axis in axes:
+            own = [atom for atom in group if atom.axis in axes]
+            found.append(tuple([Atom(axes.index(atom.axis), atom.inner, atom.outer) for atom in own]))
+        elif axis in rule.broadcasts and found:
+            found.append(None)
+    return tuple(found)
+
+
+def is_parameter(rule: Free, axes: Axes) -> bool:
+    """Whether an operand of an operator with named axes has only some of them: it stays whole, however data are
+    tiled."""
+    return bool(rule.letters) and len(axes) < len(rule.extents)
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One operand of a node that takes part in the problem. `index` counts the node's inputs, or its outputs."""
+    """One operand or result of a node that takes part in the problem. `index` counts the node's inputs, or outputs."""
 
     operand: Operand
     is_result: bool
     index: int
 
     def format_of(self, order: Axes | None) -> MemoryFormat:
-        """The format of the operand's tensor when the operand's axes lie in `order`; None: as in the source."""
+        """The format of the operand's tensor when the operand's axes are in `order`; None: as in the source."""
         view = self.operand.view
         format_ = view.to_base(source_order(len(view.axes)) if order is None else order_of(order))
         assert format_ is not None  # whole axes of a view always nest
         return format_
 
-    def lies_in(self, format_: MemoryFormat) -> bool:
-        """Whether the source has the tensor in this format; in black boxes, where the source says so."""
+    def is_source_format(self, format_: MemoryFormat) -> bool:
+        """Whether the source has the tensor in this format, black boxes by its annotations included."""
         if not boxes_of(format_):
             return format_ == self.format_of(None)
         return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.base) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> MemoryFormat | None:
-        """The same for an operand with these dimensions; None where their factors do not nest in the tensor's axes,
-        each by itself: factors next to each other lie as their axis does, and are dimensions all the same."""
+        """The same for an operand with these dimensions; None where one of their factors does not nest in the tensor's
+        axes: also factors that together make up an axis are dimensions of their own."""
         if dims is None:
             return self.format_of(None)
         view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
@@ -113,10 +209,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to run a node: the format of each port's tensor (in the root's axes), its cost in bytes, its form, and
-    the device that it runs on, where there are several. `moves`: the bytes that an operator reads and writes that might
-    be left out; no conversion, they only break ties. `way`: of a node with graphs inside it and of what crosses their
-    borders, which of the ways that the backend states. `beside`: the other devices of a node that is left out."""
+    """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, its cost in
+    bytes, and its device where there are several. `moves`: the bytes that an elidable operator reads and writes; they
+    are no conversion and only break ties. `way`: the index of the backend's implementation, for a node with graphs
+    inside it and the values that cross into them. `beside`: the other devices of an elided node."""
 
     formats: tuple[MemoryFormat, ...]
     form: Lowering
@@ -129,31 +225,29 @@ class Alternative:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the node runs; a node that is left out may be at several devices, for it runs nowhere."""
+        """The node's devices; an elided node may be at several, for it runs nowhere."""
         return (self.device, *self.beside)
 
     @property
     def is_left_out(self) -> bool:
-        return isinstance(self.form, FixedLowering) and self.form.left_out
+        return self.form.is_elided
 
 
-@dataclass(slots=True)
-class NodeAlternatives:
-    """A node, or a graph input or output (`node` is None), with its ports and alternatives.
+@dataclass(frozen=True, eq=False, slots=True)
+class NodePorts:
+    """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
-    `layouts` says, for each alternative and port, the layout that was asked for, or nothing. `passage`: the choice is
-    not how the node lies, but what crosses the border of the graphs inside it; ports count what that reads and gives.
+    A region edge is a value that crosses the border of the graphs inside the node; its ports count the edge's own reads
+    and results.
     """
 
     label: str
     node: ir.Node | None
     ports: tuple[Port, ...]
-    alternatives: list[Alternative] = field(default_factory=list)
-    layouts: list[tuple[str, ...]] = field(default_factory=list)
     region_edge: RegionEdge | None = None
 
     def rule(self, tensors: Tensors) -> Rule | None:
-        """What a format does to the choice."""
+        """What a format does to the node."""
         if self.region_edge is not None:
             return self.region_edge.rule
         return tensors.rules.get(self.node) if self.node is not None else None
@@ -168,6 +262,35 @@ class NodeAlternatives:
             return RegionPort(None, port.index)
         return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
 
+    def port_name(self, port: Port) -> str:
+        """The port as messages name it."""
+        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeAlternatives(NodePorts):
+    """A decision variable: the ports of a node, and the alternatives to choose from.
+
+    `layouts` says, for each alternative and port, the layout that is required, or nothing.
+    """
+
+    alternatives: tuple[Alternative, ...] = ()
+    layouts: tuple[tuple[str, ...], ...] = ()
+
+    def of(self, node: NodePorts) -> NodeAlternatives:
+        """The same alternatives of a node that is like this one."""
+        return NodeAlternatives(
+            node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts
+        )
+
+
+class AlternativeList:
+    """The alternatives of one node while they are listed."""
+
+    def __init__(self, node: NodePorts) -> None:
+        self.node = node
+        self._found: dict[tuple[object, ...], tuple[Alternative, tuple[str, ...]]] = {}
+
     def add(
         self,
         formats: Sequence[MemoryFormat],
@@ -178,27 +301,24 @@ class NodeAlternatives:
         moves: int = 0,
         way: int = 0,
     ) -> None:
-        """Enter an alternative; of two with the same formats on one device, and of one way, the cheaper stays, then the
-        one that moves less, then the one that changes nothing."""
-        lies = all(port.lies_in(f) for port, f in zip(self.ports, formats, strict=True))
-        natural = lies and _changes_nothing(form)
-        alternative = Alternative(tuple(formats), form, cost, natural, device, moves, way)
-        for index, known in enumerate(self.alternatives):
-            if known.formats == alternative.formats and (known.device, known.way) == (device, way):
-                if (cost, moves, not natural) < (known.cost, known.moves, not known.is_source):
-                    self.alternatives[index], self.layouts[index] = alternative, tuple(layouts)
-                return
-        self.alternatives.append(alternative)
-        self.layouts.append(tuple(layouts))
+        """Add an alternative. Of two with the same formats, device and implementation the cheaper stays, then the one
+        with less elidable traffic, then the one that changes nothing."""
+        identity = all(port.is_source_format(f) for port, f in zip(self.node.ports, formats, strict=True))
+        new = Alternative(tuple(formats), form, cost, identity and form.changes_nothing, device, moves, way)
+        key = (new.formats, device, way)
+        known = self._found.get(key)
+        if known is None or _rank(new) < _rank(known[0]):
+            self._found[key] = (new, tuple(layouts))
 
-    def port_name(self, port: Port) -> str:
-        """The port as messages name it."""
-        return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
+    def listed(self) -> NodeAlternatives:
+        """The node with what was added."""
+        own, found = self.node, self._found.values()
+        alternatives, layouts = tuple([each for each, _ in found]), tuple([each for _, each in found])
+        return NodeAlternatives(own.label, own.node, own.ports, own.region_edge, alternatives, layouts)
 
 
-def boundary_choice(label: str, operand: Operand, *, is_input: bool, index: int) -> NodeAlternatives:
-    """A graph input (it gives its tensor) or output (it reads one), without alternatives yet."""
-    return NodeAlternatives(label, None, (Port(operand, is_input, index),))
+def _rank(alternative: Alternative) -> tuple[int, int, bool]:
+    return alternative.cost, alternative.moves, not alternative.is_source
 
 
 def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
@@ -208,17 +328,17 @@ def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
 
 
 def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge] = ()) -> tuple[Port, ...]:
-    """The operands that are no constants, and what goes into and comes out of the graphs inside the node: with an index
-    past the node's own inputs or results. Without what crosses the border by `passages`."""
+    """The operands that are no constants, and the values into and out of the graphs inside the node, with an index past
+    the node's own inputs or results. Without the values of `region_edges`."""
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
         values: Sequence[ir.Value | None] = own
         taken: set[int] = set()
         if node in tensors.region_edges:
-            region_ports = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
-            passing = {region_port for region_edge in region_edges for region_port in (region_edge.gives if is_result else region_edge.reads)}
-            values = given_at(node, region_ports) if is_result else read_at(node, region_ports)
-            taken = {index for index, region_port in enumerate(region_ports) if region_port in passing}
+            every = [RegionPort(None, i) for i in range(len(own))] + inner_region_ports(node, is_result=is_result)
+            crossing = {port for edge in region_edges for port in (edge.gives if is_result else edge.reads)}
+            values = given_at(node, every) if is_result else read_at(node, every)
+            taken = {index for index, port in enumerate(every) if port in crossing}
         ports += [port for port in _ports(values, tensors, is_result=is_result) if port.index not in taken]
     return tuple(ports)
 
@@ -246,12 +366,3 @@ def in_source(rank: int) -> Dims:
     """Each axis as one dimension, as in the source."""
     return one_each(source_order(rank))
 
-
-def _changes_nothing(form: Lowering) -> bool:
-    if isinstance(form, FreeLowering):
-        return not form.rewritten and form.dims == in_source(len(form.dims))
-    if isinstance(form, FixedLowering):
-        laid = (*form.inputs, *form.outputs)
-        as_is = not form.pick and form.rewrite is None and not form.left_out
-        return as_is and all(d is None or d == in_source(len(d)) for d in laid)
-    return (*form,) == source_order(len(form))

@@ -1,4 +1,4 @@
-"""Axes of values that are one axis: by the space that a node's operands share, or as views of one tensor."""
+"""Equivalence classes of axes: by the iteration space that operands share, or as views of one tensor."""
 
 from __future__ import annotations
 
@@ -9,61 +9,60 @@ import onnx_ir as ir
 
 from relayout.ops import Free, extents_of, rows
 
-__all__ = ["Place", "Ties", "alike", "hand_over", "kept_by", "kept_whole", "repeated_by", "tie"]
+__all__ = ["Axis", "AxisClasses", "hand_over", "join", "kept_by", "kept_whole", "repeated_by", "same_axes_operators"]
 
-Place = tuple[ir.Value, int]
+Axis = tuple[ir.Value, int]
 """An axis of a value."""
 
-# The axes of values that are one axis of a space, until one of them has a name and hands it to all.
-_Tied = list[Place]
-# For each value and each space that it is in: what each of its axes is tied to there.
-Ties = dict[ir.Value, list[list[_Tied | None]]]
+# The axes of values that are one axis of an iteration space, until a name is propagated to all of them.
+_Class = list[Axis]
+# For each value and each space that has it as an operand: the class of each of its axes there.
+AxisClasses = dict[ir.Value, list[list[_Class | None]]]
 
 
-def tie(
-    ties: Ties, members: Sequence[tuple[ir.Value, Sequence[int | None]]], rank: int, silent: Collection[Place] = ()
+def join(
+    classes: AxisClasses,
+    members: Sequence[tuple[ir.Value, Sequence[int | None]]],
+    rank: int,
+    non_propagating: Collection[Axis] = (),
 ) -> None:
-    """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is tied to nothing. What is `silent`
-    takes the names of the others and gives them none."""
-    tied: list[_Tied] = [[] for _ in range(rank)]
+    """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is in no class. A `non_propagating`
+    axis takes the names of its class and gives it none."""
+    joined: list[_Class] = [[] for _ in range(rank)]
     for value, axes in members:
-        own: list[_Tied | None] = []
-        for place, axis in enumerate(axes):
+        own: list[_Class | None] = []
+        for index, axis in enumerate(axes):
             if axis is None:
                 own.append(None)
                 continue
-            tied[axis].append((value, place))
-            own.append(tied[axis] if (value, place) not in silent else None)
-        ties.setdefault(value, []).append(own)
+            joined[axis].append((value, index))
+            own.append(joined[axis] if (value, index) not in non_propagating else None)
+        classes.setdefault(value, []).append(own)
 
 
-def hand_over(ties: Ties, place: Place) -> list[Place]:
-    """The axes that this one is tied to, each space's for once: all of them have its name then."""
-    value, axis = place
-    found: list[Place] = []
-    for own in ties.get(value, ()):
-        tied = own[axis]
-        if tied:
-            found += tied
-            tied.clear()
+def hand_over(axis_class: list[Axis] | None) -> list[Axis]:
+    """The axes of one class, and none when called again: all of them have its name then."""
+    found = list(axis_class) if axis_class else []
+    if axis_class:
+        axis_class.clear()
     return found
 
 
 @cache
-def alike() -> frozenset[str]:
+def same_axes_operators() -> frozenset[str]:
     """The operators whose results have the axes of their first input, those that have as many."""
     return frozenset(row.operator for row in rows() if row.kind == "free") | {"Bernoulli", "Dropout", "ScatterND"}
 
 
-def repeated_by(rule: Free, value: ir.Value, axes: Sequence[int]) -> list[Place]:
-    """The axes of extent 1 that are read as if they were longer: what those are called says nothing of the others."""
+def repeated_by(rule: Free, value: ir.Value, axes: Sequence[int]) -> list[Axis]:
+    """The axes of extent 1 that are broadcast: their names say nothing of the others."""
     extents = value.shape if value.shape is not None else ()
     pairs = enumerate(zip(extents, axes, strict=False))
-    return [(value, place) for place, (extent, axis) in pairs if extent == 1 and rule.extents[axis] != 1]
+    return [(value, index) for index, (extent, axis) in pairs if extent == 1 and rule.extents[axis] != 1]
 
 
 def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> list[int | None]:
-    """The axes without those of a result that are reduced to extent 1: what reads these may call them anything."""
+    """The axes, without those of a result that are reduced to extent 1: its consumers may give these any name."""
     extents = value.shape if value in node.outputs else None
     if extents is None:
         return list(axes)
@@ -71,7 +70,7 @@ def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> 
 
 
 def kept_whole(source: ir.Value, result: ir.Value) -> list[int | None] | None:
-    """The axes of a result that are those of what is read; None where it has another number of them."""
+    """The axes of a result that are those of the source; None where the ranks differ."""
     before, after = extents_of(source) or (), extents_of(result) or ()
     if len(before) != len(after):
         return None

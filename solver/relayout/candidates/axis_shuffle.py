@@ -1,73 +1,72 @@
-"""Operators that do not mind how the index of an axis is scrambled, as long as all operands that share it follow.
+"""Axis shuffles: a summed axis may come in any order, as long as all operands that share it follow.
 
 A convolution sums over its input channels in any order if the kernel has them in the same one; a matrix product over
-its contracted axis. So a channel shuffle before it, or a Flatten of channels-last data, is nothing but other constants.
+its contracted axis. So a channel shuffle before it, or a Flatten of channels-last data, only changes constants.
 """
 
 from __future__ import annotations
 
-from relayout.candidates.alternatives import FixedLowering, NodeAlternatives, Port
-from relayout.candidates.backend_requirements import Wish
-from relayout.candidates.propagation import Spaces
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
+from relayout.candidates.backend_requirements import Requirement
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, MemoryFormat, is_padded
 from relayout.ops import Shared, extents_of
 
-__all__ = ["Mixing"]
+__all__ = ["AxisShuffle", "ShuffledForm", "axis_shuffle"]
 
-_MOST_FORMS = 64
-
-_Where = tuple[bool, int, int]
+_Member = tuple[bool, int, int]
 
 
-class Mixing:
-    """One node's alternatives with scrambled axes, found as formats of its operands come under consideration."""
+class ShuffledForm(NamedTuple):
+    """An alternative with a permuted axis, and the format that it gives each port."""
 
-    def __init__(self, choice: NodeAlternatives, shared: tuple[Shared, ...], spaces: Spaces) -> None:
-        self._choice = choice
-        self._spaces = spaces
-        self._shared = {member: members for members in shared if self._alike(members) for member in members}
-        self._forms: list[tuple[Wish, FixedLowering]] = []
-        if self._shared:
-            for place, port in enumerate(choice.ports):
-                spaces.listen(port.operand.tensor, lambda format_, place=place: self._hear(place, format_))  # type: ignore[misc]
+    requirement: Requirement
+    form: FixedLowering
+    formats: tuple[MemoryFormat, ...]
 
-    def add_base(self, wish: Wish, form: FixedLowering) -> None:
-        """Enter an alternative whose axes may be scrambled."""
-        self._forms.append((wish, form))
 
-    def _alike(self, members: Shared) -> bool:
-        """Whether the axis has one known extent in all the operands that share it."""
-        assert self._choice.node is not None
-        found = set()
-        for is_result, index, axis in members:
-            values = self._choice.node.outputs if is_result else self._choice.node.inputs
-            value = values[index] if index < len(values) else None
-            extents = extents_of(value) if value is not None else None
-            found.add(extents[axis] if extents is not None and axis < len(extents) else None)
-        return len(found) == 1 and isinstance(next(iter(found)), int)
+@dataclass(frozen=True, eq=False, slots=True)
+class AxisShuffle:
+    """One node with axes that may be shuffled: `shared` has, for each axis of an operand, the axes that follow it, and
+    `base` the alternatives without a shuffle."""
 
-    def _hear(self, place: int, format_: MemoryFormat) -> None:
-        port = self._choice.ports[place]
+    node: NodePorts
+    shared: Mapping[_Member, Shared]
+    base: tuple[tuple[Requirement, FixedLowering], ...]
+
+    def follow(self, index: int, format_: MemoryFormat, found: Sequence[ShuffledForm]) -> Iterator[ShuffledForm]:
+        """The further alternatives in which port `index` has the factors of this format, beside those `found`."""
+        port = self.node.ports[index]
         own = port.operand.view.from_base(format_)
         if own is None or all(a.is_whole for a in own) or is_padded(own, port.operand.view.extents):
             return
-        for wish, form in list(self._forms):
-            scrambled = self._scrambled(port, own, form)
-            if scrambled is not None:
-                self._enter(wish, scrambled)
+        known = [*self.base, *((each.requirement, each.form) for each in found)]
+        for requirement, form in list(known):
+            shuffled = self._shuffled(port, own, form)
+            if shuffled is None or (requirement, shuffled) in known:
+                continue
+            sides = (shuffled.inputs, shuffled.outputs)
+            formats = [each.format_in(sides[each.is_result][each.index]) for each in self.node.ports]
+            whole = tuple([each for each in formats if each is not None])
+            if len(whole) == len(formats):
+                known.append((requirement, shuffled))
+                yield ShuffledForm(requirement, shuffled, whole)
 
-    def _scrambled(self, port: Port, own: MemoryFormat, form: FixedLowering) -> FixedLowering | None:
+    def _shuffled(self, port: Port, own: MemoryFormat, form: FixedLowering) -> FixedLowering | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
         side = form.outputs if port.is_result else form.inputs
-        laid = side[port.index] if port.index < len(side) else None
-        if laid is None:
-            laid = _natural(self._choice, (port.is_result, port.index, 0))
-        if any(len({a.axis for a in group}) != 1 for group in laid):
+        dims_of_port = side[port.index] if port.index < len(side) else None
+        if dims_of_port is None:
+            dims_of_port = _source_dims(self.node, (port.is_result, port.index, 0))
+        if any(len({a.axis for a in group}) != 1 for group in dims_of_port):
             return None
         rest = list(own)
         changes: dict[int, MemoryFormat] = {}
-        for group in laid:
+        for group in dims_of_port:
             axis = group[0].axis
             if port.operand.view.extents[axis] == 1:
                 continue
@@ -82,40 +81,42 @@ class Mixing:
             return None
         inputs, outputs = list(form.inputs), list(form.outputs)
         for axis, factors in changes.items():
-            members = self._shared.get((port.is_result, port.index, axis))
+            members = self.shared.get((port.is_result, port.index, axis))
             if members is None:
                 return None
             for member in members:
-                laid_side = outputs if member[0] else inputs
-                dims = laid_side[member[1]] or _natural(self._choice, member)
+                dims_side = outputs if member[0] else inputs
+                dims = dims_side[member[1]] or _source_dims(self.node, member)
                 if sum(group[0].axis == member[2] for group in dims) != 1:
-                    return None  # in pieces that the layout asks for, side by side or not
-                laid_side[member[1]] = _replaced(dims, member[2], factors)
+                    return None  # a layout that is required tiles it
+                dims_side[member[1]] = _replaced(dims, member[2], factors)
         return FixedLowering(tuple(inputs), tuple(outputs), form.pick)
 
-    def _enter(self, wish: Wish, form: FixedLowering) -> None:
-        formats: list[MemoryFormat] = []
-        for port in self._choice.ports:
-            format_ = port.format_in((form.outputs if port.is_result else form.inputs)[port.index])
-            if format_ is None:
-                return
-            formats.append(format_)
-        if (wish, form) in self._forms:
-            return
-        tensors = [port.operand.tensor for port in self._choice.ports]
-        if len(self._forms) >= _MOST_FORMS:
-            self._spaces.capped.update(dict.fromkeys(tensors))
-            return
-        self._forms.append((wish, form))
-        for tensor, format_ in zip(tensors, formats, strict=True):
-            self._spaces.add_format(tensor, format_, is_asked=False)
-        implementation = wish.implementation
-        self._choice.add(formats, form, implementation.cost, wish.shown, implementation.device)
+
+def axis_shuffle(
+    node: NodePorts, shared: tuple[Shared, ...], base: Sequence[tuple[Requirement, FixedLowering]]
+) -> AxisShuffle | None:
+    """The shuffle of a node whose rule says that these axes may be permuted together; None where none has one known
+    extent in all the operands that share it."""
+    members = {member: axes for axes in shared if _have_one_extent(node, axes) for member in axes}
+    return AxisShuffle(node, members, tuple(base)) if members else None
 
 
-def _natural(choice: NodeAlternatives, member: _Where) -> Dims:
-    assert choice.node is not None
-    value = (choice.node.outputs if member[0] else choice.node.inputs)[member[1]]
+def _have_one_extent(node: NodePorts, members: Shared) -> bool:
+    """Whether the axis has one known extent in all the operands that share it."""
+    assert node.node is not None
+    found = set()
+    for is_result, index, axis in members:
+        values = node.node.outputs if is_result else node.node.inputs
+        value = values[index] if index < len(values) else None
+        extents = extents_of(value) if value is not None else None
+        found.add(extents[axis] if extents is not None and axis < len(extents) else None)
+    return len(found) == 1 and isinstance(next(iter(found)), int)
+
+
+def _source_dims(node: NodePorts, member: _Member) -> Dims:
+    assert node.node is not None
+    value = (node.node.outputs if member[0] else node.node.inputs)[member[1]]
     extents = extents_of(value) if value is not None else None
     assert extents is not None
     return tuple((Atom(axis),) for axis in range(len(extents)))

@@ -1,4 +1,4 @@
-"""What the backend asks of one node's operands, and whether an order of their axes meets it."""
+"""Requirements of the backend, bound to a node's ports, and the test whether a format meets them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from relayout.backend.calls import ask, ask_order_cost, is_met_by, supported_by
+from relayout.backend.calls import answers_by_type, ask, ask_order_cost, is_met_by, supported_by
 from relayout.backend.interface import Backend, Implementation, TensorType, element_size
-from relayout.candidates.alternatives import FreeLowering, NodeAlternatives, Port, in_source
-from relayout.candidates.axis_names import Names
-from relayout.candidates.backend_conversions import question_of, written_by
-from relayout.candidates.dry_run import Rehearsal
+from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.backend_conversions import conversion_query, native_conversion
+from relayout.candidates.dry_run import DryRun
 from relayout.candidates.tensors import Operand
-from relayout.layout.binding import layout_of, names_for
+from relayout.layout.binding import is_tiled, layout_of, names_for
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
-from relayout.ops import Axes, Free, extents_of
+from relayout.ops import Axes, Free, OperatorClass, extents_of
 
-__all__ = ["Contract", "Wish", "says_something"]
+__all__ = ["Requirement", "RequirementChecker", "has_requirement"]
 
 
-class Wish:
-    """One implementation as the backend states it, with the ports that it says something of."""
+class Requirement:
+    """One implementation, with the layout that it requires of each port; None: no requirement.
 
-    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "layouts", "shown", "way")
+    `is_empty`: nothing is required at all. `way`: the implementation's index where several choices share it (see
+    `Alternative`). Values that cross into the graphs inside a node have no requirements.
+    """
+
+    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "is_tiled", "layouts", "shown", "way")
 
     def __init__(self, implementation: Implementation, ports: tuple[Port, ...], way: int = 0) -> None:
-        """Of what goes into and comes out of the graphs inside a node nobody says anything. `way`: see Alternative."""
         self.implementation = implementation
         self.way = way
         self._ports = ports
@@ -39,57 +42,66 @@ class Wish:
         for port in ports:
             stated = implementation.results if port.is_result else implementation.inputs
             layout = stated[port.index] if port.index < len(stated) else None
-            layouts.append(layout if layout is not None and says_something(layout) else None)
+            layouts.append(layout if layout is not None and has_requirement(layout) else None)
         self.layouts = tuple(layouts)
-        asks = [layout for layout in implementation.inputs if _asks_more_than_names(layout)]
-        self.is_empty = not asks and all(layout is None for layout in layouts)
+        beyond_names = [layout for layout in implementation.inputs if _requires_more_than_names(layout)]
+        self.is_empty = not beyond_names and all(layout is None for layout in layouts)
+        self.is_tiled = any(layout is not None and is_tiled(layout) for layout in layouts)
         self.boxes = tuple([_boxes(layout) if layout is not None else () for layout in layouts])
         self.shown = tuple([str(layout) if layout is not None else "" for layout in layouts])
 
-    def lifted(self) -> Wish:
-        """The same way to run the node, with nothing asked of it."""
+    def relaxed(self) -> Requirement:
+        """The same implementation without layout requirements."""
         if self.is_empty:
             return self
         own = self.implementation
         anything = [tuple([Layout.any(each.rank) for each in side]) for side in (own.inputs, own.results)]
-        return Wish(replace(own, inputs=anything[0], results=anything[1]), self._ports, self.way)
+        return Requirement(replace(own, inputs=anything[0], results=anything[1]), self._ports, self.way)
 
 
 @lru_cache(maxsize=1024)
-def says_something(layout: Layout) -> bool:
+def has_requirement(layout: Layout) -> bool:
     if layout.rank == 1:
         return layout.alignment(0) > 1 or bool(layout.boxes(0))
     return not layout.is_any
 
 
-class Contract:
-    """One backend's requirements of one graph, bound to axes by the letters that the graph gives them."""
+class RequirementChecker:
+    """Checks formats against one backend's requirements; layouts bind to axes by the names that the graph gives."""
 
-    def __init__(self, backend: Backend, names: Names) -> None:
+    def __init__(self, backend: Backend, names: AxisNames) -> None:
         self._backend = backend
         self._names = names
-        # A network asks the same of the same shapes all over.
+        # Networks repeat their shapes.
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
+        self.is_shared = answers_by_type(backend)
+        """Whether nodes that are alike get the same answers."""
+        self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The backend's devices; a backend that has none is at one without a name."""
+        """The backend's devices; the empty name for the only device of a backend without any."""
         return self._backend.devices() or ("",)
 
-    def implementations(self, node: ir.Node) -> tuple[Implementation, ...]:
-        """What the backend says."""
-        return ask(self._backend, node)
+    def implementations(self, node: ir.Node, kind: OperatorClass) -> tuple[Implementation, ...]:
+        """The implementations of a node of this class, as the backend states them."""
+        if not self.is_shared:
+            return ask(self._backend, node)
+        found = self._stated.get(kind)
+        if found is None:
+            found = self._stated[kind] = ask(self._backend, node)
+        return found
 
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool
     ) -> int | None:
-        """What the device at `device` says that the node costs in an order of its axes; None: it does not run it so."""
+        """The cost that the backend of `device` states for an order of the node's axes; None: it does not run it so."""
         return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
-    def rehearse(
-        self, choice: NodeAlternatives, rule: Free, axes_of: Sequence[Axes | None], form: FreeLowering, device: str
+    def dry_run(
+        self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], form: FreeLowering, device: str
     ) -> bool:
-        """Whether what the rule writes for this form is as the backend asks for each of its operators."""
+        """Whether every operator of the decomposition in this lowering meets the backend's requirements."""
         assert choice.node is not None
         letters = list(rule.letters or "*" * len(rule.extents))
         for port, axes in zip(choice.ports, axes_of, strict=True):
@@ -97,50 +109,51 @@ class Contract:
                 letters[axis] = name if letters[axis] == "*" else letters[axis]
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
-        written = Rehearsal(choice.node, rule, form, "".join(letters), opset)
-        return written.suits(self._backend, device)
+        written = DryRun(choice.node, rule, form, "".join(letters), opset)
+        return written.meets_requirements(self._backend, device)
 
-    def asks_nothing(self, choice: NodeAlternatives, laid: Sequence[Dims | None], device: str) -> bool:
-        """Whether the backend runs the node at `device` and asks for no layout of it when its operands have these
-        dimensions, as they lie."""
+    def has_no_requirement(self, choice: NodePorts, laid: Sequence[Dims | None], device: str) -> bool:
+        """Whether the backend runs the node at `device`, its operands in these dimensions, and requires no layout of
+        them."""
         assert choice.node is not None
         node = choice.node
         shapes: dict[tuple[bool, int], ir.Shape] = {}
         for port, dims in zip(choice.ports, laid, strict=True):
             if dims is not None:
                 shapes[port.is_result, port.index] = ir.Shape(dims_shape(dims, port.operand.view.extents))
-        inputs = [_stand_in(value, shapes.get((False, i))) for i, value in enumerate(node.inputs)]
-        outputs = [_stand_in(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
+        inputs = [_placeholder(value, shapes.get((False, i))) for i, value in enumerate(node.inputs)]
+        outputs = [_placeholder(value, shapes.get((True, i))) for i, value in enumerate(node.outputs)]
         attributes = node.attributes.values()
-        turned = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
-        if device and not self._takes(turned, device):
+        permuted = ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=node.name)  # type: ignore[arg-type]
+        if device and not self._takes(permuted, device):
             return False
-        stated = ask(self._backend.at(device), turned)
-        return any(not any(map(says_something, (*way.inputs, *way.results))) for way in stated)
+        stated = ask(self._backend.at(device), permuted)
+        return any(not any(map(has_requirement, (*way.inputs, *way.results))) for way in stated)
 
     def _takes(self, node: ir.Node, device: str) -> bool:
         is_run = supported_by(self._backend, node)
         return is_run and any(way.device == device for way in ask(self._backend, node))
 
     def is_met(
-        self, choice: NodeAlternatives, wish: Wish, laid: Sequence[Dims | None], letters: Sequence[str | None]
+        self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], letters: Sequence[str | None]
     ) -> bool:
-        """Whether every port, with these dimensions, meets the wish. `letters`: the operator's own names."""
-        device = wish.implementation.device
+        """Whether every port, with these dimensions, meets the requirement. `letters`: the operator's axis names."""
+        device = requirement.implementation.device
         return all(
             layout is None or self._meets(port, layout, dims, own, device)
-            for port, layout, dims, own in zip(choice.ports, wish.layouts, laid, letters, strict=True)
+            for port, layout, dims, own in zip(choice.ports, requirement.layouts, laid, letters, strict=True)
         )
 
-    def constants_meet(self, choice: NodeAlternatives, wish: Wish, dims: Sequence[Dims | None]) -> bool:
-        """Whether the constant inputs have the alignments and black boxes of the wish when they have these dimensions.
+    def constants_meet(self, choice: NodePorts, requirement: Requirement, dims: Sequence[Dims | None]) -> bool:
+        """Whether the constant inputs, with these dimensions, have the required alignments and black boxes.
 
-        A constant takes any order at no cost, so its names are met; what no order gives is still asked of it.
+        A constant takes any order at no cost, so its names are always met.
         """
         assert choice.node is not None
         laid = {port.index for port in choice.ports if not port.is_result}
-        for index, (value, layout) in enumerate(zip(choice.node.inputs, wish.implementation.inputs, strict=True)):
-            if value is None or index in laid or not _asks_more_than_names(layout):
+        layouts = requirement.implementation.inputs
+        for index, (value, layout) in enumerate(zip(choice.node.inputs, layouts, strict=True)):
+            if value is None or index in laid or not _requires_more_than_names(layout):
                 continue
             extents = extents_of(value)
             own = dims[index] if index < len(dims) else None
@@ -148,24 +161,24 @@ class Contract:
             if shape is None or len(shape) != layout.rank:
                 return False
             tensor = TensorType(element_size(value), shape)
-            backend = self._backend.at(wish.implementation.device)
+            backend = self._backend.at(requirement.implementation.device)
             if not is_met_by(backend, tensor, layout, Layout.any(layout.rank), choice.label):
                 return False
         return True
 
     def converts(self, base: Operand, source: MemoryFormat, target: MemoryFormat) -> bool:
-        """Whether the backend, anywhere, has an operator of its own that makes one format of a tensor from another."""
-        question = question_of(self._names, base, source, target)
+        """Whether the backend of some device has a native operator for this conversion."""
+        query = conversion_query(self._names, base, source, target)
         devices = [self._backend.at(device) for device in self.devices]
-        return any(written_by(each, question) is not None for each in devices)
+        return any(native_conversion(each, query) is not None for each in devices)
 
     def letters(self, port: Port, wanted: Layout) -> str | None:
-        """The names of the operand's axes by which `wanted` is read, as far as the graph says them."""
+        """The names of the operand's axes by which `wanted` is read, as far as the graph gives them."""
         return self._names.filled(port.operand, wanted)
 
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
-        """Whether the operand with these dimensions meets the layout. Where no letters are known, the source's order is
-        what the requirement's letters mean, if it has any; an axis of extent 1 may stand anywhere."""
+        """Whether the operand with these dimensions meets the layout. Where no axis names are known, the layout's
+        own mean the source's order; an axis of extent 1 may stand anywhere."""
         extents = port.operand.view.extents
         letters = names_for(required, own or self.letters(port, required), len(extents))
         natural = in_source(len(extents))
@@ -180,13 +193,13 @@ class Contract:
         if own is None:
             # The operator does not read its axes by name: one of extent 1 may stand anywhere.
             current = _without_units(current, laid, extents)
-        # Whether somebody gives the tensor so is told by its formats.
+        # Whether the tensor is in the black boxes is told by its formats.
         current = _carrying(current, required)
         tensor = TensorType(element_size(port.operand.tensor.base), tuple(dims_shape(laid, extents)))
-        question = (required, current, tensor, device)
-        met = self._met.get(question)
+        key = (required, current, tensor, device)
+        met = self._met.get(key)
         if met is None:
-            met = self._met[question] = is_met_by(self._backend.at(device), tensor, required, current)
+            met = self._met[key] = is_met_by(self._backend.at(device), tensor, required, current)
         return met
 
 
@@ -197,8 +210,8 @@ def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _known(dims: Dims, letters: str) -> Layout | None:
-    """The layout of an operand with these dimensions. Factors that only change positions within one dimension have no
-    letters of their own: they are the axis."""
+    """The layout of an operand with these dimensions. Factors that are permuted within one dimension count as the whole
+    axis: they have no names."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     return layout_of(tuple(chain.from_iterable(groups)), letters)
 
@@ -229,12 +242,12 @@ def _carrying(layout: Layout, required: Layout) -> Layout:
 
 
 @lru_cache(maxsize=1024)
-def _asks_more_than_names(layout: Layout) -> bool:
+def _requires_more_than_names(layout: Layout) -> bool:
     return any(layout.alignment(i) > 1 or layout.boxes(i) for i in range(layout.rank))
 
 
-def _stand_in(value: ir.Value | None, shape: ir.Shape | None) -> ir.Value | None:
-    """A value that the backend may be asked about in place of another, of this shape where that is another."""
+def _placeholder(value: ir.Value | None, shape: ir.Shape | None) -> ir.Value | None:
+    """A placeholder for a value in a query to the backend, with this shape if it has another."""
     if value is None:
         return None
     return ir.Value(name=value.name, shape=shape or value.shape, type=value.type, const_value=value.const_value)

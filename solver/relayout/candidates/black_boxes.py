@@ -1,42 +1,43 @@
-"""Black boxes: what only the backend knows of how a tensor lies, beside the order of its axes.
+"""Black boxes: layout extensions that only the backend understands.
 
-A format with boxes is what a backend says that a node gives, or takes, or what a graph input or output is said to be.
-From one to another there is no way but an operator of the backend's own.
+The requirements of a backend, or a boundary layout, put a format in black boxes. Only a native operator of the backend
+converts between two such formats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from relayout.candidates.alternatives import Alternative, NodeAlternatives, Port, in_source
-from relayout.candidates.backend_requirements import Contract, Wish
+from relayout.candidates.alternatives import NodeAlternatives, NodePorts, Port, in_source
+from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.tensors import Tensor, Tensors
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Box, Boxed, MemoryFormat, boxes_of
 
-__all__ = ["Givers", "boxed", "in_boxes"]
+__all__ = ["Produced", "boxed", "produced_formats", "reachable", "with_black_boxes", "without_unreachable"]
 
 
-def in_boxes(
-    choice: NodeAlternatives, wish: Wish, formats: Sequence[MemoryFormat], laid: Sequence[Dims | None]
+def with_black_boxes(
+    choice: NodePorts, requirement: Requirement, formats: Sequence[MemoryFormat], laid: Sequence[Dims | None]
 ) -> tuple[MemoryFormat, ...] | None:
-    """The formats of a choice's ports with the boxes that the wish speaks of, where the operands have the dimensions
-    `laid`; None where one cannot be in a box, or the wish is of what crosses a border."""
-    if not any(wish.boxes):
+    """The formats of the ports with the black boxes of the requirement, where the operands have the dimensions `laid`;
+    None where an operand cannot be in one, and for a region edge."""
+    if not any(requirement.boxes):
         return tuple(formats)
     if choice.region_edge is not None:
         return None
     found = [
         boxed(format_, port, layout, dims) if layout is not None else format_
-        for format_, port, layout, dims in zip(formats, choice.ports, wish.layouts, laid, strict=True)
+        for format_, port, layout, dims in zip(formats, choice.ports, requirement.layouts, laid, strict=True)
     ]
     return tuple([format_ for format_ in found if format_ is not None]) if None not in found else None
 
 
 def boxed(format_: MemoryFormat, port: Port, layout: Layout, dims: Dims | None) -> MemoryFormat | None:
-    """A format of the port's tensor with the boxes of `layout`, in which its operand has these dimensions; None where
-    the operand has other axes than the tensor: nobody knows what a Reshape of what is in a box gives."""
+    """A format of the port's tensor with the black boxes of `layout`, in which its operand has these dimensions. None
+    where the operand has other axes than the tensor: a Reshape of a black box has no defined result."""
     view = port.operand.view
     laid = dims if dims is not None else in_source(len(view.axes))
     found: list[Box] = []
@@ -53,34 +54,55 @@ def boxed(format_: MemoryFormat, port: Port, layout: Layout, dims: Dims | None) 
     return Boxed(format_, found, units) if found else format_
 
 
-class Givers:
-    """In which formats each tensor is given, and what may be made of them: what a format with boxes comes from."""
+def without_unreachable(
+    checker: RequirementChecker,
+    tensors: Tensors,
+    inputs: Sequence[NodeAlternatives],
+    nodes: Sequence[NodeAlternatives],
+    with_boxes: Sequence[int],
+) -> list[NodeAlternatives]:
+    """The nodes without the alternatives that read a black box which nothing can give: neither a node, nor one of the
+    graph's `inputs`, nor a conversion. Only the nodes `with_boxes` have such alternatives."""
+    found = list(nodes)
+    while True:
+        # A node without alternatives gives no black box either.
+        produced = produced_formats([*inputs, *found])
+        fewer = {n: reachable(checker, tensors, produced, found[n]) for n in with_boxes}
+        if all(found[n] is each for n, each in fewer.items()):
+            return found
+        for n, each in fewer.items():
+            found[n] = each
 
-    def __init__(self, contract: Contract, tensors: Tensors, choices: Iterable[NodeAlternatives]) -> None:
-        self._contract = contract
-        self._tensors = tensors
-        self._given: dict[Tensor, dict[MemoryFormat, None]] = {}
-        for choice in choices:
-            for alternative in choice.alternatives:
-                for port, format_ in zip(choice.ports, alternative.formats, strict=True):
-                    if port.is_result:
-                        self._given.setdefault(port.operand.tensor, {})[format_] = None
 
-    def drop_what_nobody_gives(self, choice: NodeAlternatives) -> bool:
-        """Leave out the alternatives that take a tensor in boxes in which it cannot be had; whether there were any."""
-        every = list(zip(choice.alternatives, choice.layouts, strict=True))
-        kept = [(each, said) for each, said in every if self._may_be(choice, each)]
-        choice.alternatives = [each for each, _ in kept]
-        choice.layouts = [said for _, said in kept]
-        return len(kept) < len(every)
+Produced = Mapping[Tensor, Mapping[MemoryFormat, None]]
+"""The formats in which each tensor is produced."""
 
-    def _may_be(self, choice: NodeAlternatives, alternative: Alternative) -> bool:
-        wanted = zip(choice.ports, alternative.formats, strict=True)
-        return all(p.is_result or not boxes_of(f) or self._gives(p.operand.tensor, f) for p, f in wanted)
 
-    def _gives(self, tensor: Tensor, wanted: MemoryFormat) -> bool:
-        given = self._given.get(tensor, {})
-        base = self._tensors.operands[tensor.base]
-        if wanted in given or base is None:
-            return wanted in given
-        return any(self._contract.converts(base, source, wanted) for source in given)
+def produced_formats(choices: Iterable[NodeAlternatives]) -> Produced:
+    found: dict[Tensor, dict[MemoryFormat, None]] = {}
+    for choice in choices:
+        for index, port in enumerate(choice.ports):
+            if port.is_result:
+                formats = found.setdefault(port.operand.tensor, {})
+                formats.update((alternative.formats[index], None) for alternative in choice.alternatives)
+    return found
+
+
+def reachable(
+    checker: RequirementChecker, tensors: Tensors, produced: Produced, choice: NodeAlternatives
+) -> NodeAlternatives:
+    """The node without the alternatives that read a black box which is neither produced nor converted to."""
+
+    def is_reachable(port: Port, format_: MemoryFormat) -> bool:
+        if port.is_result or not boxes_of(format_):
+            return True
+        given, base = produced.get(port.operand.tensor, {}), tensors.operands[port.operand.tensor.base]
+        return format_ in given or (
+            base is not None and any(checker.converts(base, source, format_) for source in given)
+        )
+
+    pairs = list(zip(choice.alternatives, choice.layouts, strict=True))
+    kept = [pair for pair in pairs if all(map(is_reachable, choice.ports, pair[0].formats))]
+    if len(kept) == len(pairs):
+        return choice
+    return replace(choice, alternatives=tuple([a for a, _ in kept]), layouts=tuple([said for _, said in kept]))

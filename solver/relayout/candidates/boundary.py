@@ -1,100 +1,106 @@
-"""The graph's inputs and outputs: as in the source, in a layout that the caller names, or left to the solver.
+"""The graph's inputs and outputs: as in the source, in a layout that the caller sets, or left to the solver.
 
-An option names one of them, or several with commas between: these are **tied**, and lie in the same order of axes.
+An option names one of them, or several with commas between: these are **coupled**, and have the same order of axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
+from math import perm
 from typing import cast
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import NodeAlternatives, Port, boundary_choice
-from relayout.candidates.axis_names import Names, conventional
+from relayout.candidates.alternatives import AlternativeList, BoundaryLowering, NodeAlternatives, NodePorts, Port
+from relayout.candidates.axis_names import AxisNames, conventional
 from relayout.candidates.black_boxes import boxed
-from relayout.candidates.boundary_options import ANY, is_cut, is_wildcard, misfit, order_named, tied_names
-from relayout.candidates.propagation import FORMATS_PER_TENSOR, Spaces
-from relayout.candidates.tensors import Operand, Tensors
-from relayout.candidates.view_materialization import StandingApartError, nearest_regrouped
+from relayout.candidates.boundary_options import ANY, coupled_names, is_tiled_layout, is_wildcard, misfit, order_named
+from relayout.candidates.propagation import FORMATS_PER_TENSOR, FormatSeed
+from relayout.candidates.tensors import Operand, Tensor, Tensors
+from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import UsageError
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
 
-__all__ = ["Boundary", "format_in", "orders_of", "set_boundary", "shown"]
+__all__ = ["Boundary", "capped_tensors", "coupled_formats", "format_in", "list_boundary", "orders_of", "set_boundary", "shown"]
+
+Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
+"""The formats of each tensor that are considered."""
 
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Boundary:
-    """What gives the graph its inputs, and what reads its outputs. A tie of inputs and outputs is among the inputs.
+    """What gives the graph its inputs, and what reads its outputs; coupled inputs and outputs are among the inputs.
 
-    `wishes` holds what was asked for, by side and name; `ties` the names that lie alike, by each of them.
+    `requested` holds the layouts that options set, by side and name, `coupled` the names coupled with each.
+    `blocking_views` keep an input or output from its layout.
     """
 
-    inputs: list[NodeAlternatives] = field(default_factory=list)
-    outputs: list[NodeAlternatives] = field(default_factory=list)
-    wishes: dict[tuple[str, str], str] = field(default_factory=dict)
-    ties: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    inputs: tuple[NodeAlternatives, ...]
+    outputs: tuple[NodeAlternatives, ...]
+    requested: Mapping[tuple[str, str], str]
+    coupled: Mapping[tuple[str, str], tuple[str, ...]]
+    blocking_views: frozenset[ir.Value] = frozenset()
 
-    def seed(self, spaces: Spaces) -> None:
-        """Consider the formats that are set; what is left to the solver may at least lie as in the source."""
+    def seeds(self) -> Iterator[FormatSeed]:
+        """The formats that are set; what is left to the solver may at least have the source's."""
         for choice in (*self.inputs, *self.outputs):
-            natural = tuple(port.format_of(None) for port in choice.ports)
-            for formats in [a.formats for a in choice.alternatives] or [natural]:
+            identity = tuple(port.format_of(None) for port in choice.ports)
+            for formats in [a.formats for a in choice.alternatives] or [identity]:
                 for port, format_ in zip(choice.ports, formats, strict=True):
-                    spaces.add_format(port.operand.tensor, format_)
+                    yield FormatSeed(port.operand.tensor, format_)
 
-    def spread(self, spaces: Spaces) -> None:
-        """Carry every format through the graph and across the ties until nothing new appears."""
-        spaces.spread()
-        ties = [choice.ports for choice in (*self.inputs, *self.outputs) if len(choice.ports) > 1]
-        carried: set[tuple[int, MemoryFormat]] = set()
-        while True:
-            reached = {(tie, order): None for tie, ports in enumerate(ties) for order in orders_of(ports, spaces)}
-            fresh = [each for each in reached if each not in carried]
-            if not fresh:
-                return
-            carried.update(fresh)
-            for tie, order in fresh:
-                for port in ties[tie]:
-                    if (format_ := format_in(port, order)) is not None:
-                        spaces.add_format(port.operand.tensor, format_, is_asked=False)
-            spaces.spread()
 
-    def free(self, spaces: Spaces, names: Names) -> None:
-        """Let what is left to the solver lie in any order that somebody inside the graph considers for it."""
-        for choice in (*self.inputs, *self.outputs):
-            orders = () if choice.alternatives else tuple(orders_of(choice.ports, spaces))
-            for order in orders:
-                formats = [format_in(port, order) for port in choice.ports]
-                if None not in formats:
-                    choice.add(cast(list[MemoryFormat], formats), order, 0, shown(choice, order, names))
+def coupled_formats(boundary: Boundary, formats: Formats) -> list[FormatSeed]:
+    """The formats that coupled inputs and outputs must have because one of them may have such an order."""
+    groups = [choice.ports for choice in (*boundary.inputs, *boundary.outputs) if len(choice.ports) > 1]
+    pairs = ((port, order) for ports in groups for order in orders_of(ports, formats) for port in ports)
+    every = [(port, format_in(port, order)) for port, order in pairs]
+    return [FormatSeed(port.operand.tensor, format_) for port, format_ in every if format_ is not None]
+
+
+def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Boundary:
+    """The boundary with what is left to the solver in any order that a node inside the graph considers for it."""
+
+    def listed(choice: NodeAlternatives) -> NodeAlternatives:
+        if choice.alternatives:
+            return choice
+        found = AlternativeList(choice)
+        for order in orders_of(choice.ports, formats):
+            own = [format_in(port, order) for port in choice.ports]
+            if None not in own:
+                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, shown(choice, order, names))
+        return found.listed()
+
+    inputs, outputs = tuple(map(listed, boundary.inputs)), tuple(map(listed, boundary.outputs))
+    return replace(boundary, inputs=inputs, outputs=outputs)
 
 
 def set_boundary(
-    graph: ir.Graph, tensors: Tensors, names: Names, inputs: Mapping[str, str], outputs: Mapping[str, str]
+    graph: ir.Graph, tensors: Tensors, names: AxisNames, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Boundary:
-    """A choice for each input and output, or tie of them; one that is left to the solver has no alternatives yet.
+    """A choice for each input and output, or coupled group of them; one that is left to the solver has no alternatives
+    yet.
 
     `inputs` and `outputs` are layouts, or `any`, by names. An output that is one of the inputs has no choice of its
     own: it is that very value, in that layout. Raises UsageError for a name that the graph does not have, for one that
-    is set twice, for a layout that does not fit the tensor, and for a tie of what cannot lie alike.
+    is set twice, for a layout that does not fit the tensor, and for coupled values that cannot have one layout.
     """
     ends = _Ends(graph, tensors, names)
-    boundary = Boundary()
     for side, layouts in (("input", inputs), ("output", outputs)):
         for key, wanted in layouts.items():
-            ends.set(side, key, wanted, boundary)
-    boundary.inputs += [ends.pinned(end) for end in ends.left("input")]
-    boundary.outputs += [ends.pinned(end) for end in ends.left("output")]
+            ends.set(side, key, wanted)
+            if ends.blocking_view is not None:
+                return Boundary((), (), {}, {}, frozenset([ends.blocking_view]))
+    ends.inputs += [ends.pinned(end) for end in ends.left("input")]
+    ends.outputs += [ends.pinned(end) for end in ends.left("output")]
     # In the graph's order, however the options were given.
-    boundary.inputs.sort(key=lambda choice: choice.ports[0].index)
-    boundary.outputs.sort(key=lambda choice: choice.ports[0].index)
-    return boundary
+    sides = (sorted(side, key=lambda choice: choice.ports[0].index) for side in (ends.inputs, ends.outputs))
+    first, last = map(tuple, sides)
+    return Boundary(first, last, ends.requested, ends.coupled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +122,19 @@ class _End:
 class _Ends:
     """The inputs and outputs of a graph, and which of them have a choice already."""
 
-    def __init__(self, graph: ir.Graph, tensors: Tensors, names: Names) -> None:
+    def __init__(self, graph: ir.Graph, tensors: Tensors, names: AxisNames) -> None:
         self._tensors, self._names = tensors, names
         self._all = [_End("input", i, value) for i, value in enumerate(graph.inputs)]
         self._all += [_End("output", i, value) for i, value in enumerate(graph.outputs)]
         self._set: dict[_End, str] = {}
+        self.inputs: list[NodeAlternatives] = []
+        self.outputs: list[NodeAlternatives] = []
+        self.requested: dict[tuple[str, str], str] = {}
+        self.coupled: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.blocking_view: ir.Value | None = None
 
     def left(self, side: str) -> Iterator[_End]:
-        """The ends that no option named and that can be laid out, each in its place."""
+        """The ends that no option named and whose format may be chosen."""
         for end in self._all:
             if end.side == side and end not in self._set and not self._fault(end):
                 yield end
@@ -131,16 +142,15 @@ class _Ends:
     def pinned(self, end: _End) -> NodeAlternatives:
         """The end as in the source."""
         operand = self._operand(end)
-        choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
+        own = NodePorts(_label([end]), None, (end.port(operand),))
         order = source_order(len(operand.view.axes))
-        choice.add([choice.ports[0].format_of(None)], order, 0, shown(choice, order, self._names))
-        return choice
+        return _single(own, own.ports[0].format_of(None), order, shown(own, order, self._names))
 
-    def set(self, side: str, key: str, wanted: str, boundary: Boundary) -> None:
-        """Enter the choices of one option, `--input-layout` or `--output-layout`."""
+    def set(self, side: str, key: str, wanted: str) -> None:
+        """Add the choices of one option, `--input-layout` or `--output-layout`."""
         where = f"--{side}-layout {key}"
         known = [end.value.name or "" for end in self._all]
-        asked = enumerate(tied_names(key, known))
+        asked = enumerate(coupled_names(key, known))
         ends = [end for place, name in asked for end in self._named(name, side, where, first=place == 0)]
         for end in ends:
             if end in self._set:
@@ -151,7 +161,7 @@ class _Ends:
                     found=self._set[end] if self._set[end] != where else key,
                 )
             self._set[end] = where
-            boundary.wishes[end.key] = ANY if is_wildcard(wanted) else wanted
+            self.requested[end.key] = ANY if is_wildcard(wanted) else wanted
             if fault := self._fault(end):
                 raise UsageError(
                     f"the layout of this {end.side} cannot be chosen",
@@ -162,17 +172,17 @@ class _Ends:
         self._check_ranks(ends, where)
         if len(ends) > 1:
             for end in ends:
-                boundary.ties[end.key] = tuple(other.value.name or "" for other in ends if other != end)
+                self.coupled[end.key] = tuple(other.value.name or "" for other in ends if other != end)
         choices = [self._free(ends)] if is_wildcard(wanted) else self._laid(ends, wanted, where)
         for choice in choices:
-            # A tie that gives anything stands before all that reads it.
-            (boundary.inputs if any(p.is_result for p in choice.ports) else boundary.outputs).append(choice)
+            # A coupled group with an input stands before every consumer.
+            (self.inputs if any(p.is_result for p in choice.ports) else self.outputs).append(choice)
 
     def _free(self, ends: Sequence[_End]) -> NodeAlternatives:
         return NodeAlternatives(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
 
     def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeAlternatives]:
-        """Each end in the layout; the letters are its own, or those of the first that it is tied to and has some."""
+        """Each end in the layout, by its own axis names or those of the first end coupled with it that has some."""
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
         pads = all(end.side == "input" for end in ends)
@@ -189,21 +199,20 @@ class _Ends:
                 hint="without a comma between them each is laid out by its own letters; `any` goes by places",
             )
         for end, operand, order in zip(ends, operands, orders, strict=True):
-            choice = boundary_choice(_label([end]), operand, is_input=end.side == "input", index=end.index)
-            format_ = format_in(choice.ports[0], order)
-            regrouped = nearest_regrouped(operand.value, self._tensors) if format_ is None else None
-            if regrouped is not None:
-                raise StandingApartError(frozenset([regrouped]))
+            own = NodePorts(_label([end]), None, (end.port(operand),))
+            format_ = format_in(own.ports[0], order)
+            self.blocking_view = nearest_regrouped(operand.value, self._tensors) if format_ is None else None
+            if self.blocking_view is not None:
+                return
             if format_ is not None:
-                format_ = boxed(format_, choice.ports[0], Layout.parse(wanted), one_each(order))
+                format_ = boxed(format_, own.ports[0], Layout.parse(wanted), one_each(order))
             if format_ is None:
                 raise misfit(None, wanted, where)
             boxes = operand.boxes(format_)
-            choice.add([format_], Boxed(order, boxes) if boxes else order, 0, [wanted])
-            yield choice
+            yield _single(own, format_, Boxed(order, boxes) if boxes else order, [wanted])
 
     def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:
-        """The end of this name (a graph may give one value twice); only what is tied may be of the other side."""
+        """The ends of this name (a graph may output a value twice); only coupled ones may be of the other side."""
         sides = (side,) if first else (side, "output" if side == "input" else "input")
         for one in sides:
             found = [end for end in self._all if end.side == one and end.value.name == name]
@@ -229,7 +238,7 @@ class _Ends:
             )
 
     def _fault(self, end: _End) -> str:
-        """Why there is nothing to choose, if so."""
+        """Why there is nothing to choose; empty where there is."""
         operand = self._tensors.operands.get(end.value)
         if end.side == "output" and end.value.is_graph_input():
             return "an input, which the graph gives as it came"
@@ -243,33 +252,48 @@ class _Ends:
         return operand
 
 
+def _single(own: NodePorts, format_: MemoryFormat, order: MemoryFormat, layouts: Sequence[str]) -> NodeAlternatives:
+    found = AlternativeList(own)
+    found.add([format_], BoundaryLowering(order), 0, layouts)
+    return found.listed()
+
+
 def _label(ends: Sequence[_End]) -> str:
     return ", ".join(f"{end.side} {end.value.name}" for end in ends)
 
 
-
-def orders_of(ports: Sequence[Port], spaces: Spaces) -> Iterator[MemoryFormat]:
+def orders_of(ports: Sequence[Port], formats: Formats) -> Iterator[MemoryFormat]:
     """The orders, of all axes, in which one of the ports has a format that is considered, the source's first."""
     yield source_order(len(ports[0].operand.view.axes))
     shapes = {port.operand.view.extents for port in ports}
     pads = all(port.is_result for port in ports)
     for port in ports:
         view = port.operand.view
-        for format_ in spaces.formats[port.operand.tensor]:
+        for format_ in formats[port.operand.tensor]:
             own = view.from_base(format_)
-            # What is tied is cut alike, which takes axes of the same lengths.
-            if own is not None and len(shapes) == 1 and is_cut(own, view.extents, pads=pads):
+            # Coupled values are tiled alike, which takes equal extents.
+            if own is not None and len(shapes) == 1 and is_tiled_layout(own, view.extents, pads=pads):
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
-                # A value lies the same wherever its unit axes are put; one of another shape may have longer ones there.
-                completions = _completions(own, len(view.axes))
-                yield from islice(completions, FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
-                if len(shapes) > 1 and next(completions, None) is not None:
-                    spaces.capped[port.operand.tensor] = None
+                # Unit axes do not matter to one value; the axes of another of other extents may be longer.
+                yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
+
+
+def capped_tensors(boundary: Boundary, formats: Formats) -> Iterator[Tensor]:
+    """The coupled tensors of several shapes with more orders of their unit axes than `orders_of` gives."""
+    for choice in (*boundary.inputs, *boundary.outputs):
+        if len({port.operand.view.extents for port in choice.ports}) < 2:
+            continue
+        for port in choice.ports:
+            view, tensor = port.operand.view, port.operand.tensor
+            placed = [own for format_ in formats[tensor] if (own := view.from_base(format_)) is not None]
+            whole = [len(own) for own in placed if all(atom.is_whole for atom in own)]
+            if any(perm(len(view.axes), len(view.axes) - each) > FORMATS_PER_TENSOR for each in whole):
+                yield tensor
 
 
 def _completions(placed: MemoryFormat, rank: int) -> Iterator[MemoryFormat]:
-    """The orders of all axes that have the whole axes `placed` in their sequence, the likeliest first."""
+    """The orders of all axes that contain the whole axes `placed` in their sequence, the likeliest first."""
     likeliest = _completed(placed, rank)
     yield likeliest
     if len(placed) < rank:
@@ -288,13 +312,13 @@ def _completed(placed: MemoryFormat, rank: int) -> MemoryFormat:
 
 
 def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:
-    """The format of the port's tensor when its own axes lie in this order."""
+    """The format of the port's tensor when its own axes are in this order."""
     view = port.operand.view
     return view.to_base(normal_form(order, view.extents))
 
 
-def shown(choice: NodeAlternatives, order: MemoryFormat, names: Names) -> list[str]:
-    """The order in words, for each port of the choice: the names of the axes in it, else their numbers."""
+def shown(choice: NodePorts, order: MemoryFormat, names: AxisNames) -> list[str]:
+    """The order as text for each port of the choice: by axis names, else by numbers."""
     natural = order == source_order(len(order))
     if any(not atom.is_whole for atom in order):
         return [str(names.layout(port.operand, order) or ANY) for port in choice.ports]

@@ -1,8 +1,10 @@
-"""What a caller says of inputs and outputs: names, with commas between those that are tied, and a layout or `any`."""
+"""Boundary options: names of inputs and outputs, coupled by commas, and a layout or `any`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
 
 from relayout.backend.interface import TensorType, element_size
 from relayout.candidates.messages import contradiction
@@ -11,8 +13,9 @@ from relayout.errors import UsageError
 from relayout.layout.binding import bind, fill, is_tiled, names_for
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, order_of
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 
-__all__ = ["ANY", "is_cut", "is_wildcard", "misfit", "order_named", "tied_names"]
+__all__ = ["ANY", "boundary_layouts", "coupled_names", "is_tiled_layout", "is_wildcard", "misfit", "order_named"]
 
 ANY = "any"
 
@@ -22,23 +25,38 @@ def is_wildcard(wanted: str) -> bool:
     return wanted == ANY or (wanted.strip("* \t") == "" and "*" in wanted)
 
 
-def tied_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The names of an option: a name that the graph has is one, whatever is in it; else commas part them.
+def coupled_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The names of an option: the whole text where the graph has that name, else the parts between commas.
 
-    >>> tied_names("state,new_state", ["state", "new_state"]), tied_names("a,b", ["a,b"])
+    >>> coupled_names("state,new_state", ["state", "new_state"]), coupled_names("a,b", ["a,b"])
     (('state', 'new_state'), ('a,b',))
     """
     return (key,) if key in set(known) else tuple(key.split(","))
 
 
+def boundary_layouts(
+    graph: ir.Graph, input_layouts: Mapping[str, str] | None, output_layouts: Mapping[str, str] | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The layouts of the inputs and of the outputs: the caller's, and for those that no option names the ones that the
+    graph declares (graph JSON's `layout`)."""
+    options = dict(input_layouts or {}), dict(output_layouts or {})
+    known = [value.name or "" for value in (*graph.inputs, *graph.outputs)]
+    named = {name for key in (*options[0], *options[1]) for name in coupled_names(key, known)}
+    found = []
+    for values, layouts in zip((graph.inputs, graph.outputs), options, strict=True):
+        declared = {v.name: v.metadata_props.get(BOUNDARY_LAYOUT_KEY) for v in values if v.name and v.name not in named}
+        found.append({name: layout for name, layout in declared.items() if layout} | layouts)
+    return found[0], found[1]
+
+
 def order_named(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
-    """The operand's axes in the order that the layout says, by these letters; stars stand for those that are left."""
+    """The operand's axes in the layout's order, by these names; stars stand for the axes that are left."""
     layout, rank = Layout.parse(wanted), len(operand.view.axes)
     names = names_for(layout, letters, rank)
     if is_tiled(layout):
         extents = operand.view.extents
         order = bind(layout, names, extents, 1, pads=pads) if names is not None else None
-        if order is None or not is_cut(order, extents, pads=pads):
+        if order is None or not is_tiled_layout(order, extents, pads=pads):
             raise misfit(letters, wanted, where)
         return order
     filled = fill(layout.names, names) if names is not None else None
@@ -57,7 +75,7 @@ def order_named(operand: Operand, letters: str | None, wanted: str, where: str, 
 
 
 def misfit(letters: str | None, wanted: str, where: str) -> UsageError:
-    """The error for a layout that does not fit what it was asked for."""
+    """The error for a layout that does not fit its tensor."""
     return UsageError(
         "the layout does not fit the tensor",
         where=where,
@@ -67,9 +85,8 @@ def misfit(letters: str | None, wanted: str, where: str) -> UsageError:
     )
 
 
-def is_cut(order: MemoryFormat, extents: tuple[Extent, ...], *, pads: bool) -> bool:
-    """Whether axes are cut, in a way that the graph's caller can do and undo: by known extents, and padding only what
-    is fed."""
+def is_tiled_layout(order: MemoryFormat, extents: tuple[Extent, ...], *, pads: bool) -> bool:
+    """Whether axes are tiled so that the graph's caller can convert: by known extents, with padding of inputs only."""
     if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):
         return False
     return sum(not isinstance(extent, int) for extent in extents) <= 1

@@ -1,7 +1,7 @@
-"""What a rule would write in place of a node, so that the backend can be asked about it before it is chosen.
+"""Dry run of a decomposition, so that the backend's requirements of its operators are known before it is chosen.
 
-A product of the transposes, or a normalization in its parts, is made of operators of which the backend has its own
-wishes: only an order in which all of them are met is a way to run the node.
+A product of the transposes, or a normalization in its parts, consists of operators with requirements of their own. Only
+an order in which all of them are met is an alternative of the node.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom
 from relayout.ops import Axes, Free
 
-__all__ = ["Rehearsal"]
+__all__ = ["DryRun"]
 
 Places = Sequence[Axes]
 
 
-class Rehearsal:
-    """One node of a Free rule as the rule would write it (see `relayout.rules.SpaceWriting`), in a graph of its own.
+class DryRun:
+    """One node as its rule would decompose it, in a graph of its own (see `relayout.ops.DecompositionWriter`).
 
-    `letters` are the names of the space's axes, `*` where an axis has none.
+    `letters` are the axis names of the iteration space, `*` for an axis without one.
     """
 
     def __init__(self, node: ir.Node, rule: Free, form: FreeLowering, letters: str, opset: int) -> None:
@@ -72,7 +72,7 @@ class Rehearsal:
         return result
 
     def give(self, index: int, value: ir.Value, dims: Places) -> None:
-        """Where the results go is no matter of the operators."""
+        """The operators' requirements do not depend on where the results go."""
 
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
@@ -80,11 +80,12 @@ class Rehearsal:
     def places(self, axis: int) -> np.ndarray[Any, Any]:
         return self._form.positions_of(axis, self._rule.extents[axis])
 
-    def suits(self, backend: Backend, place: str) -> bool:
-        """Whether every operator has its operands, but for constants, as the backend asks for them at a place."""
-        own = backend.at(place)
+    def meets_requirements(self, backend: Backend, device: str) -> bool:
+        """Whether all operands of every operator, constants excepted, meet the requirements of the device's backend."""
+        own = backend.at(device)
         return all(
-            supported_by(own, node) and any(self._meets(node, way.inputs, way.results, own) for way in ask(own, node))
+            supported_by(own, node)
+            and any(self._meets(node, each.inputs, each.results, own) for each in ask(own, node))
             for node in self._nodes
         )
 
@@ -100,19 +101,19 @@ class Rehearsal:
     def _value(
         self, name: str | None, kind: ir.TypeProtocol | None, dims: Places, axes: Axes | None = None
     ) -> ir.Value:
-        """A value of these dimensions, which may have no others than the axes of the space that are given."""
+        """A value of these dimensions, without axes other than the given ones of the space."""
         atoms = [[atom for place in group for atom in self._form.dims[place]] for group in dims]
         groups = [tuple(atom for atom in group if axes is None or atom.axis in axes) for group in atoms]
         value = ir.Value(name=name, shape=ir.Shape(dims_shape(tuple(groups), self._rule.extents)), type=kind)
         names = [self._name(group) for group in groups]
         if len(names) > MAX_RANK:
-            return value  # nobody is asked about it
+            return value  # no backend is asked about it
         known = [name for name in names if name != "*"]
         self._layouts[value] = Layout.parse("".join(names)) if len(set(known)) == len(known) else Layout.any(len(names))
         return value
 
     def _name(self, group: Sequence[Atom]) -> str:
-        """An axis that is in one dimension by itself, in whatever order of its factors, has its name there."""
+        """The name of a dimension that holds one axis, its factors in any order."""
         axes = {atom.axis for atom in group}
         (axis,) = axes if len(axes) == 1 else (None,)
         return "*" if axis is None or self._rule.extents[axis] == 1 else self._letters[axis]

@@ -1,8 +1,8 @@
-"""Operators that compute nothing, left out: their result is the memory that they read, seen with other axes.
+"""Elision of operators that compute nothing: the result aliases the memory that they read.
 
-SpaceToDepth is a Transpose between two Reshapes. As an operator it moves its data; left out it moves nothing, and its
-readers take what lies there, or have it converted like any other tensor. Both are alternatives of its node: in the one
-its two tensors lie as the operator reads and gives them, in the other an order of their common pieces lays out both.
+SpaceToDepth is a Transpose between two Reshapes. As an operator it moves its data. Elided it moves nothing, and its
+consumers read the aliased memory, or have it converted like any other tensor. Both are alternatives of its node: in the
+one its two tensors have the operator's formats, in the other one order of their common factors gives both formats.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from itertools import chain
 from relayout.candidates.alternatives import FixedLowering, Port
 from relayout.candidates.tensors import Operand
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View, atom_extent, normal_form, with_units
-from relayout.ops import Axes, Free, Relabel
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, with_units
+from relayout.layout.view import View
+from relayout.ops import Axes, Free, Relabel, free
 
-__all__ = ["Pieces", "pieces_of"]
+__all__ = ["Elision", "elision_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """The pieces of which the axes on both sides are made up. `rule` says that they go anywhere, `operands` how they
-    lie in the two tensors; `sides` has, for what is read and for what is given, the atom of its axes
-    that each piece is, and its extents."""
+class Elision:
+    """The common factors of the axes on both sides. `rule` takes them in any order; `operands` maps them to the two
+    tensors. `sides` has, for the input and for the result, the atom of its axes that each factor is, and its
+    extents."""
 
     rule: Free
     operands: tuple[tuple[Operand, Axes], ...]
     sides: tuple[tuple[MemoryFormat, tuple[Extent, ...]], ...]
 
     def form(self, order: MemoryFormat) -> FixedLowering:
-        """How the node is left out when the pieces lie in this order."""
+        """The lowering of the elided node when the factors are in this order."""
         read, given = (one_each(_own(order, atoms, extents)) for atoms, extents in self.sides)
         return FixedLowering((read,), (given,), left_out=True)
 
     def carried(self, dims: Dims, *, back: bool = False) -> Dims | None:
-        """Dimensions of the tensor that is read, in atoms of the one that is given, or `back`; None where these pieces
-        are no pieces of them."""
+        """Dimensions of the tensor that is read, in atoms of the one that is produced, or `back`; None where these
+        factors do not make them up."""
         (source, _), (result, _) = reversed(self.operands) if back else self.operands
         found: list[MemoryFormat] = []
         for group in dims:
@@ -48,25 +49,25 @@ class Pieces:
         return tuple(found)
 
 
-def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
-    """The pieces of a node that only relabels `source` as `result`; None where a tensor behind one is cut otherwise, or
-    has an axis of which it is only said that it is 1."""
+def elision_of(relabel: Relabel, source: Port, result: Port) -> Elision | None:
+    """The elision of a node whose `result` is a view of `source`. None where the tensor behind one has other factors,
+    or an axis that is only declared to be 1."""
     before, after = source.operand.view, result.operand.view
-    twins: dict[Atom, Atom] = {}
+    counterparts: dict[Atom, Atom] = {}
     for axis, group in enumerate(relabel.axes):
         stride = 1
-        for place, atom in enumerate(reversed(group), start=1):
+        for index, atom in enumerate(reversed(group), start=1):
             extent = atom_extent(atom, before.extents)
-            if place == len(group):
-                twins[atom] = Atom(axis, stride)
+            if index == len(group):
+                counterparts[atom] = Atom(axis, stride)
             elif isinstance(extent, int):
-                twins[atom] = Atom(axis, stride, stride * extent)
+                counterparts[atom] = Atom(axis, stride, stride * extent)
                 stride *= extent
             else:
                 return None
-    atoms = tuple(sorted(twins, key=lambda atom: (atom.axis, -atom.inner)))
+    atoms = tuple(sorted(counterparts, key=lambda atom: (atom.axis, -atom.inner)))
     extents = tuple(atom_extent(atom, before.extents) for atom in atoms)
-    given = tuple(twins[atom] for atom in atoms)
+    given = tuple(counterparts[atom] for atom in atoms)
     views = before.then([(a,) for a in atoms], extents), after.then([(a,) for a in given], extents)
     axes = tuple(range(len(atoms)))
     operands: list[tuple[Operand, Axes]] = []
@@ -75,7 +76,7 @@ def pieces_of(relabel: Relabel, source: Port, result: Port) -> Pieces | None:
             return None
         operands.append((Operand(port.operand.tensor, view, port.operand.value), axes))
     sides = (atoms, before.extents), (given, after.extents)
-    return Pieces(Free(extents, (axes,), (axes,), splits=axes), tuple(operands), sides)
+    return Elision(free(extents, (axes,), (axes,), tileable=axes), tuple(operands), sides)
 
 
 def _is_all(view: View) -> bool:
@@ -85,9 +86,9 @@ def _is_all(view: View) -> bool:
 
 
 def _own(order: MemoryFormat, atoms: tuple[Atom, ...], extents: tuple[Extent, ...]) -> MemoryFormat:
-    """The order of the pieces as one of the axes that they are pieces of, all of them."""
+    """The order of the factors as an order of all the axes that they factor."""
     found = []
-    for place, inner, outer in order:
-        axis, low, high = atoms[place]
+    for index, inner, outer in order:
+        axis, low, high = atoms[index]
         found.append(Atom(axis, low * inner, low * outer or high))
     return with_units(normal_form(tuple(found), extents), extents)

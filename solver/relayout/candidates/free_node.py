@@ -1,4 +1,4 @@
-"""A free node: in which orders of its axes it runs, how it is written there, and what that costs."""
+"""A free node: the orders of its iteration space in which it runs, its lowering there, and the cost."""
 
 from __future__ import annotations
 
@@ -8,80 +8,99 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.interface import element_size
-from relayout.candidates.alternatives import FreeLowering, NodeAlternatives
-from relayout.candidates.backend_requirements import Contract, Wish
-from relayout.candidates.fixed_node import of_ports, port_letters
-from relayout.candidates.iteration_space import Geometry
-from relayout.candidates.unit_axes import placements
+from relayout.candidates.alternatives import FreeLowering, NodePorts
+from relayout.candidates.backend_requirements import Requirement, RequirementChecker
+from relayout.candidates.fixed_node import of_ports, port_axis_names
+from relayout.candidates.iteration_space import IndexingMaps
+from relayout.candidates.unit_axes import unit_axis_insertions
 from relayout.layout.binding import bind, names_for
 from relayout.layout.conversion import Dims, dims_shape, one_each
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, order_of
-from relayout.ops import Axes, Free, Traffic
+from relayout.ops import Axes, Decomposition, Free, Traffic
 from relayout.ops.named_axes import native_letters
 
 __all__ = ["FreeNode", "Pricing", "operand_dims"]
 
 Pricing = Callable[[ir.Shape], int]
 """How many elements a shape has, symbolic dims priced."""
-Way = tuple[Wish, FreeLowering, int]
-"""Whom the node obliges, in which form, and what that costs beyond the wish's own cost."""
+Answer = tuple[Requirement, FreeLowering, int]
+"""The requirement that is met, the lowering that meets it, and its cost beyond the implementation's own."""
 
 _NOTHING: Traffic = ()
 
 
 class FreeNode:
-    """One node whose rule gives it a space of axes, with what the backend asks of it, the cheapest wish first."""
+    """One node with an iteration space, and the backend's requirements of it, the cheapest first. Answers are kept."""
 
-    __slots__ = ("_axes", "_choice", "_contract", "_devices", "_elements", "_geometry", "_letters", "_reach", "_rule")
+    __slots__ = (
+        "_answers",
+        "_axes",
+        "_checker",
+        "_choice",
+        "_devices",
+        "_elements",
+        "_letters",
+        "_maps",
+        "_reach",
+        "_rule",
+        "_suggested",
+    )
 
     def __init__(
         self,
-        choice: NodeAlternatives,
+        choice: NodePorts,
         rule: Free,
-        wishes: Sequence[Wish],
+        requirements: Sequence[Requirement],
         *,
-        geometry: Geometry,
-        contract: Contract,
+        maps: IndexingMaps,
+        checker: RequirementChecker,
         elements: Pricing,
     ) -> None:
         self._choice = choice
         self._rule = rule
-        self._geometry = geometry
-        self._contract = contract
+        self._maps = maps
+        self._checker = checker
         self._elements = elements
         self._axes = of_ports(choice.ports, rule.inputs, rule.outputs)
-        self._letters = port_letters(rule, choice.ports)
-        self._reach: dict[Wish, bool] = {}
-        # Of what is asked of one order the cheapest counts, on each device and with each set of black boxes.
-        self._devices: dict[tuple[str, Hashable], list[Wish]] = {}
-        for wish in wishes:
-            self._devices.setdefault((wish.implementation.device, wish.boxes), []).append(wish)
+        self._letters = port_axis_names(rule, choice.ports)
+        self._reach: dict[Requirement, bool] = {}
+        self._answers: dict[MemoryFormat, tuple[Answer, ...] | None] = {}
+        self._suggested: dict[MemoryFormat, tuple[MemoryFormat, ...]] = {}
+        # The cheapest requirement that an order meets counts, for each device and each set of black boxes.
+        self._devices: dict[tuple[str, Hashable], list[Requirement]] = {}
+        for requirement in requirements:
+            self._devices.setdefault((requirement.implementation.device, requirement.boxes), []).append(requirement)
 
-    def ways(self, order: MemoryFormat) -> tuple[Way, ...] | None:
-        """How the node runs in this order on each device that takes it; None where there is none."""
-        dims = self._geometry.grouped(order)
-        if dims is None:
-            return None
-        answers = [self._accepted(wishes, dims) for wishes in self._devices.values()]
-        return tuple([answer for answer in answers if answer is not None]) or None
+    def answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
+        """How the node runs in this order on each device that supports it; None where there is none."""
+        if order not in self._answers:
+            dims = self._maps.grouped(order)
+            every = self._devices.values() if dims is not None else ()
+            answers = [self._answer(requirements, dims) for requirements in every if dims is not None]
+            self._answers[order] = tuple([answer for answer in answers if answer is not None]) or None
+        return self._answers[order]
 
     def native(self) -> MemoryFormat:
         """The order of ONNX's own layout, for a rule that names its axes."""
         letters = self._rule.letters
         return self._normal(order_of(tuple(letters.index(letter) for letter in native_letters(len(letters)))))
 
-    def proposed(self, order: MemoryFormat) -> Iterator[MemoryFormat]:
-        """The orders that the rule proposes beside one that the node runs in."""
-        dims = self._geometry.grouped(order) or ()
-        for places in self._rule.proposed(tuple([group[0].axis for group in dims])):
-            yield self._normal(tuple(chain.from_iterable(dims[place] for place in places)))
+    def suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
+        """The orders that the rule suggests beside one in which the node runs."""
+        if order not in self._suggested:
+            dims = self._maps.grouped(order) or ()
+            orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
+            self._suggested[order] = tuple(
+                [self._normal(tuple(chain.from_iterable(dims[position] for position in each))) for each in orders]
+            )
+        return self._suggested[order]
 
-    def witnesses(self, wish: Wish) -> Iterator[MemoryFormat]:
-        """The orders that the wish names in full."""
+    def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
+        """The orders that the requirement names in full."""
         laid = [
             (port, axes, layout, letters)
             for port, axes, layout, letters in zip(
-                self._choice.ports, self._axes, wish.layouts, self._letters, strict=True
+                self._choice.ports, self._axes, requirement.layouts, self._letters, strict=True
             )
             if axes is not None
         ]
@@ -89,131 +108,135 @@ class FreeNode:
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
-            names = names_for(layout, letters or self._contract.letters(port, layout), len(extents))
-            own = bind(layout, names, extents, size, pads=wish.implementation.pads) if names is not None else None
+            names = names_for(layout, letters or self._checker.letters(port, layout), len(extents))
+            pads = requirement.implementation.pads
+            own = bind(layout, names, extents, size, pads=pads) if names is not None else None
             if own is None:
                 continue
             if len(axes) == len(self._rule.extents):
-                # What is named says where every axis goes, also those that have no place in this operand.
+                # The layout says where every axis goes, also those of extent 1.
                 yield self._normal(tuple(Atom(axes[atom.axis], atom.inner, atom.outer) for atom in own))
                 continue
             format_ = port.format_in(one_each(own))
             if format_ is not None:
-                yield from self._geometry.extend(place, format_)
+                yield from self._maps.extend(place, format_)
 
     def _normal(self, order: MemoryFormat) -> MemoryFormat:
-        return normal_form(order, self._geometry.extents)
+        return normal_form(order, self._maps.extents)
 
-    def _accepted(self, wishes: Sequence[Wish], dims: Dims) -> Way | None:
-        """The first wish that this order meets, and the order with its unit axes placed; None where there is none.
+    def _answer(self, requirements: Sequence[Requirement], dims: Dims) -> Answer | None:
+        """The first requirement that this order meets, with the lowering that meets it; None if there is none.
 
-        An order that ONNX's operator does not take is possible where a backend asks for it by the operator's letters,
-        or where the rule knows other operators for it.
+        An order that ONNX's operator does not take is possible where a backend requires it by the operator's axis
+        names, or where the rule has a decomposition for it.
         """
-        written: Way | None = None
-        for wish in wishes:
-            if written is not None and wish.implementation.cost >= written[0].implementation.cost + written[2]:
+        written: Answer | None = None
+        for requirement in requirements:
+            if written is not None and requirement.implementation.cost >= written[0].implementation.cost + written[2]:
                 break
-            if wish.is_empty and self._is_cut(dims):
-                continue  # pieces that only a backend can ask for
-            way = self._unasked(wish, dims) if wish.is_empty else self._asked(wish, dims)
+            if requirement.is_empty and self._is_tiled_unknowingly(dims):
+                continue  # tiles that only a backend can require
+            way = self._as_onnx(requirement, dims) if requirement.is_empty else self._as_required(requirement, dims)
             if way is not None:
                 return way
-            if written is None and (wish.is_empty or self._is_out_of_reach(wish)):
-                written = self._written(wish.lifted(), dims)
+            if written is None and (requirement.is_empty or self._is_unreachable(requirement)):
+                written = self._decomposed(requirement.relaxed(), dims)
         return written
 
-    def _is_scrambled(self, dims: Dims) -> bool:
-        return any(len(group) > 1 and group[0].axis in self._rule.scrambles for group in dims)
+    def _is_permuted_asymmetrically(self, dims: Dims) -> bool:
+        traits = self._rule.traits
+        return any(len(group) > 1 and traits[group[0].axis].permutable_within == "asymmetric" for group in dims)
 
-    def _is_cut(self, dims: Dims) -> bool:
-        """Whether axes lie in pieces of which ONNX's operator knows nothing."""
-        rule = self._rule
-        knows = rule.splits or rule.mixes or rule.scrambles or rule.steps
+    def _is_tiled_unknowingly(self, dims: Dims) -> bool:
+        """Whether axes are tiled though ONNX's operator takes them whole only."""
+        knows = any(t.tileable or t.permutable_within or t.tile_multiple for t in self._rule.traits)
         return not knows and any(not a.is_whole for group in dims for a in group)
 
-    def _unasked(self, wish: Wish, dims: Dims) -> Way | None:
-        """The node as ONNX's own operator, for a wish that asks for no layout."""
-        if self._is_scrambled(dims):
+    def _as_onnx(self, requirement: Requirement, dims: Dims) -> Answer | None:
+        """The node as ONNX's own operator, for an implementation without requirements."""
+        if self._is_permuted_asymmetrically(dims):
             return None
-        forms = (FreeLowering(place) for place in placements(dims, len(self._rule.extents)))
-        form = next((form for form in forms if self._rule.allows(form.axes)), None)
-        if form is None or not self._is_unasked(wish, form):
+        form = next((form for form in self._lowerings(dims) if self._rule.allows(form.axes)), None)
+        if form is None or not self._has_no_requirement(requirement, form):
             return None
-        cost = self._cost(wish, form)
-        return (wish, form, cost) if cost is not None else None
+        cost = self._cost(requirement, form)
+        return (requirement, form, cost) if cost is not None else None
 
-    def _is_unasked(self, wish: Wish, form: FreeLowering) -> bool:
-        """Whether nothing is asked of the node as it then stands: what is turned has other axes by the same names, and
-        what is in pieces has another rank."""
+    def _has_no_requirement(self, requirement: Requirement, form: FreeLowering) -> bool:
+        """Whether nothing is required of the node in this lowering: a permuted operand has other axes by the same
+        names, a tiled one another rank."""
         letters = self._rule.letters
         laid = [operand_dims(axes, form.dims) for axes in self._axes]
         is_native = not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters)))
         if is_native and all(d is None or len(d) == len(a) for d, a in zip(laid, self._axes, strict=True) if a):
             return True
-        return self._contract.asks_nothing(self._choice, laid, wish.implementation.device)
+        return self._checker.has_no_requirement(self._choice, laid, requirement.implementation.device)
 
-    def _is_out_of_reach(self, wish: Wish) -> bool:
-        """Whether the operator takes none of the orders that the wish names, so that it has to be written in others:
-        then what they are asked counts, and not what it would have been."""
-        if wish not in self._reach:
-            dims = [d for order in self.witnesses(wish) if (d := self._geometry.grouped(order)) is not None]
-            is_written = bool(dims) and bool(self._rule.written) and not self._rule.letters
-            self._reach[wish] = is_written and not any(self._taken(each) for each in dims)
-        return self._reach[wish]
+    def _is_unreachable(self, requirement: Requirement) -> bool:
+        """Whether the operator takes none of the orders that the requirement names, so that it has to be decomposed:
+        then the requirements of the decomposition's operators count instead."""
+        if requirement not in self._reach:
+            dims = [d for order in self.required_orders(requirement) if (d := self._maps.grouped(order)) is not None]
+            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.letters
+            self._reach[requirement] = is_written and not any(self._is_taken(each) for each in dims)
+        return self._reach[requirement]
 
-    def _taken(self, dims: Dims) -> bool:
-        """Whether ONNX's operator takes an order, wherever its unit axes stand."""
-        return any(self._rule.allows(FreeLowering(place).axes) for place in placements(dims, len(self._rule.extents)))
+    def _is_taken(self, dims: Dims) -> bool:
+        """Whether ONNX's operator takes an order, wherever its unit axes are inserted."""
+        return any(self._rule.allows(form.axes) for form in self._lowerings(dims))
 
-    def _written(self, wish: Wish, dims: Dims) -> Way | None:
-        """The node as the operators that its rule writes, for a wish that asks for no layout."""
-        for written in self._rule.written:
-            forms = (FreeLowering(place, rewritten=written) for place in placements(dims, len(self._rule.extents)))
-            form = next((form for form in forms if written.takes(form.axes)), None)
-            if form is None or not self._suits(wish, form):
+    def _lowerings(self, dims: Dims, decomposition: Decomposition | None = None) -> Iterator[FreeLowering]:
+        """The lowerings in these dimensions, by where the unit axes are inserted."""
+        for full in unit_axis_insertions(dims, len(self._rule.extents)):
+            yield FreeLowering(full, rewritten=decomposition)
+
+    def _decomposed(self, requirement: Requirement, dims: Dims) -> Answer | None:
+        """The node decomposed, for an implementation without requirements."""
+        for written in self._rule.decompositions:
+            form = next((form for form in self._lowerings(dims, written) if written.takes(form.axes)), None)
+            if form is None or not self._meets_by_parts(requirement, form):
                 continue
-            cost = self._cost(wish, form, written.extra(form.axes))
+            cost = self._cost(requirement, form, written.extra(form.axes))
             if cost is not None:
-                return wish, form, cost
+                return requirement, form, cost
         return None
 
-    def _asked(self, wish: Wish, dims: Dims) -> Way | None:
-        """The node with its unit axes where they meet what the wish asks for."""
-        rule, scrambled = self._rule, self._is_scrambled(dims)
-        for place in placements(dims, len(rule.extents)):
+    def _as_required(self, requirement: Requirement, dims: Dims) -> Answer | None:
+        """The node with its unit axes inserted where they meet the requirement."""
+        rule, permuted = self._rule, self._is_permuted_asymmetrically(dims)
+        for place in unit_axis_insertions(dims, len(rule.extents)):
             form = FreeLowering(place, asked=True)
-            is_itself = not scrambled and (rule.allows(form.axes) or bool(rule.letters))
-            for written in (None,) if is_itself else rule.written:
+            is_itself = not permuted and (rule.allows(form.axes) or bool(rule.letters))
+            for written in (None,) if is_itself else rule.decompositions:
                 if written is not None and not written.takes(form.axes):
                     continue
                 form = FreeLowering(place, asked=True, rewritten=written)
-                cost = self._cost(wish, form, written.extra(form.axes) if written is not None else _NOTHING)
-                suits = cost is not None and (written is None or self._suits(wish, form))
-                if cost is not None and suits and self._meets(wish, place):
-                    return wish, form, cost
+                cost = self._cost(requirement, form, written.extra(form.axes) if written is not None else _NOTHING)
+                by_parts = cost is not None and (written is None or self._meets_by_parts(requirement, form))
+                if cost is not None and by_parts and self._meets(requirement, place):
+                    return requirement, form, cost
         return None
 
-    def _meets(self, wish: Wish, dims: Dims) -> bool:
-        """Whether operands and constants meet the wish when the node's axes have these dimensions."""
+    def _meets(self, requirement: Requirement, dims: Dims) -> bool:
+        """Whether operands and constants meet the requirement when the node's axes have these dimensions."""
         own = [operand_dims(axes, dims) for axes in self._axes]
         inputs = [operand_dims(axes, dims) for axes in self._rule.inputs]
-        is_met = self._contract.is_met(self._choice, wish, own, self._letters)
-        return is_met and self._contract.constants_meet(self._choice, wish, inputs)
+        is_met = self._checker.is_met(self._choice, requirement, own, self._letters)
+        return is_met and self._checker.constants_meet(self._choice, requirement, inputs)
 
-    def _suits(self, wish: Wish, form: FreeLowering) -> bool:
-        """Whether the operators that the rule writes for this form are in layouts that the backend asks for."""
-        return self._contract.rehearse(self._choice, self._rule, self._axes, form, wish.implementation.device)
+    def _meets_by_parts(self, requirement: Requirement, form: FreeLowering) -> bool:
+        """Whether the operators of the lowering's decomposition meet the backend's requirements of them."""
+        return self._checker.dry_run(self._choice, self._rule, self._axes, form, requirement.implementation.device)
 
-    def _cost(self, wish: Wish, form: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
-        """What the node costs in this form beyond its best order; None where the wish's device does not run it so."""
+    def _cost(self, requirement: Requirement, form: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
+        """The node's cost in this lowering beyond its best order; None where the device does not run it so."""
         traffic, own = self._traffic(form, extra), self._rule.outputs[0]
         if own is None:
             return traffic
         assert self._choice.node is not None
         axes = tuple([own.index(axis) for axis in form.axes if axis in own])
-        device, is_rewritten = wish.implementation.device, form.rewritten is not None
-        return self._contract.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
+        device, is_rewritten = requirement.implementation.device, form.rewritten is not None
+        return self._checker.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
 
     def _traffic(self, form: FreeLowering, traffic: Traffic) -> int:
         """Bytes that are read and written."""
@@ -224,7 +247,7 @@ class FreeNode:
 
 
 def operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:
-    """An operand's own dimensions when the space has these; `axes` are the operand's in the space."""
+    """An operand's dimensions when the iteration space has these; `axes` are the operand's in the space."""
     if axes is None:
         return None
     return tuple(

@@ -1,4 +1,4 @@
-"""How the axes that a free node works on lie in its operands: its orders as formats of their tensors, and back."""
+"""Iteration spaces: the orders of a free node's axes as formats of its operands' tensors, and back."""
 
 from __future__ import annotations
 
@@ -10,72 +10,73 @@ from relayout.layout.conversion import Dims, cuts_nest, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.ops import Axes, Free
 
-__all__ = ["Geometry"]
+__all__ = ["IndexingMaps", "IndexingMapsCache"]
 
 
-class Geometry:
-    """How the axes of a space lie in its operands. Nodes of one kind and shape share it, so each step is taken once."""
+class IndexingMaps:
+    """The maps between an iteration space and its operands. Equal spaces share them, so each step is taken once."""
 
     __slots__ = (
-        "_apart",
-        "_beside",
+        "_companions",
         "_extended",
         "_formats",
-        "_insert",
+        "_insertion_rule",
         "_lacking",
         "_merged",
-        "_mixed",
+        "_multiples",
         "_named",
         "_operands",
         "_padded",
-        "_steps",
+        "_permutable",
+        "_tileable",
         "extents",
         "is_partial",
     )
 
     def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
-        # An axis has no place only if it has extent 1 in every operand (Pad, Expand or Resize may make 1 into more).
+        # An axis has no position only if its extent is 1 in every operand (Pad, Expand or Resize may make 1 into more).
         extents = list(rule.extents)
         for operand, axes in operands:
-            for place, axis in enumerate(axes):
-                own = operand.view.extents[place]
+            for index, axis in enumerate(axes):
+                own = operand.view.extents[index]
                 if extents[axis] == 1 and own != 1:
                     extents[axis] = own
         self.extents: tuple[Extent, ...] = tuple(extents)
-        # For each operand, where each axis of the space stands among its own; unit axes have no place.
+        # For each operand, the position of each axis of the space among its own; unit axes have none.
         self._operands = [
             (operand.view, axes, {axis: i for i, axis in enumerate(axes) if operand.view.extents[i] != 1})
             for operand, axes in operands
         ]
-        # An axis that has other extents in some operand cannot be cut alike in all of them.
+        # An axis that has other extents in some operand cannot be tiled alike in all of them.
         uneven = {
             axis
             for operand, axes in operands
-            for place, axis in enumerate(axes)
-            if operand.view.extents[place] not in (1, extents[axis]) or extents[axis] is None
+            for index, axis in enumerate(axes)
+            if operand.view.extents[index] not in (1, extents[axis]) or extents[axis] is None
         }
-        self._apart = frozenset(rule.splits) - uneven
-        self._steps = rule.steps
-        self._mixed = (frozenset(rule.mixes) | frozenset(rule.scrambles)) - uneven - self._apart
-        self._padded = frozenset(rule.zeros) - uneven
-        # Written as a function of ours, an operator with named axes takes them in whatever pieces a backend asks for,
-        # but those that are of extent 1 in its result: these have no pieces there.
+        traits = list(enumerate(rule.traits))
+        self._tileable = frozenset(a for a, own in traits if own.tileable) - uneven
+        self._multiples = {a: own.tile_multiple for a, own in traits if own.tile_multiple}
+        self._permutable = frozenset(a for a, own in traits if own.permutable_within) - uneven - self._tileable
+        self._padded = frozenset(a for a, own in traits if own.zero_preserving) - uneven
+        # A `relayout` operator takes its named axes in any tiles that a backend requires, but for those of extent 1 in
+        # its result: these have no tiles there.
         different = {
             axis
             for operand, axes in operands
-            for place, axis in enumerate(axes)
-            if operand.view.extents[place] != extents[axis]
+            for index, axis in enumerate(axes)
+            if operand.view.extents[index] != extents[axis]
         }
         self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven - different
-        self._beside = rule.beside
-        self._insert = rule.insert
+        self._companions = {a: own.companion for a, own in traits if own.companion is not None}
+        self._insertion_rule = rule.insertion_rule
         self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
         self._extended: dict[tuple[int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
         self._merged: dict[tuple[int, MemoryFormat, int, MemoryFormat], tuple[MemoryFormat, ...]] = {}
-        # Where no operand has all the axes, an order of the space is made of what several of them have.
+        # Where no operand has all the axes, an order of the space is merged from those of several operands.
         wide = {axis for axis, extent in enumerate(self.extents) if extent != 1}
-        self.is_partial = len(operands) > 1 and not any(wide <= set(places) for _, _, places in self._operands)
-        self._lacking = [frozenset(wide - set(places)) for _, _, places in self._operands]
+        self.is_partial = len(operands) > 1 and not any(wide <= set(positions) for _, _, positions in self._operands)
+        self._lacking = [frozenset(wide - set(positions)) for _, _, positions in self._operands]
 
     def formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
         """The format of each operand's tensor when the space is in `order`; None where the factors do not nest."""
@@ -83,17 +84,17 @@ class Geometry:
             self._formats[order] = self._all_formats(order)
         return self._formats[order]
 
-    def extend(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """Orders of the space in which operand `place` has `format_`: missing axes follow their source neighbours."""
-        key = (place, format_)
+    def extend(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+        """Orders of the space in which operand `index` has `format_`: missing axes follow their source neighbours."""
+        key = (index, format_)
         if key not in self._extended:
-            self._extended[key] = self._extension(place, format_)
+            self._extended[key] = self._extension(index, format_)
         return self._extended[key]
 
-    def gathered(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """Orders of whole axes near a format of operand `place` in which they are in pieces: each axis where the first
-        of its pieces stands, and each where the last does."""
-        order = self._placed(place, format_)
+    def nearest_whole(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+        """Orders of whole axes nearest to a tiled format of operand `index`: each axis where the first of its tiles
+        stands, and each where the last does."""
+        order = self._in_space(index, format_)
         if order is None or all(atom.is_whole for atom in order):
             return ()
         firsts = list(dict.fromkeys(atom.axis for atom in order))
@@ -102,42 +103,43 @@ class Geometry:
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
     def grouped(self, order: MemoryFormat) -> Dims | None:
-        """The order as dimensions of the node: a factor each where factors may stand apart, one for an axis whose
-        factors only change places; None where the node does not take such factors."""
+        """The order as dimensions of the node: one for each factor of a tileable axis, one for an axis whose factors
+        are only permuted; None where the node does not take such factors."""
         if all(atom.is_whole for atom in order):
             return one_each(order)
-        places: dict[int, list[int]] = {}
-        for place, atom in enumerate(order):
+        positions: dict[int, list[int]] = {}
+        for index, atom in enumerate(order):
             if not atom.is_whole and not self._takes(atom):
                 return None
-            places.setdefault(atom.axis, []).append(place)
-        # One dimension for those whose factors only change places; all factors of the others stand apart.
-        joined = {a for a, own in places.items() if a in self._mixed and own[-1] - own[0] == len(own) - 1}
+            positions.setdefault(atom.axis, []).append(index)
+        # One dimension for an axis whose factors are only permuted; each factor of the others is a dimension.
+        joined = {a for a, own in positions.items() if a in self._permutable and own[-1] - own[0] == len(own) - 1}
         groups: list[MemoryFormat] = []
-        for place, atom in enumerate(order):
+        for index, atom in enumerate(order):
             axis = atom.axis
-            if axis in joined and place > places[axis][0]:
+            if axis in joined and index > positions[axis][0]:
                 groups[-1] = (*groups[-1], atom)
                 continue
-            alone = axis in joined or len(places[axis]) == 1
-            if not alone and axis not in self._apart and axis not in self._named and not self._in_steps(atom):
+            alone = axis in joined or len(positions[axis]) == 1
+            takes_tiles = axis in self._tileable or axis in self._named or self._divides_multiple(atom)
+            if not alone and not takes_tiles:
                 return None
             groups.append((atom,))
-        loose = {axis for axis in self._steps if axis not in joined}
-        return tuple(groups) if self._are_cut_alike(order, loose) else None
+        tiled = {axis for axis in self._multiples if axis not in joined}
+        return tuple(groups) if self._are_tiled_alike(order, tiled) else None
 
-    def _are_cut_alike(self, order: MemoryFormat, loose: set[int]) -> bool:
-        """Whether each of these axes and the one beside it, if that is one of them, are in the same pieces."""
-        for axis, partner in self._beside.items():
-            if axis in loose and partner in loose:
-                pieces = [[atom[1:] for atom in order if atom.axis == a] for a in (axis, partner)]
-                if all(pieces) and len(pieces[0]) > 1 and pieces[0] != pieces[1]:
+    def _are_tiled_alike(self, order: MemoryFormat, tiled: set[int]) -> bool:
+        """Whether each of these axes and its companion, if that is one of them, have the same tiles."""
+        for axis, partner in self._companions.items():
+            if axis in tiled and partner in tiled:
+                tiles = [[atom[1:] for atom in order if atom.axis == a] for a in (axis, partner)]
+                if all(tiles) and len(tiles[0]) > 1 and tiles[0] != tiles[1]:
                     return False
         return True
 
-    def _in_steps(self, atom: Atom) -> bool:
-        step = self._steps.get(atom.axis)
-        return step is not None and step % atom.inner == 0 and (not atom.outer or step % atom.outer == 0)
+    def _divides_multiple(self, atom: Atom) -> bool:
+        multiple = self._multiples.get(atom.axis)
+        return multiple is not None and multiple % atom.inner == 0 and (not atom.outer or multiple % atom.outer == 0)
 
     def _takes(self, atom: Atom) -> bool:
         if atom.axis in self._named:
@@ -145,48 +147,52 @@ class Geometry:
         extent = self.extents[atom.axis]
         if isinstance(extent, int) and atom.outer > extent and atom.axis not in self._padded:
             return False
-        return atom.axis in self._apart or atom.axis in self._mixed or self._in_steps(atom)
+        return atom.axis in self._tileable or atom.axis in self._permutable or self._divides_multiple(atom)
 
     def _all_formats(self, order: MemoryFormat) -> tuple[MemoryFormat, ...] | None:
         found: list[MemoryFormat] = []
-        for view, _, places in self._operands:
-            own = [Atom(places[axis], inner, outer) for axis, inner, outer in order if axis in places]
+        for view, _, positions in self._operands:
+            own = [Atom(positions[axis], inner, outer) for axis, inner, outer in order if axis in positions]
             format_ = view.to_base(tuple(own))
             if format_ is None:
                 return None
             found.append(format_)
         return tuple(found)
 
-    def lacks_any(self, place: int, other: int) -> bool:
+    def lacks_any(self, index: int, other: int) -> bool:
         """Whether one of two operands has axes that the other lacks."""
-        return self._lacking[place] != self._lacking[other]
+        return self._lacking[index] != self._lacking[other]
 
-    def reached(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """Orders of the space that two operands lead to by these formats: that in which both have them, and those in
-        which one has its own and what it lacks lies as in the other's, piece by piece."""
-        key = (place, format_, other, other_format)
+    def merged_orders(
+        self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
+    ) -> tuple[MemoryFormat, ...]:
+        """Orders of the space in which two operands have these formats, or one of them has and the axes that it lacks
+        are ordered as in the other, tile by tile."""
+        key = (index, format_, other, other_format)
         if key not in self._merged:
             found = [
-                self._union(place, format_, other, other_format) if self.is_partial else None,
-                self._following(place, format_, other, other_format),
-                self._following(other, other_format, place, format_),
+                self._union(index, format_, other, other_format) if self.is_partial else None,
+                self._following(index, format_, other, other_format),
+                self._following(other, other_format, index, format_),
             ]
             self._merged[key] = tuple(dict.fromkeys(order for order in found if order is not None))
         return self._merged[key]
 
-    def _following(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> MemoryFormat | None:
-        """The order in which operand `place` has its format, and each piece of the axes that it lacks follows what it
-        follows in the other's; None where these are in one piece, so that they go by their neighbours in the source, or
-        where the two cut an axis into pieces that do not nest."""
-        lacking = self._lacking[place] - self._lacking[other]
+    def _following(
+        self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
+    ) -> MemoryFormat | None:
+        """The order in which operand `index` has its format, and each tile of the axes that it lacks follows the atom
+        that it follows in the other's. None where these axes are whole, so that they go by their neighbours in the
+        source, or where the tiles of the two do not nest."""
+        lacking = self._lacking[index] - self._lacking[other]
         if not lacking or all(atom.is_whole for atom in other_format):
             return None
-        order, guide = self._placed(place, format_), self._placed(other, other_format)
+        order, guide = self._in_space(index, format_), self._in_space(other, other_format)
         if order is None or guide is None or all(a.is_whole for a in guide if a.axis in lacking):
             return None
         if not cuts_nest(tuple(order), tuple(guide)):
             return None
-        order, guide = _cut_alike(order, guide), _cut_alike(guide, order)
+        order, guide = _split_alike(order, guide), _split_alike(guide, order)
         after = -1
         for atom in guide:
             if atom.axis in lacking:
@@ -198,8 +204,8 @@ class Geometry:
                 return None
         return self._completed(list(normal_form(tuple(order), self.extents)))
 
-    def _union(self, place: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> MemoryFormat | None:
-        order, further = self._placed(place, format_), self._placed(other, other_format)
+    def _union(self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat) -> MemoryFormat | None:
+        order, further = self._in_space(index, format_), self._in_space(other, other_format)
         if order is None or further is None:
             return None
         known = {atom.axis for atom in order}
@@ -213,29 +219,29 @@ class Geometry:
                 continue
             following = next((a for a in further[number:] if a.axis in common), None)
             most = order.index(following) if following is not None else len(order)
-            least = min(max(self._place_for(order, atom.axis), least), most)
+            least = min(max(self._insertion_position(order, atom.axis), least), most)
             order.insert(least, atom)
             least += 1
         return self._completed(order)
 
-    def _extension(self, place: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        order = self._placed(place, format_)
+    def _extension(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
+        order = self._in_space(index, format_)
         if order is None:
             return ()
         found = [self._completed(list(order))]
-        if self._beside and self._steps:
-            found.append(self._completed(order, piece_by_piece=True))
+        if self._companions and self._multiples:
+            found.append(self._completed(order, tile_by_tile=True))
         return tuple(dict.fromkeys(each for each in found if each is not None))
 
-    def _placed(self, place: int, format_: MemoryFormat) -> list[Atom] | None:
-        """The operand's atoms in the space's axes."""
-        view, axes, _ = self._operands[place]
+    def _in_space(self, index: int, format_: MemoryFormat) -> list[Atom] | None:
+        """The operand's atoms as atoms of the space's axes."""
+        view, axes, _ = self._operands[index]
         own = view.from_base(format_)
         return [Atom(axes[a.axis], a.inner, a.outer) for a in own] if own is not None else None
 
-    def _completed(self, order: list[Atom], *, piece_by_piece: bool = False) -> MemoryFormat | None:
-        """The order with the axes that it lacks; None where the node does not take its factors. `piece_by_piece`: what
-        stands beside an axis whose pieces have changed places does as they did, though it might stay whole."""
+    def _completed(self, order: list[Atom], *, tile_by_tile: bool = False) -> MemoryFormat | None:
+        """The order with the axes that it lacks; None where the node does not take its factors. `tile_by_tile`: the
+        companion of an axis with permuted factors is tiled likewise, though it might stay whole."""
         if self.grouped(tuple(order)) is None:
             return None
         present = {a.axis for a in order}
@@ -243,33 +249,51 @@ class Geometry:
             if axis in present or self.extents[axis] == 1:
                 continue
             present.add(axis)
-            partner = self._beside.get(axis)
-            cut = [p for p, atom in enumerate(order) if atom.axis == partner and not atom.is_whole]
-            is_scrambled = partner in self._mixed and cut == list(range(min(cut, default=0), max(cut, default=0) + 1))
-            if partner is not None and len(cut) > 1 and (piece_by_piece or not is_scrambled):
-                for position in reversed(cut):
-                    piece = Atom(axis, order[position].inner, order[position].outer)
-                    order.insert(position + (axis > partner), piece)
+            partner = self._companions.get(axis)
+            tiles = [p for p, atom in enumerate(order) if atom.axis == partner and not atom.is_whole]
+            is_one_dimension = tiles == list(range(min(tiles, default=0), max(tiles, default=0) + 1))
+            is_permuted = partner in self._permutable and is_one_dimension
+            if partner is not None and len(tiles) > 1 and (tile_by_tile or not is_permuted):
+                for position in reversed(tiles):
+                    tile = Atom(axis, order[position].inner, order[position].outer)
+                    order.insert(position + (axis > partner), tile)
                 continue
-            order.insert(self._place_for(order, axis), Atom(axis))
+            order.insert(self._insertion_position(order, axis), Atom(axis))
         return normal_form(tuple(order), self.extents)
 
-    def _place_for(self, order: Sequence[Atom], axis: int) -> int:
-        """Where a further axis goes: where the operator wants it, else beside its partner with the lower number first,
-        else after its neighbour in the source."""
-        asked = self._insert(tuple([a.axis for a in order]), axis) if self._insert is not None else None
-        if asked is not None:
-            return asked
-        partner = self._beside.get(axis)
-        pieces = [p for p, atom in enumerate(order) if atom.axis == partner]
-        if partner is not None and pieces:
-            return pieces[-1] + 1 if axis > partner else pieces[0]
+    def _insertion_position(self, order: Sequence[Atom], axis: int) -> int:
+        """Where a further axis goes: by the operator's insertion rule, else beside its companion with the lower number
+        first, else after its neighbour in the source."""
+        present = tuple([a.axis for a in order])
+        wanted = self._insertion_rule(present, axis) if self._insertion_rule is not None else None
+        if wanted is not None:
+            return wanted
+        companion = self._companions.get(axis)
+        beside = [p for p, atom in enumerate(order) if atom.axis == companion]
+        if companion is not None and beside:
+            return beside[-1] + 1 if axis > companion else beside[0]
         before = [p for p, atom in enumerate(order) if atom.axis < axis]
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
 
 
-def _cut_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:
-    """The order with its atoms cut where those of the guide begin and end; all these cuts nest."""
+class IndexingMapsCache:
+    """The indexing maps of every iteration space so far; equal spaces share them."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, IndexingMaps] = {}
+
+    def of(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:
+        """The maps between a space of `rule` and its operands."""
+        views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
+        key = (rule.extents, rule.traits, bool(rule.letters), rule.insertion_rule, views)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = IndexingMaps(rule, operands)
+        return found
+
+
+def _split_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:
+    """The order with its atoms split where those of the guide begin and end; all these splits nest."""
     found: list[Atom] = []
     for axis, inner, outer in order:
         ends = {end for atom in guide if atom.axis == axis for end in (atom.inner, atom.outer)}

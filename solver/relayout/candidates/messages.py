@@ -1,15 +1,15 @@
-"""Formats, requirements and relaxations in the words of the graph: by node, operand and layout."""
+"""Text for messages: formats, requirements and relaxations by node, operand and layout."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relayout.candidates.axis_names import Names
+from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand
 from relayout.errors import InfeasibleError
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, with_units
 
-__all__ = ["contradiction", "lifted", "operand_name", "required", "shown"]
+__all__ = ["contradiction", "operand_name", "relaxed", "required", "shown"]
 
 
 def operand_name(index: int, *, is_result: bool) -> str:
@@ -18,7 +18,7 @@ def operand_name(index: int, *, is_result: bool) -> str:
 
 
 def required(place: str, layouts: Sequence[str], in_step: Sequence[str]) -> str:
-    """What is required of one operand; of one that several layouts meet, also what it is tied to.
+    """The requirement of one operand; where several layouts meet it, also the operands that must agree with it.
 
     >>> required("Relu 'n1' input 0", ["NCHW", "NHWC"], ["result 0"])
     "Relu 'n1' input 0 requires NCHW or NHWC, in step with result 0"
@@ -30,21 +30,21 @@ def required(place: str, layouts: Sequence[str], in_step: Sequence[str]) -> str:
     return f"{text}, in step with {' and '.join(dict.fromkeys(in_step))}"
 
 
-def lifted(label: str, operand: str, layout: str, *, is_result: bool) -> str:
-    """What a node would do with one operand if its requirement were lifted."""
+def relaxed(label: str, operand: str, layout: str, *, is_result: bool) -> str:
+    """The layout of one operand if its requirement were relaxed."""
     return f"{label} {'gave' if is_result else 'took'} {operand} in {layout}"
 
 
 def contradiction(problem: str, conflict: Sequence[str], relaxation: Sequence[str]) -> InfeasibleError:
-    """The error for requirements that cannot be met together, with what would do."""
+    """The error for requirements that cannot be met together, with a relaxation that is feasible."""
     hint = f"it would be feasible if {' and '.join(relaxation)}" if relaxation else ""
     return InfeasibleError(problem, conflict=conflict, relaxation=relaxation, hint=hint)
 
 
-def shown(names: Names, operand: Operand, format_: MemoryFormat) -> str:
-    """A format in letters where the axes have names, else in the numbers of the source's axes.
+def shown(names: AxisNames, operand: Operand, format_: MemoryFormat) -> str:
+    """A format by axis names where the axes have some, else by the numbers of the source's axes.
 
-    Unit axes have no place in a format; they are shown where the source has them.
+    A format does not contain unit axes; they are shown where the source has them.
     """
     letters = names.of(operand)
     own = operand.view.from_base(format_)
@@ -65,6 +65,6 @@ def shown(names: Names, operand: Operand, format_: MemoryFormat) -> str:
 
 
 def _atom_text(atom: Atom) -> str:
-    """An axis by its number; a factor of one as what its index is computed by: `1/16` the block, `1%16` the place."""
+    """An axis by its number; a factor by how its index is computed: `1/16` the outer tile, `1%16` the inner one."""
     inner = f"/{atom.inner}" if atom.inner > 1 else ""
     return f"{atom.axis}" + (f"%{atom.outer}{inner}" if atom.outer else inner)

@@ -1,4 +1,4 @@
-"""Why one node cannot run: a smallest set of its requirements that nothing meets together, and the fewest to lift."""
+"""Why one node cannot run: a minimal unsatisfiable subset of its requirements, and a minimum relaxation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import combinations, islice
 import onnx_ir as ir
 
 from relayout.backend.interface import Implementation
-from relayout.candidates.alternatives import NodeAlternatives
-from relayout.candidates.axis_names import Names
-from relayout.candidates.backend_requirements import says_something
-from relayout.candidates.messages import contradiction, lifted, operand_name, required, shown
+from relayout.candidates.alternatives import NodeAlternatives, NodePorts
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.backend_requirements import has_requirement
+from relayout.candidates.messages import contradiction, operand_name, relaxed, required, shown
 from relayout.errors import InfeasibleError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
@@ -20,22 +20,22 @@ from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 __all__ = ["Trial", "unmet"]
 
 Trial = Callable[[Sequence[Implementation]], NodeAlternatives]
-"""The node with what it may choose from if the backend stated these implementations instead."""
+"""The node with its alternatives if the backend stated these implementations instead."""
 
 _Operand = tuple[bool, int]
 """Whether it is a result, and its index."""
 
-# Sets are tried from the smallest on; a node with so many operands that there are more gets one that is not too large.
+# Sets are tried by size; beyond this many a set is shrunk greedily instead.
 MOST_TRIED = 200
 
 
-def unmet(choice: NodeAlternatives, stated: Sequence[Implementation], trial: Trial, names: Names) -> InfeasibleError:
-    """The error for a node that cannot run in any way that the backend states."""
-    every = _asked(stated)
+def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, names: AxisNames) -> InfeasibleError:
+    """The error for a node that runs under none of the implementations that the backend states."""
+    every = _constrained(stated)
 
     def runs(kept: Iterable[_Operand]) -> NodeAlternatives | None:
         keep = frozenset(kept)
-        tried = trial([_asking(implementation, keep) for implementation in stated])
+        tried = trial([_restricted(implementation, keep) for implementation in stated])
         return tried if tried.alternatives else None
 
     conflict = every
@@ -51,15 +51,15 @@ def unmet(choice: NodeAlternatives, stated: Sequence[Implementation], trial: Tri
     )
 
 
-def _asked(stated: Sequence[Implementation]) -> tuple[_Operand, ...]:
-    """The operands that something is asked of, inputs before results."""
-    found = [(False, n) for one in stated for n, layout in enumerate(one.inputs) if says_something(layout)]
-    found += [(True, n) for one in stated for n, layout in enumerate(one.results) if says_something(layout)]
+def _constrained(stated: Sequence[Implementation]) -> tuple[_Operand, ...]:
+    """The operands with requirements, inputs before results."""
+    found = [(False, n) for one in stated for n, layout in enumerate(one.inputs) if has_requirement(layout)]
+    found += [(True, n) for one in stated for n, layout in enumerate(one.results) if has_requirement(layout)]
     return tuple(sorted(set(found)))
 
 
-def _asking(implementation: Implementation, kept: frozenset[_Operand]) -> Implementation:
-    """The implementation without what it asks of other operands."""
+def _restricted(implementation: Implementation, kept: frozenset[_Operand]) -> Implementation:
+    """The implementation without its requirements of other operands."""
     inputs, results = (
         tuple(layout if (is_result, n) in kept else Layout.any(layout.rank) for n, layout in enumerate(side))
         for is_result, side in ((False, implementation.inputs), (True, implementation.results))
@@ -84,27 +84,27 @@ def _smallest(
 
 
 def _required(
-    choice: NodeAlternatives, operand: _Operand, conflict: Sequence[_Operand], stated: Sequence[Implementation]
+    choice: NodePorts, operand: _Operand, conflict: Sequence[_Operand], stated: Sequence[Implementation]
 ) -> str:
     layouts = [str(_layout(implementation, operand)) for implementation in stated]
     others = [_name(other) for other in conflict if other != operand]
     return required(f"{choice.label} {_name(operand)}", layouts, others)
 
 
-def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: Names) -> str:
-    """The operand as it is in the cheapest way to run the node then. What is asked of a constant beyond its names is
-    what it lacks, for any order costs it nothing."""
+def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: AxisNames) -> str:
+    """The operand's layout in the cheapest alternative after the relaxation. A constant takes any order at no cost, so
+    it only lacks what is required beyond its names."""
     cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)
     assert running.node is not None
     layout = _in_letters_of_its_own(running.node, operand, _layout(stated[0], operand).names)
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
         if (port.is_result, port.index) == operand:
             layout = shown(names, port.operand, format_)
-    return lifted(running.label, _name(operand), layout, is_result=operand[0])
+    return relaxed(running.label, _name(operand), layout, is_result=operand[0])
 
 
 def _in_letters_of_its_own(node: ir.Node, operand: _Operand, names: str) -> str:
-    """The names of a layout, or the operator's own where they are none of its letters."""
+    """The axis names of a layout, or the operator's own where these are others."""
     is_result, index = operand
     role = result_role(node, index) if is_result else input_role(node, index)
     native = onnx_letters(node, role, len(names))

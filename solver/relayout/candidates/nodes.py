@@ -1,274 +1,427 @@
-"""What each node of a graph may choose from, by its rule and by what the backend says of it."""
+"""The alternatives of every node, by its rule and the backend's requirements.
+
+A node is seeded first: fixed alternatives are listed, and free nodes get an iteration space. After propagation the
+orders of these spaces give the other alternatives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from relayout.backend.interface import Implementation, element_size
 from relayout.candidates.alternatives import (
+    AlternativeList,
     FixedLowering,
     FreeLowering,
     NodeAlternatives,
+    NodePorts,
+    Port,
     label_of,
     passing_ports,
     ports_of,
 )
-from relayout.candidates.axis_names import Names
-from relayout.candidates.axis_shuffle import Mixing
-from relayout.candidates.backend_requirements import Contract, Wish
-from relayout.candidates.black_boxes import Givers, in_boxes
-from relayout.candidates.elision import Pieces, pieces_of
-from relayout.candidates.fixed_node import fixed_forms, laid_forms, of_ports, port_letters, written_form
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
+from relayout.candidates.backend_requirements import Requirement, RequirementChecker
+from relayout.candidates.black_boxes import produced_formats, reachable, with_black_boxes, without_unreachable
+from relayout.candidates.elision import Elision, elision_of
+from relayout.candidates.fixed_node import (
+    fixed_lowerings,
+    node_lowerings,
+    of_ports,
+    port_axis_names,
+    rewritten_lowering,
+)
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
+from relayout.candidates.iteration_space import IndexingMapsCache
 from relayout.candidates.node_conflict import unmet
-from relayout.candidates.propagation import Space, Spaces
-from relayout.candidates.subgraph_values import PassingValue, may_pass
-from relayout.candidates.tensors import Tensors
+from relayout.candidates.propagation import Candidates, FormatSeed, IterationSpace, OrderSeed, Seed, propagate
+from relayout.candidates.subgraph_values import CrossingValue, may_cross
+from relayout.candidates.tensors import Operand, Tensors
 from relayout.candidates.view_materialization import nearest_regrouped
 from relayout.errors import InfeasibleError
-from relayout.layout.binding import is_tiled
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
-from relayout.ops import Axes, Fixed, Free, Listed, RegionEdge
+from relayout.ops import Axes, Fixed, Free, Listed, RegionEdge, Relabel, graphs_of
 from relayout.ops.named_axes import operand_by_operand
 
-__all__ = ["NodeChoices"]
+__all__ = ["NodeSeed", "SeedContext", "list_alternatives", "seed_nodes"]
 
 _ANY = Layout.any(0)
-_Ways = tuple[tuple[Wish, FreeLowering | FixedLowering, int], ...]
+_Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A free node whose alternatives are listed when all candidates are known; `axes` are its ports' in the space, and
-    `moves` the bytes that it need not move (see `Alternative`)."""
+@dataclass(frozen=True, eq=False, slots=True)
+class SeedContext:
+    """What seeding reads: the analysed graph and the backend's requirements. Nodes that are alike, between operands of
+    the same views and axis names, have one prototype, so that each question is asked once."""
 
-    choice: NodeAlternatives
+    checker: RequirementChecker
+    names: AxisNames
+    tensors: Tensors
+    elements: Pricing
+    maps: IndexingMapsCache
+    prototypes: dict[object, NodeSeed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeSpace:
+    """An iteration space of a node; `axes` are its ports' in the space, `moves` as in `Alternative`."""
+
+    space: IterationSpace[_Answer]
     axes: tuple[Axes | None, ...]
-    space: Space[_Ways]
     moves: int = 0
 
 
-class NodeChoices:
-    """The choices of a graph's nodes. Free nodes enter a space first and list their alternatives last."""
+class _PortFormat(NamedTuple):
+    """A format of a port's tensor that is to be considered."""
 
-    def __init__(
-        self, contract: Contract, names: Names, tensors: Tensors, spaces: Spaces, elements: Pricing
+    port: int
+    format: MemoryFormat
+
+
+class _SpaceOrder(NamedTuple):
+    """An order of one of the node's spaces that is to be considered; see `OrderSeed`."""
+
+    space: int
+    order: MemoryFormat
+    is_fallback: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeSeed:
+    """A node before propagation.
+
+    `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders that are to
+    be propagated. `blocking` are views that keep a port from a required tiling. `prototype`: the first node like it.
+    """
+
+    node: NodePorts
+    fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...] = ()
+    spaces: tuple[NodeSpace, ...] = ()
+    shuffle: AxisShuffle | None = None
+    start: tuple[_PortFormat | _SpaceOrder, ...] = ()
+    blocking: frozenset[ir.Value] = frozenset()
+    has_boxes: bool = False
+    is_partial: bool = False
+    """Whether there are lowerings in which no port's tensor has a format."""
+    prototype: NodeSeed | None = None
+
+    def seeds(self) -> Iterator[Seed]:
+        for each in self.start:
+            if isinstance(each, _PortFormat):
+                yield FormatSeed(self.node.ports[each.port].operand.tensor, each.format)
+            else:
+                yield OrderSeed(self.spaces[each.space].space, each.order, each.is_fallback)
+
+    def like(self, node: NodePorts) -> NodeSeed:
+        """The seed of a node that is like this one."""
+        spaces = []
+        for own in self.spaces:
+            space = IterationSpace(own.space.maps, _operands(node, own.axes), own.space.accepts, own.space.suggests)
+            spaces.append(NodeSpace(space, own.axes, own.moves))
+        shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
+        return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
+
+
+def seed_nodes(graph: ir.Graph, context: SeedContext) -> tuple[NodeSeed, ...]:
+    """Every node that has a choice, in the order of the graph. The region edges into the graphs inside a node stand
+    before their nodes, those out of them behind."""
+    found: list[NodeSeed] = []
+    _seed_graph(graph, context, found)
+    return tuple(found)
+
+
+def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) -> None:
+    tensors = context.tensors
+    for node in graph:
+        if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
+            continue
+        implementations = context.checker.implementations(node, context.tensors.classes[node])
+        found.append(_shared_seed(context, node, implementations))
+        if node in tensors.region_edges:
+            edges = tensors.region_edges[node] if may_cross(implementations) else ()
+            found += [_seed_edge(context, node, implementations, edge) for edge in edges if edge.goes_in]
+            for inner in graphs_of(node):
+                _seed_graph(inner, context, found)
+            found += [_seed_edge(context, node, implementations, edge) for edge in edges if not edge.goes_in]
+
+
+def list_alternatives(
+    context: SeedContext, seeds: Sequence[NodeSeed], candidates: Candidates, inputs: Sequence[NodeAlternatives]
+) -> tuple[NodeAlternatives, ...]:
+    """Every node's alternatives, without those that need a black box which neither a node, nor one of the graph's
+    `inputs`, nor a conversion gives. Raises InfeasibleError for a node that has none left."""
+    every: list[NodeAlternatives] = []
+    shared: dict[object, NodeAlternatives] = {}
+    for seed in seeds:
+        orders = [tuple(candidates.orders[own.space]) for own in seed.spaces]
+        shuffled = candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ()
+        key = (seed.prototype or seed, *orders, tuple(shuffled))
+        if key not in shared or seed.has_boxes:
+            shared[key] = _alternatives(seed, candidates)
+        every.append(shared[key].of(seed.node))
+    with_boxes = [n for n, seed in enumerate(seeds) if seed.has_boxes]
+    if with_boxes:
+        every = without_unreachable(context.checker, context.tensors, inputs, every, with_boxes)
+    for seed, choice in zip(seeds, every, strict=True):
+        if not choice.alternatives:
+            raise _refused(context, seed, candidates, [*inputs, *every])
+    return tuple(every)
+
+
+def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
+    found = AlternativeList(seed.node)
+
+    def add(
+        met: Requirement,
+        form: FreeLowering | FixedLowering,
+        formats: Sequence[MemoryFormat],
+        extra: int = 0,
+        moves: int = 0,
     ) -> None:
-        self.choices: list[NodeAlternatives] = []
-        self._contract = contract
-        self._names = names
-        self._tensors = tensors
-        self._spaces = spaces
-        self._elements = elements
-        self._open: list[_Open] = []
-        # What crosses the border of the graphs inside a node and has a choice of its own.
-        self._passing: dict[ir.Node, tuple[RegionEdge, ...]] = {}
-        # The choices of nodes of which somebody speaks in black boxes, and what gives these, once that is known.
-        self._boxed: list[NodeAlternatives] = []
-        self._givers: Givers | None = None
-        self.in_the_way: set[ir.Value] = set()
-        """Views whose factors are not those of a layout that their readers could take."""
+        cost, device = met.implementation.cost + extra, met.implementation.device
+        found.add(formats, form, cost, met.shown, device, moves, met.way)
 
-    def enter(self, node: ir.Node) -> None:
-        """Ask the backend for this node, and list what is known of it now."""
-        stated = self._contract.implementations(node)
-        if node in self._tensors.region_edges:
-            region_edges = self._tensors.region_edges[node]
-            self._passing[node] = region_edges if may_pass(stated) else ()
-        self._state(node, stated)
-        self._pass(node, goes_in=True)
+    for requirement, form, formats in seed.fixed:
+        add(requirement, form, formats)
+    for shuffled in candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ():
+        add(*shuffled)
+    for own in seed.spaces:
+        for answer, operand_formats in candidates.orders[own.space].values():
+            given = iter(operand_formats)
+            every = [
+                port.format_of(None) if axes is None else next(given)
+                for port, axes in zip(seed.node.ports, own.axes, strict=True)
+            ]
+            for requirement, form, extra in answer:
+                boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, form))
+                if boxed is not None:
+                    add(requirement, form, boxed, extra, own.moves)
+    return found.listed()
 
-    def leave(self, node: ir.Node) -> None:
-        """Enter what the graphs inside the node only give; they themselves have been entered."""
-        self._pass(node, goes_in=False)
 
-    def list_free(self, inputs: Iterable[NodeAlternatives] = ()) -> None:
-        """Give every free node the alternatives that its space holds now, and take away those that need a black box
-        which neither a node, nor one of the graph's `inputs`, nor a conversion gives. Raises InfeasibleError for a node
-        that has none left."""
-        self._list_open()
-        are_fewer = bool(self._boxed)
-        while are_fewer:
-            # What is not run gives no box either.
-            self._givers = Givers(self._contract, self._tensors, [*inputs, *self.choices])
-            are_fewer = sum(self._givers.drop_what_nobody_gives(choice) for choice in self._boxed) > 0
-        for choice in self.choices:
-            if not choice.alternatives:
-                raise self._refused(choice)
+def _port_dims(
+    node: NodePorts, axes_of: Sequence[Axes | None], form: FreeLowering | FixedLowering
+) -> Sequence[Dims | None]:
+    """The dimensions of each port's operand."""
+    if isinstance(form, FixedLowering):
+        return of_ports(node.ports, form.inputs, form.outputs)
+    return [operand_dims(axes, form.dims) for axes in axes_of]
 
-    def _refused(self, choice: NodeAlternatives) -> InfeasibleError:
-        """The error for a node without alternatives. The formats that its operands may have are those known now."""
-        node = choice.node
-        assert node is not None
-        stated = self._contract.implementations(node)
 
-        def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
-            spaces = Spaces(dict.fromkeys(port.operand.tensor for port in choice.ports))
-            nodes = NodeChoices(self._contract, self._names, self._tensors, spaces, self._elements)
-            tried = nodes._state(node, stated)
-            for tensor in spaces.formats:
-                for format_ in self._spaces.formats[tensor]:
-                    spaces.add_format(tensor, format_)
-            spaces.spread()
-            nodes._list_open()
-            if self._givers is not None:
-                self._givers.drop_what_nobody_gives(tried)
-            return tried
+def _refused(
+    context: SeedContext, seed: NodeSeed, candidates: Candidates, choices: Sequence[NodeAlternatives]
+) -> InfeasibleError:
+    """The error for a node without alternatives. The formats that its operands may have are those of the fixpoint."""
+    node, edge = seed.node.node, seed.node.region_edge
+    assert node is not None
+    produced = produced_formats(choices) if seed.has_boxes else {}
 
-        return unmet(choice, stated, trial, self._names)
+    def trial(stated: Sequence[Implementation]) -> NodeAlternatives:
+        tried = _seed_node(context, node, stated) if edge is None else _seed_edge(context, node, stated, edge)
+        tensors = list(dict.fromkeys(port.operand.tensor for port in tried.node.ports))
+        known = [FormatSeed(tensor, format_) for tensor in tensors for format_ in candidates.formats[tensor]]
+        spaces = [own.space for own in tried.spaces]
+        shuffles = [tried.shuffle] if tried.shuffle is not None else []
+        found = _alternatives(tried, propagate(tensors, spaces, shuffles, [*tried.seeds(), *known]))
+        return reachable(context.checker, context.tensors, produced, found) if seed.has_boxes else found
 
-    def _state(self, node: ir.Node, stated: Sequence[Implementation]) -> NodeAlternatives:
-        """Enter the node with what is known of it now, where the backend states these implementations."""
-        rule = self._tensors.rules.get(node)
-        region_edges = self._passing.get(node, ())
-        choice = NodeAlternatives(label_of(node), node, ports_of(node, self._tensors, region_edges))
-        self.choices.append(choice)
-        wishes: list[Wish] = []
-        for way, implementation in enumerate(stated):
-            wish = Wish(implementation, choice.ports, way if region_edges else 0)
-            if any(wish.boxes) and choice not in self._boxed[-1:]:
-                self._boxed.append(choice)
-            if implementation.rewrite is None:
-                wishes.append(wish)
-                continue
-            form = written_form(choice, rule, wish, self._contract)
-            if form is not None:
-                self._list(choice, wish, form)
-        if isinstance(rule, Free):
-            self._free(choice, rule, wishes)
-            return choice
-        letters = port_letters(rule, choice.ports)
-        mixing = Mixing(choice, rule.mixes, self._spaces) if isinstance(rule, Fixed | Listed) and rule.mixes else None
-        for wish in wishes:
-            for form in laid_forms(choice, rule, wish.implementation):
-                if self._enter(choice, wish, form, letters) and mixing is not None:
-                    mixing.add_base(wish, form)
-        return choice
+    stated = context.checker.implementations(node, context.tensors.classes[node])
+    return unmet(seed.node, stated, trial, context.names)
 
-    def _pass(self, node: ir.Node, *, goes_in: bool) -> None:
-        """Enter what goes into the graphs inside the node, or what they only give."""
-        for region_edge in self._passing.get(node, ()):
-            if region_edge.goes_in != goes_in:
-                continue
-            ports = passing_ports(node, region_edge, self._tensors)
-            choice = NodeAlternatives(f"{label_of(node)} {region_edge.name}", node, ports, region_edge=region_edge)
-            self.choices.append(choice)
-            axes_of = of_ports(ports, region_edge.rule.inputs, region_edge.rule.outputs)
-            laid = tuple([(p.operand, axes) for p, axes in zip(ports, axes_of, strict=True) if axes is not None])
-            geometry = self._spaces.geometry(region_edge.rule, laid)
-            stated = self._contract.implementations(node)
-            value = PassingValue(
-                choice, region_edge, stated, geometry=geometry, contract=self._contract, elements=self._elements
-            )
-            space: Space[_Ways] = Space(geometry, laid, value.ways)
-            self._open.append(_Open(choice, axes_of, space))
-            self._spaces.add_space(space)
-            for order in value.witnesses():
-                self._spaces.add_order(space, order)
 
-    def _list_open(self) -> None:
-        for each in self._open:
-            choice = each.choice
-            for ways, formats in each.space.orders.values():
-                laid = iter(formats)
-                every = [
-                    port.format_of(None) if axes is None else next(laid)
-                    for port, axes in zip(choice.ports, each.axes, strict=True)
-                ]
-                for wish, form, extra in ways:
-                    boxed = in_boxes(choice, wish, every, _own_dims(each, form))
-                    if boxed is not None:
-                        cost, device = wish.implementation.cost + extra, wish.implementation.device
-                        choice.add(boxed, form, cost, wish.shown, device, each.moves, wish.way)
+@dataclass(frozen=True, eq=False, slots=True)
+class _Placed:
+    """Fixed lowerings with the formats that they give the ports, and the views that blocked others."""
 
-    def _enter(self, choice: NodeAlternatives, wish: Wish, form: FixedLowering, letters: Sequence[str | None]) -> bool:
-        """Enter one alternative, if it meets what is asked for."""
-        laid = of_ports(choice.ports, form.inputs, form.outputs)
-        is_met = self._contract.is_met(choice, wish, laid, letters)
-        return is_met and self._contract.constants_meet(choice, wish, form.inputs) and self._list(choice, wish, form)
+    fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...]
+    start: tuple[_PortFormat, ...]
+    blocking: frozenset[ir.Value]
+    are_all: bool
 
-    def _list(self, choice: NodeAlternatives, wish: Wish, form: FixedLowering) -> bool:
-        laid = of_ports(choice.ports, form.inputs, form.outputs)
+
+def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]) -> NodeSeed:
+    """The node's seed, made from its prototype where there is one."""
+    key = _likeness(context, node, implementations)
+    if key is None:
+        return _seed_node(context, node, implementations)
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors))
+    key = (*key, *[_port_key(context, port) for port in own.ports])
+    prototype = context.prototypes.get(key)
+    if prototype is not None:
+        return prototype.like(own)
+    made = _seed_node(context, node, implementations)
+    if not (made.has_boxes or made.is_partial):
+        context.prototypes[key] = made
+    return made
+
+
+def _likeness(
+    context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]
+) -> tuple[object, ...] | None:
+    """What nodes with one prototype have in common beside their ports; None of a node that has none."""
+    tensors, rule = context.tensors, context.tensors.rules.get(node)
+    is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
+    if is_elidable or node in tensors.region_edges:
+        return None
+    if context.checker.is_shared:
+        return (tensors.classes[node],)
+    # A backend that is asked about each node is asked about a free node's orders, too.
+    is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
+    return None if is_asked_again else (tensors.classes[node], implementations)
+
+
+def _port_key(context: SeedContext, port: Port) -> tuple[object, ...]:
+    operand = port.operand
+    size, names = element_size(operand.tensor.base), context.names.key(operand.value)
+    return port.is_result, port.index, id(operand.view), size, names
+
+
+def _operands(node: NodePorts, axes_of: Sequence[Axes | None]) -> tuple[tuple[Operand, Axes], ...]:
+    return tuple([(p.operand, axes) for p, axes in zip(node.ports, axes_of, strict=True) if axes is not None])
+
+
+def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Implementation]) -> NodeSeed:
+    rule = context.tensors.rules.get(node)
+    edges = context.tensors.region_edges.get(node, ()) if may_cross(implementations) else ()
+    own = NodePorts(label_of(node), node, ports_of(node, context.tensors, edges))
+    stated = [Requirement(each, own.ports, index if edges else 0) for index, each in enumerate(implementations)]
+    has_boxes = any(any(requirement.boxes) for requirement in stated)
+    rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
+    by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]
+    written = _placed(context, own, [(each, form) for each, form in by_backend if form is not None])
+    requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
+    if isinstance(rule, Free):
+        return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
+    letters = port_axis_names(rule, own.ports)
+    forms = [(each, form) for each in requirements for form in node_lowerings(own, rule, each.implementation)]
+    placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
+    mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
+    return NodeSeed(
+        own,
+        written.fixed + placed.fixed,
+        shuffle=axis_shuffle(own, mixes, [(met, form) for met, form, _ in placed.fixed]) if mixes else None,
+        start=written.start + placed.start,
+        blocking=written.blocking | placed.blocking,
+        has_boxes=has_boxes,
+        is_partial=not (written.are_all and placed.are_all),
+    )
+
+
+def _is_met(
+    context: SeedContext, node: NodePorts, requirement: Requirement, form: FixedLowering, letters: Sequence[str | None]
+) -> bool:
+    laid = of_ports(node.ports, form.inputs, form.outputs)
+    is_met = context.checker.is_met(node, requirement, laid, letters)
+    return is_met and context.checker.constants_meet(node, requirement, form.inputs)
+
+
+def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
+    fixed: list[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]]] = []
+    start: list[_PortFormat] = []
+    blocking: set[ir.Value] = set()
+    are_all = True
+    for requirement, form in forms:
+        laid = of_ports(node.ports, form.inputs, form.outputs)
         formats: list[MemoryFormat] = []
-        for port, dims in zip(choice.ports, laid, strict=True):
+        for port, dims in zip(node.ports, laid, strict=True):
             format_ = port.format_in(dims)
             if format_ is None:
                 # The layout's factors are not those of the tensor behind the operand.
-                regrouped = nearest_regrouped(port.operand.value, self._tensors)
-                if regrouped is not None and any(layout is not None and is_tiled(layout) for layout in wish.layouts):
-                    self.in_the_way.add(regrouped)
-                return False
+                regrouped = nearest_regrouped(port.operand.value, context.tensors)
+                if regrouped is not None and requirement.is_tiled:
+                    blocking.add(regrouped)
+                are_all = False
+                break
             formats.append(format_)
-        for port, format_ in zip(choice.ports, formats, strict=True):
-            self._spaces.add_format(port.operand.tensor, format_)
-        boxed = in_boxes(choice, wish, formats, laid)
-        if boxed is None:
-            return False
-        choice.add(boxed, form, wish.implementation.cost, wish.shown, wish.implementation.device, way=wish.way)
-        return True
-
-    def _free(self, choice: NodeAlternatives, rule: Free, wishes: list[Wish]) -> None:
-        """Enter the node's space, with the orders that somebody asks for."""
-        wishes = sorted(wishes, key=lambda wish: wish.implementation.cost)
-        axes_of = of_ports(choice.ports, rule.inputs, rule.outputs)
-        laid = tuple([(p.operand, axes) for p, axes in zip(choice.ports, axes_of, strict=True) if axes is not None])
-        geometry = self._spaces.geometry(rule, laid)
-        node = FreeNode(
-            choice, rule, wishes, geometry=geometry, contract=self._contract, elements=self._elements
-        )
-        space: Space[_Ways] = Space(geometry, laid, node.ways, node.proposed)
-        pieces = pieces_of(rule.left_out, *choice.ports) if rule.left_out is not None else None
-        self._open.append(_Open(choice, axes_of, space, self._moves(choice) if pieces is not None else 0))
-        self._spaces.add_space(space)
-        if pieces is not None:
-            self._leave_out(choice, pieces)
-        if rule.letters:
-            self._packed(choice, operand_by_operand(rule), wishes)
-        for wish in wishes:
-            for order in node.witnesses(wish):
-                self._spaces.add_order(space, order)
-        if rule.letters and not space.orders:
-            # The node stands in a layout that nobody asks for; ONNX's own is a way to run it.
-            self._spaces.add_order(space, node.native())
-
-    def _packed(self, choice: NodeAlternatives, rule: Fixed, wishes: list[Wish]) -> None:
-        """Enter what packed layouts ask for where no order of the space says it: both parts of an axis side by side,
-        one that is all of its axis, or one of an axis that has another extent in the result."""
-        letters = port_letters(rule, choice.ports)
-        for wish in wishes:
-            if any(layout is not None and is_tiled(layout) for layout in wish.layouts):
-                for form in fixed_forms(choice, rule, wish.implementation):
-                    self._enter(choice, wish, form, letters)
-
-    def _leave_out(self, choice: NodeAlternatives, pieces: Pieces) -> None:
-        """Let the node be no node. Who runs nothing takes none of a device's operators, so that it may be anywhere."""
-        assert choice.node is not None
-        nothing = (_ANY,) * len(choice.node.inputs), (_ANY,) * len(choice.node.outputs)
-        free = [Wish(Implementation(*nothing, device=device), choice.ports) for device in self._contract.devices]
-
-        def ways(order: MemoryFormat) -> _Ways:
-            return tuple((wish, pieces.form(order), 0) for wish in free)
-
-        space: Space[_Ways] = Space(self._spaces.geometry(pieces.rule, pieces.operands), pieces.operands, ways)
-        self._open.append(_Open(choice, tuple(axes for _, axes in pieces.operands), space))
-        self._spaces.add_space(space)
-
-    def _moves(self, choice: NodeAlternatives) -> int:
-        """The bytes that the node reads and writes; a view that stands apart moves nothing."""
-        assert choice.node is not None
-        result = choice.node.outputs[0]
-        if result in self._tensors.apart:
-            return 0
-        return 2 * self._elements(result.shape) * element_size(result) if result.shape is not None else 0
+        else:
+            start += [_PortFormat(index, format_) for index, format_ in enumerate(formats)]
+            boxed = with_black_boxes(node, requirement, formats, laid)
+            if boxed is not None:
+                fixed.append((requirement, form, boxed))
+    return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)
 
 
-def _own_dims(open_: _Open, form: FreeLowering | FixedLowering) -> Sequence[Dims | None]:
-    """The dimensions of each port's operand."""
-    if isinstance(form, FixedLowering):
-        return of_ports(open_.choice.ports, form.inputs, form.outputs)
-    return [operand_dims(axes, form.dims) for axes in open_.axes]
+def _seed_free(
+    context: SeedContext,
+    own: NodePorts,
+    rule: Free,
+    requirements: Sequence[Requirement],
+    written: _Placed,
+    *,
+    has_boxes: bool,
+) -> NodeSeed:
+    requirements = sorted(requirements, key=lambda requirement: requirement.implementation.cost)
+    axes_of = of_ports(own.ports, rule.inputs, rule.outputs)
+    operands = _operands(own, axes_of)
+    maps = context.maps.of(rule, operands)
+    free = FreeNode(own, rule, requirements, maps=maps, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(maps, operands, free.answers, free.suggested)
+    pieces = elision_of(rule.elidable_as, *own.ports) if rule.elidable_as is not None else None
+    spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
+    if pieces is not None:
+        spaces.append(_elided(context, own, pieces))
+    # Packed layouts may ask for what no order of the space says: both parts of an axis side by side, one that is all of
+    # its axis, or one of an axis that has another extent in the result.
+    packed = operand_by_operand(rule) if rule.letters else None
+    letters = port_axis_names(packed, own.ports)
+    tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
+    forms = [(w, form) for w in tiled if packed is not None for form in fixed_lowerings(own, packed, w.implementation)]
+    placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
+    sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
+    start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
+    start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
+    if rule.letters:
+        # No requirement names the layout that the node has; it can always run in ONNX's own.
+        start.append(_SpaceOrder(0, free.native(), is_fallback=True))
+    return NodeSeed(
+        own,
+        written.fixed + placed.fixed,
+        tuple(spaces),
+        start=tuple(start),
+        blocking=written.blocking | placed.blocking,
+        has_boxes=has_boxes,
+        is_partial=not (written.are_all and placed.are_all),
+    )
+
+
+def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
+    """The space of an elided node. It runs nothing, so it may be at any device."""
+    assert own.node is not None
+    nothing = (_ANY,) * len(own.node.inputs), (_ANY,) * len(own.node.outputs)
+    free = [Requirement(Implementation(*nothing, device=device), own.ports) for device in context.checker.devices]
+
+    def accepts(order: MemoryFormat) -> _Answer:
+        return tuple((requirement, pieces.form(order), 0) for requirement in free)
+
+    maps = context.maps.of(pieces.rule, pieces.operands)
+    return NodeSpace(IterationSpace(maps, pieces.operands, accepts), tuple(axes for _, axes in pieces.operands))
+
+
+def _elidable_bytes(context: SeedContext, own: NodePorts) -> int:
+    """The bytes that the node reads and writes unless it is elided; a materialized view moves nothing."""
+    assert own.node is not None
+    result = own.node.outputs[0]
+    if result in context.tensors.materialized or result.shape is None:
+        return 0
+    return 2 * context.elements(result.shape) * element_size(result)
+
+
+def _seed_edge(
+    context: SeedContext, node: ir.Node, implementations: Sequence[Implementation], edge: RegionEdge
+) -> NodeSeed:
+    """A value that crosses the border of the graphs inside the node."""
+    own = NodePorts(f"{label_of(node)} {edge.name}", node, passing_ports(node, edge, context.tensors), edge)
+    axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
+    operands = _operands(own, axes_of)
+    maps = context.maps.of(edge.rule, operands)
+    value = CrossingValue(own, edge, implementations, maps=maps, checker=context.checker, elements=context.elements)
+    space: IterationSpace[_Answer] = IterationSpace(maps, operands, value.answers)
+    orders = [space.source_order(), *value.required_orders()]
+    return NodeSeed(own, spaces=(NodeSpace(space, axes_of),), start=tuple([_SpaceOrder(0, order) for order in orders]))

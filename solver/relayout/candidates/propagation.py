@@ -1,140 +1,196 @@
-"""Which memory formats are worth considering: those that somebody asks for, carried along the free operators.
+"""Propagation of memory formats: the required ones, carried through the layout-agnostic operators to a fixpoint.
 
-Each free node has a space of axes; an order of the space gives each of its operands a format, and an operand's format
-gives the orders of the space that extend it. Formats and orders are spread both ways to a fixpoint.
+Each free node has an iteration space. An order of the space gives each operand a format, and an operand's format gives
+the orders of the space that extend it. Formats and orders are propagated both ways.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from relayout.candidates.iteration_space import Geometry
+from relayout.candidates.axis_shuffle import AxisShuffle, ShuffledForm
+from relayout.candidates.iteration_space import IndexingMaps
 from relayout.candidates.tensors import Operand, Tensor
 from relayout.layout.memory_format import MemoryFormat, normal_form, source_order
-from relayout.ops import Axes, Free
+from relayout.ops import Axes
 
-__all__ = ["FORMATS_PER_TENSOR", "Space", "Spaces"]
+__all__ = ["FORMATS_PER_TENSOR", "Candidates", "FormatSeed", "IterationSpace", "OrderSeed", "Seed", "propagate"]
 
 FORMATS_PER_TENSOR = 24
-"""How many formats of a tensor `Spaces.spread` may fill up to: a tensor of rank 4 has no more orders."""
+"""How many formats of a tensor propagation may fill up to: a tensor of rank 4 has no more orders."""
+FORMS_PER_NODE = 64
+"""How many forms of a node with shuffled axes are considered."""
 
 Answer = TypeVar("Answer")
 
 
-class Space(Generic[Answer]):
-    """One free node's axes, the operands on them (constants excepted), and the orders under consideration.
+@dataclass(frozen=True, eq=False, slots=True)
+class IterationSpace(Generic[Answer]):
+    """The axes that one free node iterates over, with its operands on them, constants excepted.
 
-    `accepts` says how the node runs in an order, None where it does not; `orders` keeps what it said, and the format
-    that the order gives each operand. `proposes` says which further orders are worth a thought beside one.
+    `accepts` says how the node runs in an order, None where it does not; `suggests` gives further orders that are worth
+    considering beside one.
     """
 
-    __slots__ = ("accepts", "geometry", "operands", "orders", "proposes")
+    maps: IndexingMaps
+    operands: tuple[tuple[Operand, Axes], ...]
+    accepts: Callable[[MemoryFormat], Answer | None]
+    suggests: Callable[[MemoryFormat], Iterable[MemoryFormat]] | None = None
+
+    def source_order(self) -> MemoryFormat:
+        return normal_form(source_order(len(self.maps.extents)), self.maps.extents)
+
+
+class FormatSeed(NamedTuple):
+    """A format of a tensor that is to be considered."""
+
+    tensor: Tensor
+    format: MemoryFormat
+
+
+class OrderSeed(NamedTuple):
+    """An order of an iteration space that is to be considered; a fallback only where the space has none by then."""
+
+    space: IterationSpace[Any]
+    order: MemoryFormat
+    is_fallback: bool = False
+
+
+Seed = FormatSeed | OrderSeed
+Orders = Mapping[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Candidates:
+    """The fixpoint: every tensor's formats and every space's orders, in the order in which they were found.
+
+    An order has its space's answer and the format that it gives each operand. `shuffled` has what each axis shuffle
+    adds. Formats that the source, a backend or a caller requires are all considered; the tensors in `capped` have more
+    propagated ones in reach than are.
+    """
+
+    formats: Mapping[Tensor, Mapping[MemoryFormat, None]]
+    orders: Mapping[IterationSpace[Any], Orders]
+    shuffled: Mapping[AxisShuffle, Sequence[ShuffledForm]]
+    capped: Sequence[Tensor]
+
+
+def propagate(
+    tensors: Iterable[Tensor],
+    spaces: Iterable[IterationSpace[Any]],
+    shuffles: Iterable[AxisShuffle],
+    seeds: Iterable[Seed],
+    coupled: Callable[[Mapping[Tensor, Mapping[MemoryFormat, None]]], Iterable[FormatSeed]] | None = None,
+) -> Candidates:
+    """Carry the seeds through every space until nothing new appears. `coupled` says which further formats follow from
+    those at a fixpoint."""
+    run = _Propagation(tensors, spaces, shuffles)
+    for seed in seeds:
+        if isinstance(seed, FormatSeed):
+            run.add_format(*seed)
+        elif not (seed.is_fallback and run.orders[seed.space]):
+            run.add_order(seed.space, seed.order)
+    run.to_fixpoint()
+    while coupled is not None and run.add_new(coupled(run.formats)):
+        run.to_fixpoint()
+    return Candidates(run.formats, run.orders, {s: tuple(found) for s, found in run.shuffled.items()}, tuple(run.capped))
+
+
+class _Propagation:
+    """The worklist, and what was found so far."""
 
     def __init__(
-        self,
-        geometry: Geometry,
-        operands: tuple[tuple[Operand, Axes], ...],
-        accepts: Callable[[MemoryFormat], Answer | None],
-        proposes: Callable[[MemoryFormat], Iterable[MemoryFormat]] | None = None,
+        self, tensors: Iterable[Tensor], spaces: Iterable[IterationSpace[Any]], shuffles: Iterable[AxisShuffle]
     ) -> None:
-        self.geometry = geometry
-        self.operands = operands
-        self.accepts = accepts
-        self.proposes = proposes
-        self.orders: dict[MemoryFormat, tuple[Answer, tuple[MemoryFormat, ...]]] = {}
-
-
-class Spaces:
-    """All spaces, and every tensor's formats under consideration, in the order in which they were found.
-
-    Formats that are asked for, by the source, a backend or a caller, are all considered. `spread` adds further ones up
-    to `FORMATS_PER_TENSOR`; `capped` holds the tensors for which it left some out.
-    """
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
+        self.orders: dict[IterationSpace[Any], dict[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]] = {}
+        self.shuffled: dict[AxisShuffle, list[ShuffledForm]] = {}
         self.capped: dict[Tensor, None] = {}
-        # For each tensor the spaces that it is in, with its place among their operands.
-        self._spaces: dict[Tensor, list[tuple[Space[Any], int]]] = {}
-        self._geometries: dict[object, Geometry] = {}
-        self._listeners: dict[Tensor, list[Callable[[MemoryFormat], None]]] = {}
+        # For each tensor the spaces and shuffles that have it as an operand, with its index there.
+        self._spaces: dict[Tensor, list[tuple[IterationSpace[Any], int]]] = {}
+        self._shuffles: dict[Tensor, list[tuple[AxisShuffle, int]]] = {}
         self._queue: deque[tuple[Tensor, MemoryFormat]] = deque()
+        for space in spaces:
+            self.orders[space] = {}
+            for index, (operand, _) in enumerate(space.operands):
+                self._spaces.setdefault(operand.tensor, []).append((space, index))
+        for shuffle in shuffles:
+            self.shuffled[shuffle] = []
+            for index, port in enumerate(shuffle.node.ports):
+                self._shuffles.setdefault(port.operand.tensor, []).append((shuffle, index))
         for tensor in self.formats:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
 
-    def geometry(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> Geometry:
-        """The geometry of a space of `rule`, shared by all spaces of the same."""
-        views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
-        steps, beside = tuple(rule.steps.items()), tuple(rule.beside.items())
-        cuts = (rule.splits, rule.mixes, rule.scrambles, steps, rule.zeros, bool(rule.letters))
-        key = (rule.extents, *cuts, beside, rule.insert, views)
-        found = self._geometries.get(key)
-        if found is None:
-            found = self._geometries[key] = Geometry(rule, operands)
-        return found
-
-    def add_space(self, space: Space[Any]) -> None:
-        """Enter a space before `spread`; the order of the source is its first candidate."""
-        for place, (operand, _) in enumerate(space.operands):
-            self._spaces.setdefault(operand.tensor, []).append((space, place))
-        extents = space.geometry.extents
-        self.add_order(space, normal_form(source_order(len(extents)), extents))
-
-    def listen(self, tensor: Tensor, hear: Callable[[MemoryFormat], None]) -> None:
-        """Call `hear` with every format of the tensor that comes under consideration, from `spread` on."""
-        self._listeners.setdefault(tensor, []).append(hear)
-
-    def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_asked: bool = True) -> bool:
-        """Consider this format of the tensor; False where nobody asks for it and the tensor has too many already."""
+    def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_required: bool = True) -> bool:
+        """Consider this format of the tensor; False if it is not required and the tensor has too many already."""
         known = self.formats[tensor]
         if format_ in known:
             return True
-        if not is_asked and len(known) >= FORMATS_PER_TENSOR:
+        if not is_required and len(known) >= FORMATS_PER_TENSOR:
             self.capped[tensor] = None
             return False
         known[format_] = None
         self._queue.append((tensor, format_))
         return True
 
-    def add_order(self, space: Space[Answer], order: MemoryFormat, *, is_asked: bool = True) -> bool:
+    def add_new(self, seeds: Iterable[FormatSeed]) -> bool:
+        """Consider all these formats; whether one of them was not considered before."""
+        fresh = [seed for seed in seeds if seed.format not in self.formats[seed.tensor]]
+        return any([self.add_format(*seed, is_required=False) for seed in fresh])  # noqa: C419  # all are added
+
+    def add_order(self, space: IterationSpace[Any], order: MemoryFormat, *, is_required: bool = True) -> bool:
         """Consider this order of the space, with the formats that it gives its operands; whether it is considered."""
-        if order in space.orders:
+        orders = self.orders[space]
+        if order in orders:
             return True
         answer = space.accepts(order)
-        formats = space.geometry.formats(order) if answer is not None else None
-        if answer is None or formats is None:
+        formats = space.maps.formats(order) if answer is not None else None
+        if formats is None:
             return False
-        # The first order of a space is never left out: the node would have no alternative.
-        is_kept = is_asked or not space.orders
+        # The first order of a space is always kept: without it the node would have no alternative.
+        is_kept = is_required or not orders
         given = zip(space.operands, formats, strict=True)
-        if all(self.add_format(operand.tensor, f, is_asked=is_kept) for (operand, _), f in given):
-            space.orders[order] = (answer, formats)
-            for further in space.proposes(order) if space.proposes is not None else ():
-                self.add_order(space, further, is_asked=False)
-        return order in space.orders
+        if all(self.add_format(operand.tensor, f, is_required=is_kept) for (operand, _), f in given):
+            orders[order] = (answer, formats)
+            for further in space.suggests(order) if space.suggests is not None else ():
+                self.add_order(space, further, is_required=False)
+        return order in orders
 
-    def spread(self) -> None:
-        """Carry every format through every space that touches it until nothing new appears."""
+    def to_fixpoint(self) -> None:
+        """Carry every format through every space that has the tensor until nothing new appears."""
         while self._queue:
             tensor, format_ = self._queue.popleft()
-            for space, place in self._spaces.get(tensor, ()):
-                reached = self._reached(space, place, format_)
-                taken = [self.add_order(space, order, is_asked=False) for order in reached]
-                if not any(taken):
-                    # The node takes its axes whole: what comes next to this format is worth a conversion.
-                    for order in space.geometry.gathered(place, format_):
-                        self.add_order(space, order, is_asked=False)
-            for hear in self._listeners.get(tensor, ()):
-                hear(format_)
+            for space, index in self._spaces.get(tensor, ()):
+                reached = self._reached(space, index, format_)
+                accepted = [self.add_order(space, order, is_required=False) for order in reached]
+                if not any(accepted):
+                    # The node takes whole axes only: the orders nearest to this format are worth a conversion.
+                    for order in space.maps.nearest_whole(index, format_):
+                        self.add_order(space, order, is_required=False)
+            for shuffle, index in self._shuffles.get(tensor, ()):
+                self._add_shuffled(shuffle, index, format_)
 
-    def _reached(self, space: Space[Any], place: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:
-        """The orders of the space in which its operand `place` has this format."""
-        geometry = space.geometry
-        yield from geometry.extend(place, format_)
+    def _add_shuffled(self, shuffle: AxisShuffle, index: int, format_: MemoryFormat) -> None:
+        """Consider the forms of the node in which port `index` has the factors of this format."""
+        found = self.shuffled[shuffle]
+        tensors = [port.operand.tensor for port in shuffle.node.ports]
+        for form in tuple(shuffle.follow(index, format_, found)):
+            if len(shuffle.base) + len(found) >= FORMS_PER_NODE:
+                self.capped.update(dict.fromkeys(tensors))
+                return
+            found.append(form)
+            for tensor, each in zip(tensors, form.formats, strict=True):
+                self.add_format(tensor, each, is_required=False)
+
+    def _reached(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:
+        """The orders of the space in which its operand `index` has this format."""
+        maps = space.maps
+        yield from maps.extend(index, format_)
         for other, (operand, _) in enumerate(space.operands):
-            if other == place or not (geometry.is_partial or geometry.lacks_any(place, other)):
+            if other == index or not (maps.is_partial or maps.lacks_any(index, other)):
                 continue
             for known in tuple(self.formats[operand.tensor]):
-                yield from geometry.reached(place, format_, other, known)
+                yield from maps.merged_orders(index, format_, other, known)

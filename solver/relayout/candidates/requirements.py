@@ -1,8 +1,8 @@
-"""Model x backend -> the implementations of every node, as memory formats of the tensors that it touches.
+"""Model and backend to the alternatives of every node, as memory formats of the tensors that it reads and produces.
 
-Candidates are the witness of every requirement, the boundary and the source order, carried through the free rules in
-both directions to a fixpoint. Of the formats that are only carried to a tensor some may be left out where there are
-many: then the requirements are not complete. Nothing here knows costs of conversions.
+Candidates are the formats of every requirement, the boundary and the source, propagated to a fixpoint. Where a tensor
+has many, some of the propagated ones are dropped: the requirements are then not complete. No conversion cost is known
+here.
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ import onnx_ir as ir
 
 from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import NodeAlternatives
-from relayout.candidates.axis_names import Names
-from relayout.candidates.backend_requirements import Contract
-from relayout.candidates.boundary import Boundary, set_boundary
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.backend_requirements import RequirementChecker
+from relayout.candidates.boundary import Boundary, capped_tensors, coupled_formats, list_boundary, set_boundary
 from relayout.candidates.free_node import Pricing
-from relayout.candidates.nodes import NodeChoices
-from relayout.candidates.propagation import FORMATS_PER_TENSOR, Spaces
+from relayout.candidates.iteration_space import IndexingMapsCache
+from relayout.candidates.nodes import NodeSeed, SeedContext, list_alternatives, seed_nodes
+from relayout.candidates.propagation import FORMATS_PER_TENSOR, Candidates, propagate
 from relayout.candidates.tensors import Tensor, Tensors, collect_tensors
-from relayout.candidates.view_materialization import StandingApartError
-from relayout.ops import Relabel, graphs_of
 
 __all__ = ["Requirements", "collect_requirements"]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Requirements:
     """Every choice of a graph and of those inside it, with what is needed to read them.
 
-    `is_complete`: no format was left out, so that the optimum over these choices is the optimum. `warnings` says which
-    were.
+    `is_complete`: no format was dropped, so the optimum over these choices is the optimum. `warnings` names the tensors
+    with dropped formats.
     """
 
     tensors: Tensors
-    names: Names
-    choices: list[NodeAlternatives]
-    warnings: list[str]
+    names: AxisNames
+    choices: tuple[NodeAlternatives, ...]
+    warnings: tuple[str, ...]
     boundary: Boundary
     is_complete: bool = True
 
@@ -50,6 +49,16 @@ class Requirements:
             if choice.node is not None and choice.node in self.tensors.region_edges:
                 found.setdefault(choice.node, []).append(c)
         return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Seeded:
+    """The candidates before propagation, and the views that block a tiling."""
+
+    context: SeedContext
+    boundary: Boundary
+    nodes: tuple[NodeSeed, ...]
+    blocking_views: frozenset[ir.Value]
 
 
 def collect_requirements(
@@ -63,46 +72,28 @@ def collect_requirements(
 ) -> Requirements:
     """Every node's alternatives under `backend`, with the graph's inputs and outputs pinned, set, or freed ("any").
 
-    `elements` prices what an alternative moves beyond the operator itself; without it unknown extents count as 1.
+    `elements` prices the traffic of an alternative beyond the operator itself; without it unknown extents count as 1.
+    Views that block a required tiling are materialized: `tensors` are then collected anew.
 
     Raises InfeasibleError where a requirement has no alternative at all, UsageError for a boundary layout that does not
-    fit, BackendError for nonsense from the backend. A view that only stands in the way of a layout is none: `tensors`
-    are collected anew then.
+    fit, BackendError for an invalid answer of the backend.
     """
-    try:
-        return _collect(graph, backend, tensors, input_layouts or {}, output_layouts or {}, elements or _known_elements)
-    except StandingApartError as error:
-        fewer_views = collect_tensors(graph, tensors.opsets, tensors.apart | error.values)
-    return collect_requirements(
-        graph, backend, fewer_views, input_layouts=input_layouts, output_layouts=output_layouts, elements=elements
-    )
+    layouts = input_layouts or {}, output_layouts or {}
+    seeded = _seed(graph, backend, tensors, *layouts, elements or _known_elements)
+    while seeded.blocking_views:
+        tensors = collect_tensors(graph, tensors.opsets, tensors.materialized | seeded.blocking_views)
+        seeded = _seed(graph, backend, tensors, *layouts, elements or _known_elements)
+    context = seeded.context
+    candidates = _propagated(seeded)
+    boundary = list_boundary(seeded.boundary, candidates.formats, context.names)
+    nodes = list_alternatives(context, seeded.nodes, candidates, seeded.boundary.inputs)
+    capped = dict.fromkeys((*candidates.capped, *capped_tensors(seeded.boundary, candidates.formats)))
+    warnings = (_dropped_formats(capped),) if capped else ()
+    choices = (*boundary.inputs, *nodes, *boundary.outputs)
+    return Requirements(tensors, context.names, choices, warnings, boundary, is_complete=not capped)
 
 
-def _collect(
-    graph: ir.Graph,
-    backend: Backend,
-    tensors: Tensors,
-    input_layouts: Mapping[str, str],
-    output_layouts: Mapping[str, str],
-    elements: Pricing,
-) -> Requirements:
-    names = Names(tensors)
-    spaces = Spaces(tensors.tensors)
-    boundary = set_boundary(graph, tensors, names, input_layouts, output_layouts)
-    boundary.seed(spaces)
-    nodes = NodeChoices(Contract(backend, names), names, tensors, spaces, elements)
-    _enter(graph, nodes, tensors)
-    if nodes.in_the_way:
-        raise StandingApartError(frozenset(nodes.in_the_way))
-    boundary.spread(spaces)
-    nodes.list_free(boundary.inputs)
-    boundary.free(spaces, names)
-    choices = [*boundary.inputs, *nodes.choices, *boundary.outputs]
-    warnings = [_left_out(spaces.capped)] if spaces.capped else []
-    return Requirements(tensors, names, choices, warnings, boundary, is_complete=not spaces.capped)
-
-
-def _left_out(capped: Iterable[Tensor]) -> str:
+def _dropped_formats(capped: Iterable[Tensor]) -> str:
     first, *others = [f"'{tensor.base.name}'" for tensor in capped]
     more = f" and {len(others)} other tensor{'s' if len(others) > 1 else ''}" if others else ""
     return (
@@ -111,17 +102,33 @@ def _left_out(capped: Iterable[Tensor]) -> str:
     )
 
 
-def _enter(graph: ir.Graph, nodes: NodeChoices, tensors: Tensors) -> None:
-    """Every node that has a choice, in the order of the graph; what is inside a node between what goes in and what
-    comes out."""
-    for node in graph:
-        if node in tensors.constant_nodes or node in tensors.dead or isinstance(tensors.rules.get(node), Relabel):
-            continue
-        nodes.enter(node)
-        if node in tensors.region_edges:
-            for inner in graphs_of(node):
-                _enter(inner, nodes, tensors)
-            nodes.leave(node)
+def _seed(
+    graph: ir.Graph,
+    backend: Backend,
+    tensors: Tensors,
+    input_layouts: Mapping[str, str],
+    output_layouts: Mapping[str, str],
+    elements: Pricing,
+) -> _Seeded:
+    names = AxisNames(tensors)
+    context = SeedContext(RequirementChecker(backend, names), names, tensors, elements, IndexingMapsCache())
+    boundary = set_boundary(graph, tensors, names, input_layouts, output_layouts)
+    if boundary.blocking_views:
+        return _Seeded(context, boundary, (), boundary.blocking_views)
+    nodes = seed_nodes(graph, context)
+    return _Seeded(context, boundary, nodes, frozenset().union(*(node.blocking for node in nodes)))
+
+
+def _propagated(seeded: _Seeded) -> Candidates:
+    """The fixpoint of all formats and orders."""
+    nodes, boundary = seeded.nodes, seeded.boundary
+    return propagate(
+        seeded.context.tensors.tensors,
+        [own.space for node in nodes for own in node.spaces],
+        [node.shuffle for node in nodes if node.shuffle is not None],
+        [*boundary.seeds(), *(seed for node in nodes for seed in node.seeds())],
+        lambda formats: coupled_formats(boundary, formats),
+    )
 
 
 def _known_elements(shape: ir.Shape) -> int:

@@ -1,77 +1,77 @@
-"""What crosses the border of the graphs inside a node: in which orders it may lie, and what the backend asks of it."""
+"""Values that cross into or out of the graphs inside a node: their orders and requirements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from relayout.backend.interface import Implementation
-from relayout.candidates.alternatives import FreeLowering, NodeAlternatives
-from relayout.candidates.backend_requirements import Contract, Wish
+from relayout.candidates.alternatives import FreeLowering, NodePorts
+from relayout.candidates.backend_requirements import Requirement, RequirementChecker
 from relayout.candidates.fixed_node import of_ports
 from relayout.candidates.free_node import FreeNode, Pricing, operand_dims
-from relayout.candidates.iteration_space import Geometry
-from relayout.candidates.unit_axes import placements
+from relayout.candidates.iteration_space import IndexingMaps
+from relayout.candidates.unit_axes import unit_axis_insertions
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import RegionEdge
 
-__all__ = ["PassingValue", "may_pass"]
+__all__ = ["CrossingValue", "may_cross"]
 
 _ANY = Layout.any(0)
 
-Way = tuple[Wish, FreeLowering, int]
+Answer = tuple[Requirement, FreeLowering, int]
 
 
-def may_pass(stated: Sequence[Implementation]) -> bool:
-    """Whether what crosses the border may be chosen for each value by itself, together with the way that the node runs.
-    Not where the backend writes the node itself: then all of it is as in the source."""
+def may_cross(stated: Sequence[Implementation]) -> bool:
+    """Whether each crossing value has a choice of its own, together with the node's implementation. Not where the
+    backend rewrites the node: then all of it is as in the source."""
     return all(each.rewrite is None for each in stated)
 
 
-class PassingValue:
-    """One passage of a node, with what the backend asks of the node's own inputs and results among its ports."""
+class CrossingValue:
+    """One region edge of a node, with the backend's requirements of the node's own operands among its ports."""
 
     def __init__(
         self,
-        choice: NodeAlternatives,
+        choice: NodePorts,
         region_edge: RegionEdge,
         stated: Sequence[Implementation],
         *,
-        geometry: Geometry,
-        contract: Contract,
+        maps: IndexingMaps,
+        checker: RequirementChecker,
         elements: Pricing,
     ) -> None:
-        self._choice, self._rule, self._geometry, self._contract = choice, region_edge.rule, geometry, contract
+        self._choice, self._rule, self._maps, self._checker = choice, region_edge.rule, maps, checker
         self._axes = of_ports(choice.ports, region_edge.rule.inputs, region_edge.rule.outputs)
-        self._wishes: list[Wish] = []
+        self._requirements: list[Requirement] = []
         for way, each in enumerate(stated):
             reads = tuple([each.inputs[s.index] if s.graph is None else _ANY for s in region_edge.reads])
             gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in region_edge.gives])
-            # What the node costs is charged for the node.
-            self._wishes.append(Wish(Implementation(reads, gives, device=each.device), choice.ports, way))
-        self._asked = FreeNode(
-            choice, region_edge.rule, (), geometry=geometry, contract=contract, elements=elements
+            # The implementation's cost is charged for the node.
+            self._requirements.append(Requirement(Implementation(reads, gives, device=each.device), choice.ports, way))
+        self._free = FreeNode(
+            choice, region_edge.rule, (), maps=maps, checker=checker, elements=elements
         )
 
-    def ways(self, order: MemoryFormat) -> tuple[Way, ...] | None:
-        """How the value lies in this order, wherever the node may run then; None where it may not."""
-        dims = self._geometry.grouped(order)
+    def answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
+        """The lowerings in this order, for each implementation that allows it; None where none does."""
+        dims = self._maps.grouped(order)
         if dims is None:
             return None
-        forms = [FreeLowering(place) for place in placements(dims, len(self._rule.extents))]
+        forms = [FreeLowering(place) for place in unit_axis_insertions(dims, len(self._rule.extents))]
         allowed = [form for form in forms if self._rule.allows(form.axes)]
-        found = [(wish, form, 0) for wish in self._wishes if (form := self._met(wish, allowed)) is not None]
-        return tuple(found) or None
+        found = [(each, self._met(each, allowed)) for each in self._requirements]
+        return tuple([(each, form, 0) for each, form in found if form is not None]) or None
 
-    def witnesses(self) -> Iterator[MemoryFormat]:
-        """The orders that the backend names in full."""
-        for wish in self._wishes:
-            yield from self._asked.witnesses(wish)
+    def required_orders(self) -> Iterator[MemoryFormat]:
+        """The orders that the requirements name in full."""
+        for requirement in self._requirements:
+            yield from self._free.required_orders(requirement)
 
-    def _met(self, wish: Wish, forms: Sequence[FreeLowering]) -> FreeLowering | None:
+    def _met(self, requirement: Requirement, forms: Sequence[FreeLowering]) -> FreeLowering | None:
         letters = (None,) * len(self._choice.ports)
         for form in forms:
             laid = [operand_dims(axes, form.dims) for axes in self._axes]
-            if wish.is_empty or self._contract.is_met(self._choice, wish, laid, letters):
+            if requirement.is_empty or self._checker.is_met(self._choice, requirement, laid, letters):
                 return form
         return None

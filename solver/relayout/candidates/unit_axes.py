@@ -1,4 +1,4 @@
-"""Where axes of extent 1 may stand among the others: a memory format does not say, an operator has to."""
+"""Unit-axis insertion: a memory format does not say where axes of extent 1 stand, an operator has to."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from itertools import permutations
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, order_of
 
-__all__ = ["placements"]
+__all__ = ["unit_axis_insertions"]
 
 
-def placements(dims: Dims, rank: int) -> Iterator[Dims]:
-    """Full arrangements of `rank` axes that have `dims` in their sequence, likeliest first.
+def unit_axis_insertions(dims: Dims, rank: int) -> Iterator[Dims]:
+    """The orders of all `rank` axes that contain `dims` in their sequence, the likeliest first.
 
-    The axes that are missing are unit axes: they go anywhere, each a dimension of its own. First each after its
-    neighbour in the source, then everywhere, up to a thousand ways.
+    The missing axes are unit axes: each is a dimension of its own and may go anywhere. First each follows its neighbour
+    in the source, then come all other positions, at most a thousand.
     """
-    placed = {group[0].axis for group in dims}
-    missing = [axis for axis in range(rank) if axis not in placed]
+    present = {group[0].axis for group in dims}
+    missing = [axis for axis in range(rank) if axis not in present]
     if not missing:
         yield dims
         return
     natural = list(dims)
     for axis in missing:
-        before = [place for place, group in enumerate(natural) if group[0].axis < axis]
-        nearest = max(before, key=lambda place: (natural[place][0].axis, place)) + 1 if before else 0
+        before = [index for index, group in enumerate(natural) if group[0].axis < axis]
+        nearest = max(before, key=lambda index: (natural[index][0].axis, index)) + 1 if before else 0
         natural.insert(nearest, (Atom(axis),))
     yield tuple(natural)
     # Unit axes leading, then trailing: where broadcasting and matrices want them.
     units = one_each(order_of(tuple(missing)))
     yield (*units, *dims)
     yield (*dims, *units)
-    for count, slots in enumerate(_interleavings(dims, units)):
+    for count, merged in enumerate(_interleavings(dims, units)):
         if count == 1000:
             return
-        yield slots
+        yield merged
 
 
 def _interleavings(first: Dims, rest: Dims) -> Iterator[Dims]:

@@ -1,7 +1,7 @@
-"""Views that are tensors of their own, for a layout that cuts what it reads otherwise than the view does.
+"""Views that block a tiling: they are materialized, so that their axes can be tiled.
 
 Channels that a Reshape merges of 4 and 3 have no tiles of 2 in the tensor that is reshaped; they have once they are one
-axis. Its node may then be left out: in the formats that the two tensors have pieces for, it is a view still.
+axis. The node may then be elided: where both tensors have the format's factors, it is a view still.
 """
 
 from __future__ import annotations
@@ -13,15 +13,7 @@ import onnx_ir as ir
 from relayout.candidates.tensors import Tensors
 from relayout.ops import Relabel
 
-__all__ = ["StandingApartError", "nearest_regrouped"]
-
-
-class StandingApartError(Exception):
-    """A layout that is asked for, or that a node could take, has no format, and might have one if these values were no
-    views."""
-
-    def __init__(self, values: frozenset[ir.Value]) -> None:
-        self.values = values
+__all__ = ["nearest_regrouped"]
 
 
 def nearest_regrouped(value: ir.Value, tensors: Tensors) -> ir.Value | None:

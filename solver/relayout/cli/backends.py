@@ -1,4 +1,4 @@
-"""`relayout backends`: which there are, and what one wants of each operator."""
+"""The verb `backends`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from relayout.cli.exit_status import DONE
 from relayout.cli.terminal import print_result
@@ -19,14 +21,26 @@ if TYPE_CHECKING:
     from relayout.backend.registry import Plugin
     from relayout.layout.layout import Layout
 
-__all__ = ["list_backends", "show_backend"]
+__all__ = ["backends"]
 
 # With one, two and three spatial axes.
 RANKS = (3, 4, 5)
 WIDTH = 100
 
 
-def list_backends() -> int:
+def backends(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|FILE]", help="One backend: its options and requirements.", show_default=False),
+    ] = None,
+) -> int:
+    """List the backends, or describe one.
+
+    One is described by its options and its requirements on each operator."""
+    return _list_backends() if name is None else _show_backend(name)
+
+
+def _list_backends() -> int:
     """Print the installed backends, each with the first line of its documentation and where it comes from."""
     from relayout.backend.registry import find_backends
 
@@ -37,16 +51,16 @@ def list_backends() -> int:
     return DONE
 
 
-def show_backend(spec: str) -> int:
-    """Print what a backend wants of each operator, by rank; operators that it treats alike share a paragraph."""
+def _show_backend(spec: str) -> int:
+    """Print the requirements on each operator, by rank; operators with equal requirements share a paragraph."""
     from relayout.backend.loading import load_backend
 
     backend = load_backend(spec)
     alike: dict[tuple[str, ...], list[str]] = {}
     for operator in _operators():
-        if wants := tuple(_wants(backend, operator)):
-            alike.setdefault(wants, []).append(operator)
-    blocks = ["\n".join([*wrap(", ".join(names), WIDTH), *wants]) for wants, names in alike.items()]
+        if found := tuple(_requirements(backend, operator)):
+            alike.setdefault(found, []).append(operator)
+    blocks = ["\n".join([*wrap(", ".join(names), WIDTH), *found]) for found, names in alike.items()]
     others = "All other operators" if blocks else "All operators"
     options = ["\n".join(["Options, as --backend-option NAME=VALUE:", *lines])] if (lines := _options(spec)) else []
     head = f"{backend.name}: {_first_line(backend)}"
@@ -55,7 +69,7 @@ def show_backend(spec: str) -> int:
 
 
 def _options(name: str) -> list[str]:
-    """Each option with its default, what it takes and what it does; a file has none."""
+    """Each option with its default, its type and its description; a file has none."""
     from relayout.backend.options import options_of
     from relayout.backend.registry import find_backends
 
@@ -88,7 +102,7 @@ def _first_line(backend: Backend | type[Backend]) -> str:
 
 
 def _operators() -> Iterator[str]:
-    """Those whose axes have names first, then the rest of ONNX's."""
+    """The operators whose axes have names, then the rest of ONNX's."""
     import onnx
 
     from relayout.ops.operand_roles import OPERATORS
@@ -97,15 +111,15 @@ def _operators() -> Iterator[str]:
     yield from sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain} - {*OPERATORS})
 
 
-def _wants(backend: Backend, operator: str) -> Iterator[str]:
-    """One line a rank, where the backend wants anything at all."""
+def _requirements(backend: Backend, operator: str) -> Iterator[str]:
+    """One line for each rank with a requirement."""
     from relayout.backend.calls import ask
 
     for rank in RANKS:
         try:
             implementations = ask(backend, _sample(operator, rank))
         except BackendError:
-            # A rule for operands of other ranks, or one that looks at what this sample of the operator has not.
+            # The rule is for other ranks, or reads attributes that the sample lacks.
             continue
         ways = [_shown(implementation) for implementation in implementations]
         if any(not _is_any(implementation) for implementation in implementations):

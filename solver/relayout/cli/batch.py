@@ -1,28 +1,31 @@
-"""`relayout batch`: every model of a folder."""
+"""The verb `batch`."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import Wanted, legalize_file, save
-from relayout.cli.output_files import SUFFIXES, check_files, put
+from relayout.cli.job import backend_of, legalize_file, save
+from relayout.cli.options import Request, with_options
+from relayout.cli.output_files import check_files, put
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import tell
+from relayout.cli.terminal import print_status
 from relayout.errors import UsageError
 
 if TYPE_CHECKING:
+    from relayout.backend.interface import Backend
     from relayout.report.schema import Report
 
-__all__ = ["run_batch"]
+__all__ = ["batch"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """One model: its exit status, and its report or what went wrong."""
+    """One model: its exit status, and its report or the error."""
 
     name: str
     status: int
@@ -30,10 +33,29 @@ class _Done:
     message: str = ""
 
 
-def run_batch(folder: Path, output: Path, wanted: Wanted, report_file: Path | None) -> int:
-    """Legalize every model of `folder` into `output`; the exit status is the highest that one of them has."""
+@with_options("batch")
+def batch(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the models.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="The folder for the legal models, by the same names.",
+            show_default=False,
+        ),
+    ],
+    request: Request,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write all reports as a list in JSON; - is stdout.", show_default=False),
+    ] = None,
+) -> int:  # fmt: skip
+    """Legalize every model of a folder.
+
+    A model that fails does not stop the others."""
+    backend = backend_of(request)
     models = _models(folder)
-    check_files({"--report": report_file})
+    if report is not None:
+        check_files([("--report", report)])
     try:
         output.mkdir(exist_ok=True)
     except OSError as error:
@@ -44,28 +66,32 @@ def run_batch(folder: Path, output: Path, wanted: Wanted, report_file: Path | No
     with Bar(len(models)) as bar:
         for model in models:
             bar(model.name)
-            done.append(_one(model, output / model.name, wanted, bar))
-    if report_file is not None:
-        put(report_file, "--report", json.dumps([_record(each) for each in done], indent=2) + "\n")
-    tell(_table(done))
+            done.append(_one(model, output / model.name, request, backend, bar))
+    if report is not None:
+        import json
+
+        put(report, "--report", json.dumps([_record(each) for each in done], indent=2) + "\n")
+    print_status(_table(done))
     for each in done:
         if each.message:
-            tell(f"relayout: error: {each.name}: {each.message}")
+            print_status(f"relayout: error: {each.name}: {each.message}")
     return max(each.status for each in done)
 
 
 def _models(folder: Path) -> list[Path]:
+    from relayout.model.io import FORMATS
+
     if not folder.is_dir():
         raise UsageError("no such folder", where=str(folder), expected="a folder with models", found="none")
-    models = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    models = sorted(path for path in folder.iterdir() if path.suffix in FORMATS and path.is_file())
     if not models:
-        raise UsageError("no models", where=f"folder {folder}", expected="files .onnx or .json", found="none")
+        raise UsageError("no models", where=f"folder {folder}", expected=f"files {' or '.join(FORMATS)}", found="none")
     return models
 
 
-def _one(model: Path, target: Path, wanted: Wanted, bar: Bar) -> _Done:
+def _one(model: Path, target: Path, request: Request, backend: Backend, bar: Bar) -> _Done:
     try:
-        outcome = legalize_file(model, wanted, bar.within)
+        outcome = legalize_file(model, request, backend, bar.within, strict=False)
         if outcome.report.ok:
             bar.within("write")
             save(outcome, model, target)

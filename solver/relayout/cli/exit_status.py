@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from relayout.cli.terminal import tell
+from relayout.cli.terminal import print_status
 from relayout.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, RelayoutError, UsageError
 
 __all__ = ["DONE", "FAULT", "FINDINGS", "INTERRUPTED", "describe", "show_traceback", "status_of"]
@@ -24,40 +24,40 @@ DEBUG = "RELAYOUT_DEBUG"
 
 
 def status_of(error: BaseException) -> int:
-    """Say on stderr what went wrong, and return the exit status. RELAYOUT_DEBUG=1 adds the traceback."""
+    """Print the error to stderr, and return the exit status. RELAYOUT_DEBUG=1 adds the traceback."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else DONE
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        tell("relayout: interrupted")
+        print_status("relayout: interrupted")
         return INTERRUPTED
     show_traceback(error)
     status, message = describe(error)
-    tell(f"relayout: error: {message}")
+    print_status(f"relayout: error: {message}")
     return status
 
 
 def show_traceback(error: BaseException) -> None:
-    """Print the traceback to stderr, where RELAYOUT_DEBUG asks for it."""
+    """Print the traceback to stderr if RELAYOUT_DEBUG is set."""
     if os.environ.get(DEBUG):
         import traceback
 
-        tell("".join(traceback.format_exception(error)))
+        print_status("".join(traceback.format_exception(error)))
 
 
 def describe(error: BaseException) -> tuple[int, str]:
-    """The exit status of a failure, and what to say of it."""
+    """The exit status of a failure, and its message."""
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
             return status, str(error)
     usage = getattr(error, "format_message", None)
     if usage is not None:
-        # An option or argument that the parser refused; the class that they have in common is typer's own affair.
+        # An error of the parser; its class is private to typer.
         return BAD_INPUT, _with_help(error, usage())
     if isinstance(error, MemoryError):
         return FAULT, "there is not enough memory"
-    said = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {str(error)[:500]}"
+    text = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {str(error)[:500]}"
     return FAULT, (
-        f"{said}\n  {'at:':<10}{_place(error.__traceback__)}\n"
+        f"{text}\n  {'at:':<10}{_location(error.__traceback__)}\n"
         f"  {'hint:':<10}this is a fault of relayout, please report it with the model; {DEBUG}=1 shows the traceback"
     )
 
@@ -68,13 +68,13 @@ def _with_help(error: BaseException, message: str) -> str:
     return f"{message}\n  {'hint:':<10}{command} --help"
 
 
-def _place(trace: TracebackType | None) -> str:
-    """The innermost line of relayout's own."""
+def _location(trace: TracebackType | None) -> str:
+    """The innermost line of relayout's own code."""
     package = Path(__file__).parents[1]
-    place = "unknown"
+    location = "unknown"
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
         if file.is_relative_to(package):
-            place = f"{file.relative_to(package.parent)}:{trace.tb_lineno}"
+            location = f"{file.relative_to(package.parent)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return place
+    return location

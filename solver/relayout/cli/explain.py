@@ -1,42 +1,50 @@
-"""`relayout explain`."""
+"""The verb `explain`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relayout.cli.exit_status import DONE
-from relayout.cli.job import STEPS, Wanted, legalize_file
-from relayout.cli.output_files import STDOUT, check_files, put
+from relayout.cli.job import STEPS, backend_of, legalize_file
+from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with_options
+from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_result, tell
+from relayout.cli.terminal import print_result, print_status
 
 if TYPE_CHECKING:
     from relayout.report.schema import BoundaryValue, Conversion, Reason, Report, RequiredBy, Saving, SharedReason
 
-__all__ = ["boundary_lines", "explained", "run_explain"]
+__all__ = ["boundary_lines", "explain"]
 
 _MOST_REASONS = 8
 _MOST_NAMES = 4
 
 
-def run_explain(model: Path, wanted: Wanted, report_file: Path | None) -> int:
-    """Legalize `model` without writing it, and print why each conversion is there."""
-    check_files({"--report": report_file}, reads=[model])
-    from relayout.report.render import render_json
+@with_options("explain")
+def explain(
+    model: Model,
+    request: Request,
+    report: ReportFiles = [],  # noqa: B006
+    format: ReportFormat = None,
+) -> int:
+    """Print the reasons for each conversion.
 
+    The reasons are the requirements behind a conversion of the legal model, each with the saving without it, found by
+    solving the problem again."""
+    backend = backend_of(request)
+    reports = report_formats(report, format)
+    check_files([("--report", path) for path in report], reads=[model])
     with Bar(STEPS) as bar:
-        report = legalize_file(model, wanted, bar).report
-    if report_file is not None:
-        put(report_file, "--report", render_json(report))
-    say = tell if report_file == STDOUT else print_result
-    say(explained(report))
+        done = legalize_file(model, request, backend, bar).report
+    write_reports(reports, done, model)
+    show = print_status if STDOUT in report else print_result
+    show(_explanation(done))
     return DONE
 
 
-def explained(report: Report) -> str:
-    """Each conversion, once where several are alike, with what holds it in place; then that by kind, and the sum."""
+def _explanation(report: Report) -> str:
+    """Each conversion, like ones together, with the requirements behind it; then these by kind, and the sum."""
     blocks = [_block(alike) for alike in _alike(report.conversions)]
     explanation = report.explanation
     if explanation is not None and explanation.shared:
@@ -46,8 +54,8 @@ def explained(report: Report) -> str:
     if explanation is not None and explanation.left_out:
         left, limit = explanation.left_out, explanation.limit
         reached = explanation.solved >= limit
-        why = f"--limit {limit} was reached" if reached else "the time was over"
-        blocks.append(f"{_counted(left, 'requirement')} and sets of them were not lifted, for {why}")
+        why = f"--limit {limit} was reached" if reached else "the time limit was reached"
+        blocks.append(f"{_counted(left, 'requirement')} and sets of them were not lifted: {why}")
     count, total = len(report.conversions), sum(conversion.bytes for conversion in report.conversions)
     proof = "no legal model has less" if report.status == "optimal" else f"no legal model has less than {report.bound}"
     conversions = _counted(count, "conversion")
@@ -56,7 +64,7 @@ def explained(report: Report) -> str:
 
 
 def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:
-    """How to feed and read what lies otherwise than in the source, or was set or freed."""
+    """How to feed and read each input and output whose layout differs from the source's, or was set or freed."""
     for value in boundary:
         if value.order is None and not value.transform and value.wanted is None:
             continue
@@ -67,23 +75,23 @@ def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:
         if value.transform:
             steps = value.back or value.transform
             order = f"{'read back' if value.back else 'fed'} by {', then '.join(map(_step, steps))}"
-        lies = ", ".join([*named, *[shape] * bool(shape), order or "as in the source"])
+        layout = ", ".join([*named, *[shape] * bool(shape), order or "as in the source"])
         tied = f", tied to {', '.join(value.tied_to)}" if value.tied_to else ""
-        yield f"{value.side} {value.name}: {lies}{tied}"
+        yield f"{value.side} {value.name}: {layout}{tied}"
 
 
 def _step(step: Mapping[str, Any]) -> str:
-    """One step of a transform in a few words."""
+    """One step of a transform, in short."""
     numbers = step.get("perm") or step.get("pads") or step["shape"]
     return f"{step['op']} {','.join(map(str, numbers))}"
 
 
 def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion]]]:
-    """The conversions with their numbers, those together that differ in names only."""
+    """The conversions with their numbers; those that differ in names only are together."""
     groups: dict[object, list[tuple[int, Conversion]]] = {}
     for number, conversion in enumerate(conversions, 1):
         readers = tuple((_reader(by).replace(by.node, _operator(by.node)), by.layout) for by in conversion.required_by)
-        reasons = tuple((_operator(r.node), r.lifts, r.operand, r.layout, r.saved) for r in _told(conversion))
+        reasons = tuple((_operator(r.node), r.lifts, r.operand, r.layout, r.saved) for r in _first_reasons(conversion))
         change = conversion.from_, conversion.to, conversion.kind, conversion.bytes
         key = (change, _operator(conversion.producer or ""), readers, conversion.saved, reasons)
         groups.setdefault(key, []).append((number, conversion))
@@ -91,7 +99,7 @@ def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion
 
 
 def _operator(label: str) -> str:
-    """A node by its operator alone; an input or output as such."""
+    """The operator of a node; an input or output as it is."""
     return label.partition(" '")[0] if " '" in label else label.partition(" ")[0]
 
 
@@ -107,24 +115,23 @@ def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
         others = [f"{number}. {other.value}" for number, other in alike[1:]]
         shown = ", ".join([*others[:_MOST_NAMES], *["..."] * (len(others) > _MOST_NAMES)])
         lines.append(f"   and {len(others)} alike: {shown}")
-    rows = [("given by", conversion.producer or "", conversion.from_, "")]
-    rows += [("wanted by", _reader(by), by.layout, "") for by in conversion.required_by]
-    rows += [
-        ("held by", _lifted(reason), reason.layout, f"lifted: {_saves(reason.saved)}") for reason in _told(conversion)
-    ]
-    who, layout = (max(len(row[column]) for row in rows) for column in (1, 2))
-    lines += [f"   {row[0]:<9}  {row[1]:<{who}}  {row[2]:<{layout}}  {row[3]}".rstrip() for row in rows]
+    rows = [("produced by", conversion.producer or "", conversion.from_, "")]
+    rows += [("required by", _reader(by), by.layout, "") for by in conversion.required_by]
+    for reason in _first_reasons(conversion):
+        rows.append(("held by", _lifted(reason), reason.layout, f"lifted: {_saves(reason.saved)}"))
+    node, layout = (max(len(row[column]) for row in rows) for column in (1, 2))
+    lines += [f"   {row[0]:<11}  {row[1]:<{node}}  {row[2]:<{layout}}  {row[3]}".rstrip() for row in rows]
     saved = conversion.saved
-    if saved is not None and saved.cost > max((reason.saved.cost for reason in _told(conversion)), default=0):
-        lines.append(f"   without all that want it: {_saves(saved)}")
-    untold = len(conversion.reasons) - len(_told(conversion))
-    if untold:
-        lines.append(f"   and {_counted(untold, 'requirement')} that {'save' if untold > 1 else 'saves'} no more")
+    if saved is not None and saved.cost > max((reason.saved.cost for reason in _first_reasons(conversion)), default=0):
+        lines.append(f"   without all of these: {_saves(saved)}")
+    left_out = len(conversion.reasons) - len(_first_reasons(conversion))
+    if left_out:
+        lines.append(f"   and {_counted(left_out, 'requirement')} that {'save' if left_out > 1 else 'saves'} no more")
     return "\n".join(lines)
 
 
-def _told(conversion: Conversion) -> Sequence[Reason]:
-    """The reasons that save anything, so many as one reads; without such, the first."""
+def _first_reasons(conversion: Conversion) -> Sequence[Reason]:
+    """The first reasons that save anything; if none does, the first of all."""
     saving = [reason for reason in conversion.reasons if reason.saved.cost > 0]
     return (saving or conversion.reasons[:2])[:_MOST_REASONS]
 
@@ -149,7 +156,7 @@ def _saves(saved: Saving) -> str:
 
 
 def _by_kind(shared: Sequence[SharedReason]) -> str:
-    heads = ("what holds them", "layout", "of them", "conversions", "all lifted")
+    heads = ("held by", "layout", "of them", "conversions", "all lifted")
     rows = [heads]
     for each in [each for each in shared if each.saved.cost > 0] or shared:
         part = ", all of it" if each.lifts == "node" else ""
@@ -159,10 +166,10 @@ def _by_kind(shared: Sequence[SharedReason]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = []
     for row in rows:
-        words = f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}"
-        lines.append(f"{words}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip())
+        names = f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}"
+        lines.append(f"{names}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip())
     return "\n".join(lines)
 
 
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,8 +1,8 @@
-"""Ctrl-C, at once and cleanly.
+"""Ctrl-C works at once, and no file is written in part.
 
-Solvers and runtimes hold the main thread in foreign code, where Python raises no KeyboardInterrupt; CP-SAT even takes
-the signal over, stops its search, and goes on as if its time was over. So the signal is blocked in every thread (those
-that are started later inherit that), and one thread waits for it.
+Solvers and runtimes hold the main thread in native code, where Python raises no KeyboardInterrupt; CP-SAT even takes
+the signal over, stops its search, and goes on as if its time limit was reached. So the signal is blocked in every
+thread (later threads inherit the mask), and one thread waits for it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ __all__ = ["Interrupts"]
 
 
 class Interrupts:
-    """While entered, Ctrl-C raises KeyboardInterrupt in the main thread, or ends the process with status 130 at once
-    where `at_once` is set: there, nothing is being written, and Python may not run for minutes. `last` is called first.
-    """
+    """Within the context, Ctrl-C raises KeyboardInterrupt in the main thread. If `at_once` is set, it calls `last` and
+    ends the process with status 130: nothing is being written, and Python may not run for minutes."""
 
     def __init__(self, last: Callable[[], None]) -> None:
         self.at_once = False
@@ -50,7 +49,7 @@ class Interrupts:
         self._waiter.join()
         handler = signal.getsignal(signal.SIGINT)
         if handler is not None:
-            # CP-SAT leaves the system's own handler behind, which ends the process wherever it is.
+            # CP-SAT leaves the system's default handler behind, which ends the process.
             signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

@@ -1,50 +1,33 @@
-"""One model through the command: read, legalize, check, write."""
+"""One model through the command: read, legalize, finish, save."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relayout.cli.option_values import check_known
+from relayout.cli.options import Request
 from relayout.errors import InputError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from relayout.backend.interface import Backend
-    from relayout.legalization import Options, Outcome
+    from relayout.legalization import Outcome
 
-__all__ = ["STEPS", "Wanted", "backend_of", "dim_names", "legalize_file", "read_file", "save"]
+__all__ = ["STEPS", "backend_of", "check_dims", "legalize_file", "read_file", "save"]
 
 # read, requirements, solve, rewrite, check, write
 STEPS = 6
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line asks for, of every model alike. `strict`: names that a model does not have are errors."""
-
-    backend: Backend
-    options: Options
-    skip: Sequence[str] = ()
-    check: bool = False
-    inline: bool = False
-    strict: bool = field(default=True)
-
-
-def backend_of(
-    spec: str | None, desired: Mapping[str, Sequence[str]], skip: Sequence[str], options: Mapping[str, Any]
-) -> Backend:
-    """The backend by name or file; `onnx` where none is named, or `convert-layout` where layouts are desired."""
+def backend_of(request: Request) -> Backend:
+    """The backend of the request, with its options."""
     from relayout.backend.loading import load_backend
-    from relayout.backend.options import gathered
 
-    name = spec or ("convert-layout" if desired else "onnx")
-    return load_backend(name, options=gathered(desired, skip, options))
+    return load_backend(request.backend, options=request.options.backend_options)
 
 
 def read_file(path: Path) -> ir.Model:
@@ -59,37 +42,37 @@ def read_file(path: Path) -> ir.Model:
         raise
 
 
-def legalize_file(path: Path, wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
-    """The legal model of the file at `path`, with its report. Raises what `relayout.legalize` raises."""
-    from relayout.backend.calls import conversion_operators_of
-    from relayout.legalization import Outcome, inline_functions, legalize_model
-    from relayout.report.totals import totals
+def legalize_file(
+    path: Path, request: Request, backend: Backend, progress: Callable[[str], None], *, strict: bool = True
+) -> Outcome:
+    """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
-    tell("read")
+    With `strict`, a name in the options that the model does not have is a UsageError.
+    """
+    from relayout.legalization import finish, legalize_model
+
+    progress("read")
     model = read_file(path)
-    options = wanted.options
-    if wanted.strict:
+    if strict:
         # A number is TVM's count of its convolutions, as the backend understands it.
-        named = [skipped for skipped in wanted.skip if not skipped.isdecimal()]
-        check_known("--skip", named, _node_names(model), "node")
-        check_known("--dim", options.dims or {}, dim_names(model), "symbolic dim")
-    outcome = legalize_model(model, wanted.backend, options, progress=tell)
-    report = outcome.report
-    if wanted.check:
-        from relayout.verification.verifier import verify
+        names = [name for name in request.skipped if not name.isdecimal()]
+        check_known("--skip", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
+        check_dims(request, model)
+    outcome = legalize_model(model, backend, request.options, progress=progress)
+    return finish(outcome, backend, request.options, path, progress=progress)
 
-        tell("check")
-        verification = verify(outcome.model, wanted.backend, against=path, dims=options.dims)
-        report = report.model_copy(update={"verification": verification})
-    if wanted.inline:
-        inline_functions(outcome.model)
-        after = totals(outcome.model, options.dims or {}, conversion_operators_of(wanted.backend))
-        report = report.model_copy(update={"after": after})
-    return Outcome(outcome.model, report, outcome.changed or wanted.inline)
+
+def check_dims(request: Request, *models: ir.Model) -> None:
+    """Raise UsageError for a size of a symbolic dim that no model has."""
+    dims = request.options.dims or {}
+    if dims:
+        check_known("--dim", dims, set().union(*map(_dim_names, models)), "symbolic dim")
 
 
 def save(outcome: Outcome, source: Path, target: Path) -> None:
-    """Write the legal model; where nothing changed and the format is the same, the source as it stands."""
+    """Write the legal model; where nothing changed and the format is the same, copy the source."""
+    import shutil
+
     from relayout.model.external_data import is_in_file
     from relayout.model.io import write_model
     from relayout.model.onnx_file import replace_file
@@ -102,7 +85,7 @@ def save(outcome: Outcome, source: Path, target: Path) -> None:
             shutil.copyfileobj(original, copy, _CHUNK)
 
 
-def dim_names(model: ir.Model) -> set[str]:
+def _dim_names(model: ir.Model) -> set[str]:
     """The symbolic dims of the graph's inputs and of all that is computed from them."""
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     return {
@@ -112,7 +95,3 @@ def dim_names(model: ir.Model) -> set[str]:
         for dim in value.shape
         if not isinstance(dim, int) and dim.value is not None
     }
-
-
-def _node_names(model: ir.Model) -> set[str]:
-    return {node.name for node in model.graph.all_nodes() if node.name}

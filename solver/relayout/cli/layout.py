@@ -1,34 +1,47 @@
-"""`relayout layout`."""
+"""The verb `layout`."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from relayout.cli.exit_status import DONE
 from relayout.cli.terminal import print_result
 from relayout.errors import InputError
-from relayout.layout.layout import Layout
 
-__all__ = ["show_layout"]
+if TYPE_CHECKING:
+    from relayout.layout.layout import Layout
+
+__all__ = ["layout"]
 
 _NATIVE = ("NCW", "NCHW", "NCDHW", "OIW", "OIHW", "OIDHW")
 
 
-def show_layout(text: str, *, tvm: bool) -> int:
-    """Print the dimensions that `text` writes, and the layout in TVM's words. Raises LayoutSyntaxError."""
-    layout = Layout.from_tvm(text) if tvm else Layout.parse(text)
+def layout(
+    layout: Annotated[str, typer.Argument(help="Such as 'N[a=32]HWC'.", show_default=False)],
+    tvm: Annotated[bool, typer.Option("--tvm", help="Read it as TVM writes it, such as NCHW16c.")] = False,
+) -> int:
+    """Parse a layout string.
+
+    The layout is printed as TVM and XLA write it, and its dimensions as a table."""
+    from relayout.layout.layout import Layout
+
+    parsed = Layout.from_tvm(layout) if tvm else Layout.parse(layout)
     rows = [("dim", "name", "alignment", "tile", "extensions")]
-    for index, dim in enumerate(layout.dims):
-        tile = layout.tile(index)
-        boxes = " ".join(f"{namespace}:{data}" for namespace, data in layout.boxes(index))
-        rows.append((str(index), dim.name, str(layout.alignment(index)), "" if tile is None else str(tile), boxes))
+    for index, dim in enumerate(parsed.dims):
+        tile = parsed.tile(index)
+        boxes = " ".join(f"{namespace}:{data}" for namespace, data in parsed.boxes(index))
+        rows.append((str(index), dim.name, str(parsed.alignment(index)), "" if tile is None else str(tile), boxes))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    words = [f"layout  {layout}", f"rank    {layout.rank}", f"TVM     {_in_tvm(layout)}", f"XLA     {_in_xla(layout)}"]
-    print_result("\n".join([*words, "", *lines]))
+    heads = [f"layout  {parsed}", f"rank    {parsed.rank}", f"TVM     {_in_tvm(parsed)}", f"XLA     {_in_xla(parsed)}"]
+    print_result("\n".join([*heads, "", *lines]))
     return DONE
 
 
 def _in_xla(layout: Layout) -> str:
-    """Minor to major, by the numbers that axes have in ONNX's own order of these names."""
+    """The axes minor to major, by their numbers in ONNX's order of these names."""
     axes = next((own for own in _NATIVE if sorted(own) == sorted(layout.names)), None)
     if axes is None and not layout.is_numbered and layout.dims:
         return "depends on the tensor's axes"

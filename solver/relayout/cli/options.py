@@ -1,112 +1,120 @@
-"""The arguments and options that several subcommands have."""
+"""The options that several verbs have. Those of a run are derived from the fields of `relayout.options.Options`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-__all__ = [
-    "BackendName",
-    "BackendOptions",
-    "Check",
-    "DesiredLayouts",
-    "Dims",
-    "Engine",
-    "Inline",
-    "InputLayouts",
-    "MaxTransposes",
-    "Model",
-    "Objective",
-    "OutputLayouts",
-    "Quiet",
-    "ReportFile",
-    "Skip",
-    "TimeLimit",
-]
+from relayout.cli.option_values import layouts_by_operator
+from relayout.errors import UsageError
+from relayout.options import Option, Options, given_options, options_of
+
+__all__ = ["SHARED", "Model", "Quiet", "ReportFiles", "ReportFormat", "Request", "with_options"]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json.", show_default=False)]
-BackendName = Annotated[
+ReportFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write the report; - is stdout. The suffix gives the format: .json, .txt, .xml (JUnit) or .sarif. "
+        "May be repeated.",
+        show_default=False,
+    ),
+]
+ReportFormat = Annotated[
     str | None,
     typer.Option(
-        "--backend",
-        "-b",
-        metavar="NAME|FILE",
-        help="An installed backend (see `relayout backends`), or a .toml or .json file that declares one. "
-        "[default: onnx, or convert-layout with --desired-layout]",
+        "--format",
+        metavar="json|text|junit|sarif",
+        help="The format of the reports. [default: by the suffix, else json]",
         show_default=False,
     ),
-]
-BackendOptions = Annotated[
-    list[str],
-    typer.Option(
-        "--backend-option",
-        metavar="NAME=VALUE",
-        help="An option of the backend (`relayout backends NAME` lists them); a value is JSON where it is JSON, else "
-        "text. May be repeated.",
-        show_default=False,
-    ),
-]
-Objective = Annotated[str, typer.Option(metavar="bytes|transposes", help="What is to be as little as can be.")]
-InputLayouts = Annotated[
-    list[str],
-    typer.Option(
-        "--input-layout",
-        metavar="NAME[,NAME]=LAYOUT",
-        help="How a graph input arrives in the legal model; `any` lets the solver choose. Several names with commas, "
-        "outputs among them, lie alike. May be repeated.",
-        show_default=False,
-    ),
-]
-OutputLayouts = Annotated[
-    list[str],
-    typer.Option(
-        "--output-layout",
-        metavar="NAME[,NAME]=LAYOUT",
-        help="The same of a graph output. May be repeated.",
-        show_default=False,
-    ),
-]
-Dims = Annotated[
-    list[str],
-    typer.Option(
-        "--dim", metavar="NAME=N", help="The size of a symbolic dim, for pricing. May be repeated.", show_default=False
-    ),
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option("--time-limit", metavar="SECONDS", help="For the solver, of wall-clock time.", show_default=False),
-]
-Engine = Annotated[str, typer.Option(metavar="auto|cp-sat", help="cp-sat solves without the reduction: a cross-check.")]
-DesiredLayouts = Annotated[
-    list[str],
-    typer.Option(
-        "--desired-layout",
-        metavar="OP=LAYOUT[,KERNEL]",
-        help="For the backend convert-layout: the layout of an operator's data, and of its kernel. May be repeated.",
-        show_default=False,
-    ),
-]
-Skip = Annotated[
-    list[str],
-    typer.Option(
-        "--skip",
-        metavar="NODE",
-        help="For convert-layout: a node to leave as it is, by name or TVM's count of convolutions. May be repeated.",
-        show_default=False,
-    ),
-]
-ReportFile = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="FILE", help="Write the report as JSON; - is stdout.", show_default=False),
-]
-Check = Annotated[bool, typer.Option("--check", help="Verify the result, and run it beside the source.")]
-Inline = Annotated[
-    bool, typer.Option("--inline", help="Replace relayout's operators by their bodies in standard ONNX.")
-]
-MaxTransposes = Annotated[
-    int | None,
-    typer.Option("--max-transposes", min=0, metavar="K", help="Allow no more than K transposes.", show_default=False),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The backend, by name or file, and the options of one command line. `skipped` are the nodes after --skip."""
+
+    backend: str
+    options: Options
+    skipped: tuple[str, ...] = ()
+
+
+def with_options(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """A decorator for a command with a parameter `request`, which the options of `verb` replace."""
+
+    def with_them(command: Callable[..., int]) -> Callable[..., int]:
+        own = signature(command, eval_str=True).parameters.values()
+        derived = [*SHARED, *map(_parameter, options_of(verb))]
+        taken = [each for one in own for each in (derived if one.name == "request" else [one])]
+
+        @wraps(command)
+        def run(**given: Any) -> int:
+            request = _request(verb, {each.name: given.pop(each.name) for each in derived})
+            return command(request=request, **given)
+
+        parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in taken]
+        setattr(run, "__signature__", signature(command).replace(parameters=parameters))  # noqa: B010
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return with_them
+
+
+def _parameter(option: Option) -> Parameter:
+    """The option as a parameter of a typer command."""
+    if option.is_mapping:
+        kind, default, help_ = list[str], [], f"{option.help} May be repeated."
+    else:
+        kind, default, help_ = option.hint, option.default, option.help
+    metavar = option.metavar or "|".join(option.choices) or None
+    shown = not option.is_mapping and default is not None and option.type is not bool
+    least = None if option.is_mapping else option.least
+    declared = typer.Option(option.flag, metavar=metavar, help=help_, show_default=shown, min=least)
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
+
+
+def _shared(name: str, default: Any, kind: Any, *names: str, metavar: str, text: str) -> Parameter:
+    declared = typer.Option(*names, metavar=metavar, help=text, show_default=isinstance(default, str))
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
+
+
+SHARED = (
+    _shared(
+        "backend", "onnx", str, "--backend", "-b", metavar="NAME|FILE",
+        text="An installed backend (see `relayout backends`), or a .toml or .json file that declares one.",
+    ),
+    _shared(
+        "desired_layout", [], list[str], "--desired-layout", metavar="OP=LAYOUT[,KERNEL]",
+        text="Short for the option desired_layouts of the backend convert-layout. May be repeated.",
+    ),
+    _shared(
+        "skip", [], list[str], "--skip", metavar="NODE",
+        text="Short for the option skip of convert-layout: a node, by name or TVM's count. May be repeated.",
+    ),
+)  # fmt: skip
+
+
+def _request(verb: str, given: Mapping[str, Any]) -> Request:
+    """The request of a command line. Raises UsageError."""
+    values = {}
+    for option in options_of(verb):
+        value = given[option.name]
+        values[option.name] = option.parse(value, option.flag) if option.is_mapping else value
+    skipped = tuple(given["skip"])
+    for name, value in (("desired_layouts", layouts_by_operator(given["desired_layout"])), ("skip", skipped)):
+        if value and name in values["backend_options"]:
+            where = f"--backend-option {name}"
+            raise UsageError("the option is given twice", where=where, expected="once", found=str(value))
+        if value:
+            values["backend_options"][name] = value
+    return Request(given["backend"], given_options(verb, values), skipped)

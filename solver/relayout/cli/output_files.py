@@ -1,41 +1,46 @@
-"""The files that the command writes beside the model; each is there whole, or as it was."""
+"""The files that the command writes. Each is written whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from relayout.cli.terminal import print_data
 from relayout.errors import UsageError
 
-__all__ = ["STDOUT", "SUFFIXES", "check_files", "check_output", "put"]
+if TYPE_CHECKING:
+    from relayout.report.schema import Report
 
-SUFFIXES = (".onnx", ".json")
+__all__ = ["STDOUT", "check_files", "check_output", "put", "report_formats", "write_reports"]
+
+# The suffixes of reports that are not the names of their formats.
+SUFFIXES = {"txt": "text", "xml": "junit"}
 STDOUT = Path("-")
 
 
 def check_output(path: Path) -> None:
-    """Raise UsageError for a name that does not say the model's format."""
-    if path.suffix not in SUFFIXES:
+    """Raise UsageError for a suffix that is no format of models."""
+    from relayout.model.io import FORMATS
+
+    if path.suffix not in FORMATS:
         raise UsageError(
             "the suffix says the format",
             where=f"-o {path}",
-            expected=".onnx or .json",
+            expected=" or ".join(FORMATS),
             found=path.suffix or "no suffix",
         )
 
 
-def check_files(files: Mapping[str, Path | None], *, reads: Iterable[Path | None] = ()) -> None:
-    """Raise UsageError where a file cannot be put, before any work is done for it. Keys are the options.
+def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | None] = ()) -> None:
+    """Raise UsageError where a file cannot be written, before any work is done for it. Each has its option before it.
 
-    What is told of a model never takes the place of a file that is read; a model, after `-o`, may take its source's.
+    A report never overwrites a file that is read; a model, after `-o`, may overwrite its source.
     """
     wanted: dict[Path, str] = {}
     kept = [path.resolve() for path in reads if path is not None]
-    for option, path in files.items():
-        if path is None:
-            continue
+    for option, path in files:
         where = f"{option} {path}"
         if path in wanted:
             raise UsageError("two results in one file", where=where, expected="another file", found=wanted[path])
@@ -43,17 +48,40 @@ def check_files(files: Mapping[str, Path | None], *, reads: Iterable[Path | None
         if path == STDOUT:
             continue
         if option != "-o" and path.resolve() in kept:
-            raise UsageError("a result in the place of what is read", where=where, expected="another file")
+            raise UsageError("a result would overwrite an input", where=where, expected="another file")
         if path.is_dir():
-            raise UsageError("that is a folder", where=where, expected="the name of a file", found="a folder")
+            raise UsageError("the path is a folder", where=where, expected="the name of a file", found="a folder")
         if path.exists() and not path.is_file():
             continue  # /dev/stdout, a named pipe
         if not path.parent.is_dir():
             raise UsageError(
-                "there is no such folder", where=where, expected="a folder", found=f"none at {path.parent}"
+                "no such folder", where=where, expected="a folder", found=f"none at {path.parent}"
             )
         if not os.access(path.parent, os.W_OK):
             raise UsageError("the folder cannot be written", where=where, found=f"no permission for {path.parent}")
+
+
+def report_formats(files: Sequence[Path], chosen: str | None) -> dict[Path, str]:
+    """The format of each report: the chosen one, or else that of its suffix. Raises UsageError."""
+    if not files:
+        return {}
+    from relayout.report.render import FORMATS
+
+    if chosen is not None and chosen not in FORMATS:
+        raise UsageError("unknown format", where="--format", expected=" or ".join(FORMATS), found=chosen)
+    suffixes = {**{name: name for name in FORMATS}, **SUFFIXES}
+    return {path: chosen or suffixes.get(path.suffix[1:], "json") for path in files}
+
+
+def write_reports(formats: dict[Path, str], report: Report, model: Path) -> None:
+    """Write the report to each file in its format. SARIF refers to the file of the model."""
+    if not formats:
+        return
+    from relayout.report.render import FORMATS, render_sarif
+
+    for path, name in formats.items():
+        text = render_sarif(report, artifact=model.as_posix()) if name == "sarif" else FORMATS[name](report)
+        put(path, "--report", text)
 
 
 def put(path: Path, option: str, text: str) -> None:

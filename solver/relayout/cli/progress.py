@@ -1,4 +1,4 @@
-"""What is told while a model is worked on: a bar for what takes longer than a second, where somebody watches."""
+"""The progress bar on a terminal, for work of more than a second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from relayout.cli.interrupts import Interrupts
-from relayout.cli.terminal import tell
+from relayout.cli.terminal import print_status
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["Bar"]
 
 PATIENCE = 1.0
-# Steps that leave nothing behind, much of them in foreign code: there Ctrl-C need not wait for Python.
+# Steps without side effects, spent largely in native code: there Ctrl-C does not wait for Python.
 TRACELESS = frozenset({"read", "requirements", "solve", "rewrite"})
 
 
 class Bar:
-    """Tells which of `steps` steps is under way; nothing is shown within the first second or without a terminal.
+    """Shows the current one of `steps` steps, after the first second and on a terminal alone.
 
-    While it is entered, Ctrl-C works in every step.
+    Within the context, Ctrl-C works in every step.
     """
 
     def __init__(self, steps: int) -> None:
@@ -33,7 +33,7 @@ class Bar:
         self._lock = Lock()
         self._timer: Timer | None = None
         self._shown: tuple[Progress, TaskID] | None = None
-        self._interrupts = Interrupts(last=self._say_goodbye)
+        self._interrupts = Interrupts(last=self._on_interrupt)
 
     def __enter__(self) -> Self:
         self._interrupts.__enter__()
@@ -50,7 +50,7 @@ class Bar:
         self._interrupts.__exit__(kind, error, trace)
 
     def __call__(self, step: str) -> None:
-        """The step before is done, and `step` begins."""
+        """The last step is done, and `step` begins."""
         self.within(step)
         with self._lock:
             self._done, self._step = self._done + 1, step
@@ -59,11 +59,11 @@ class Bar:
                 progress.update(task, description=step, completed=self._done)
 
     def within(self, step: str) -> None:
-        """A part of the step under way, which is not shown, begins."""
+        """A part of the current step begins; it is not shown."""
         self._interrupts.at_once = step in TRACELESS
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -72,9 +72,9 @@ class Bar:
                 self._shown[0].stop()
                 self._shown = None
 
-    def _say_goodbye(self) -> None:
+    def _on_interrupt(self) -> None:
         self.clear()
-        tell("relayout: interrupted")
+        print_status("relayout: interrupted")
 
     def _show(self) -> None:
         from rich.console import Console

@@ -1,15 +1,22 @@
-"""`relayout serve`."""
+"""The verb `serve`."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
 
 from relayout.cli.exit_status import DONE
 from relayout.errors import UsageError
 
-__all__ = ["run_server"]
+__all__ = ["serve"]
 
 
-def run_server(host: str, port: int) -> int:
-    """Serve HTTP until interrupted. Raises UsageError where the address is taken or is none."""
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
+) -> int:
+    """Run the HTTP service."""
     import uvicorn
 
     try:

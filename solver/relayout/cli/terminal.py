@@ -1,4 +1,4 @@
-"""The two streams: results to stdout, all else to stderr, and neither a closed pipe nor a strange name is a failure."""
+"""The two streams: results to stdout, all else to stderr. A closed pipe or a control character is no failure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import re
 import sys
 from typing import TextIO
 
-__all__ = ["prepare_streams", "print_data", "print_result", "tell", "terminal_width"]
+__all__ = ["prepare_streams", "print_data", "print_result", "print_status", "terminal_width"]
 
 WIDTH_WITHOUT_TERMINAL = 120
-# Names come from files: whatever a terminal would take for a command is shown as its code.
+# Names come from files: a control character is shown as its code.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -28,7 +28,7 @@ def print_result(text: str) -> None:
 
 
 def print_data(text: str) -> None:
-    """Print what a program reads to stdout: UTF-8, as it is."""
+    """Print data for a program to stdout, in UTF-8."""
     sys.stdout.flush()
     try:
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
@@ -37,7 +37,7 @@ def print_data(text: str) -> None:
         _forget(sys.stdout)
 
 
-def tell(text: str) -> None:
+def print_status(text: str) -> None:
     """Print to stderr."""
     _write(sys.stderr, text)
 
@@ -59,6 +59,6 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _forget(stream: TextIO) -> None:
-    # Whoever read this has seen enough. The stream's own flush at exit has to go somewhere too.
+    # The reader has closed the pipe. The stream is flushed once more at exit.
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())

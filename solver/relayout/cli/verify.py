@@ -1,50 +1,108 @@
-"""`relayout verify`, with its budget."""
+"""The verb `verify`, with its budget."""
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS
-from relayout.cli.job import backend_of, dim_names, read_file
-from relayout.cli.option_values import backend_options, check_known, dim_sizes, layouts_by_operator
-from relayout.cli.output_files import STDOUT, check_files, put
+from relayout.cli.job import backend_of, check_dims, read_file
+from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
+from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_result, tell, terminal_width
+from relayout.cli.terminal import print_result, print_status, terminal_width
 from relayout.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from relayout.report.schema import Finding, Report, Status, Totals
-if TYPE_CHECKING:
-    from relayout.report.schema import Report
 
-__all__ = ["Budget", "Files", "finding_lines", "over_budget", "read_budget", "run_verify"]
+__all__ = ["Budget", "finding_lines", "over_budget", "read_budget", "verify"]
 
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Where the findings go beside stdout."""
-
-    report: Path | None = None
-    junit: Path | None = None
-    sarif: Path | None = None
+Original = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        metavar="ORIGINAL",
+        help="Compare the boundary with the original's, run both on random inputs, and compare the results.",
+        show_default=False,
+    ),
+]
+BudgetFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--budget",
+        metavar="FILE",
+        help="A .toml or .json file with max_transposes and max_bytes; more of them is a finding.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a model may spend on layouts; None is no limit."""
+    """The limits of the transposes and bytes of a model; None is no limit."""
 
     max_transposes: int | None = None
     max_bytes: int | None = None
 
 
+@with_options("verify")
+def verify(
+    model: Model,
+    request: Request,
+    against: Original = None,
+    report: ReportFiles = [],  # noqa: B006
+    format: ReportFormat = None,
+    budget: BudgetFile = None,
+    quiet: Quiet = False,
+) -> int:
+    """List what breaks a backend's contract.
+
+    The exit status is 1 where something does."""
+    backend = backend_of(request)
+    reports = report_formats(report, format)
+    check_files([("--report", path) for path in report], reads=[model, against, budget])
+    limits = read_budget(budget) if budget is not None else Budget()
+    from relayout.backend.calls import conversion_operators_of
+    from relayout.report.schema import Report
+    from relayout.report.totals import totals
+    from relayout.verification.verifier import verify
+
+    dims, samples = request.options.dims or {}, request.options.samples
+    with Bar(3) as bar:
+        bar("read")
+        subject = read_file(model)
+        check_dims(request, subject)
+        original = read_file(against) if against is not None else None
+        operators = conversion_operators_of(backend)
+        after = totals(subject, dims, operators)
+        before = after if original is None else totals(original, dims, operators)
+        bar("verify")
+        verification = verify(subject, backend, original, samples=samples, dims=dims)
+    findings = (*verification.findings, *over_budget(limits, after))
+    passed = all(finding.severity != "error" for finding in findings)
+    verification = verification.model_copy(update={"findings": findings, "passed": passed})
+    status: Status = "verified" if passed else "failed"
+    done = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)
+    write_reports(reports, done, model)
+    if not quiet:
+        from relayout.report.render import render_text
+
+        print_status(render_text(done.model_copy(update={"verification": None}), width=terminal_width()))
+    show = print_status if STDOUT in report else print_result
+    show("\n".join(finding_lines(done)))
+    return DONE if passed else FINDINGS
+
+
 def read_budget(path: Path) -> Budget:
     """The budget in a .toml or .json file. Raises InputError, UsageError."""
+    import json
+    import tomllib
+
     where = f"--budget {path}"
     try:
         text = path.read_text(encoding="utf-8")
@@ -70,91 +128,26 @@ def over_budget(budget: Budget, spent: Totals) -> Iterator[Finding]:
     from relayout.report.schema import Finding
 
     limits = ("transposes", budget.max_transposes, spent.transposes), ("bytes", budget.max_bytes, spent.bytes)
-    for what, limit, found in limits:
+    for unit, limit, found in limits:
         if limit is not None and found > limit:
             yield Finding(
                 rule="budget",
                 expected=f"at most {limit}",
                 found=str(found),
-                message=f"the model's {what} exceed the budget",
+                message=f"the model's {unit} exceed the budget",
             )
 
 
-def run_verify(
-    path: Path,
-    backend: str | None,
-    against: Path | None,
-    files: Files,
-    budget_file: Path | None,
-    *,
-    dims: Sequence[str],
-    desired: Sequence[str],
-    skip: Sequence[str],
-    options: Sequence[str],
-    quiet: bool,
-) -> int:
-    """Verify the model at `path`, print what was found, and return the exit status."""
-    sizes = dim_sizes(dims)
-    chosen = backend_of(backend, layouts_by_operator(desired), skip, backend_options(options))
-    results = {"--report": files.report, "--junit": files.junit, "--sarif": files.sarif}
-    check_files(results, reads=[path, against, budget_file])
-    budget = read_budget(budget_file) if budget_file is not None else Budget()
-    from relayout.backend.calls import conversion_operators_of
-    from relayout.report.schema import Report
-    from relayout.report.totals import totals
-    from relayout.verification.verifier import verify
-
-    with Bar(3) as bar:
-        bar("read")
-        model = read_file(path)
-        check_known("--dim", sizes, dim_names(model), "symbolic dim")
-        original = read_file(against) if against is not None else model
-        operators = conversion_operators_of(chosen)
-        before, after = totals(original, sizes, operators), totals(model, sizes, operators)
-        bar("verify")
-        verification = verify(model, chosen, original if against is not None else None, dims=sizes)
-    findings = (*verification.findings, *over_budget(budget, after))
-    passed = all(finding.severity != "error" for finding in findings)
-    verification = verification.model_copy(update={"findings": findings, "passed": passed})
-    status: Status = "verified" if passed else "failed"
-    report = Report(status=status, backend=chosen.name, before=before, after=after, verification=verification)
-    _write(report, files, path)
-    _print(report, quiet, STDOUT not in (files.report, files.junit, files.sarif))
-    return DONE if passed else FINDINGS
-
-
-def _write(report: Report, files: Files, path: Path) -> None:
-    from relayout.report.render import render_json, render_junit, render_sarif
-
-    if files.report is not None:
-        put(files.report, "--report", render_json(report))
-    if files.junit is not None:
-        put(files.junit, "--junit", render_junit(report))
-    if files.sarif is not None:
-        put(files.sarif, "--sarif", render_sarif(report, artifact=path.as_posix()))
-
-
-def _print(report: Report, quiet: bool, to_stdout: bool) -> None:
-    from relayout.report.render import render_text
-
-    if not quiet:
-        table = render_text(report.model_copy(update={"verification": None}), width=terminal_width())
-        tell(table)
-    say = print_result if to_stdout else tell
-    say("\n".join(finding_lines(report)))
-
-
-
 def finding_lines(report: Report) -> Iterator[str]:
-    """One line a finding, whatever its length: it is what one greps for. Then the comparison, and the verdict."""
+    """One line a finding, for grep; then the comparison, and the verdict."""
     verification = report.verification
     assert verification is not None
     for finding in verification.findings:
         operand = "" if finding.operand is None else f", operand {finding.operand}"
-        sides = [f"{word} {side}" for word, side in (("expected", finding.expected), ("found", finding.found)) if side]
-        place = f"{finding.node or 'model'}{operand}"
-        told = f" ({', '.join(sides)})" if sides else ""
-        yield f"{finding.severity}: [{finding.rule}] {place}: {finding.message}{told}"
+        sides = [f"{name} {side}" for name, side in (("expected", finding.expected), ("found", finding.found)) if side]
+        location = f"{finding.node or 'model'}{operand}"
+        both = f" ({', '.join(sides)})" if sides else ""
+        yield f"{finding.severity}: [{finding.rule}] {location}: {finding.message}{both}"
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         yield f"not compared: {numeric.reason}"

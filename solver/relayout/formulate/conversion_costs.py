@@ -1,31 +1,83 @@
-"""What it costs to make one format of a tensor from another, and to bring it from one device to another: in bytes.
+"""The cost model: what a conversion of a tensor costs, and a transfer between two devices, in bytes.
 
-A conversion reads the tensor as it is and writes it as it shall be, zeros included where a format pads; where that
-takes several nodes (tiles that do not nest, zeros to be filled up), it is what each of them reads and writes. A backend
-may price its own conversions otherwise. Which device a conversion runs on, if there are several, is said by its device.
+A conversion reads the tensor in one format and writes it in another, padding included; where that takes several nodes
+(tiles that do not nest, zeros to fill), it costs what each of them reads and writes. A backend may price its own
+conversions otherwise. Where there are several devices, the device says which backend runs the conversion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
 from relayout.backend.interface import Backend
-from relayout.candidates.backend_conversions import question_of, written_by
+from relayout.candidates.backend_conversions import (
+    ConversionQuery,
+    conversion_query,
+    native_conversion,
+    transpose_query,
+)
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
 from relayout.layout.conversion import moves, passes
-from relayout.layout.memory_format import MemoryFormat, atom_extent, boxes_of
+from relayout.layout.layout import Layout
+from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, boxes_of, source_order
 from relayout.model.tensor_sizes import padded_elements, tensor_bytes
 
-__all__ = ["Prices"]
+__all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
 
 
-class Prices:
-    """The prices of one graph. `elements` counts the elements of a shape, symbolic dims priced."""
+@dataclass(frozen=True, slots=True)
+class ConversionCost:
+    """What a conversion costs, and what it does: the bytes that it reads and writes, how many of them are padding that
+    no Transpose moves, and how often it passes over the tensor. `by_backend`: an operator of the backend's own."""
+
+    cost: int
+    bytes: int
+    padding: int
+    passes: int
+    by_backend: bool = False
+
+
+_NOTHING = ConversionCost(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class CostTable:
+    """The costs of all conversions between some formats of tensors of one size: `rows[source][target]`, None where no
+    conversion exists."""
+
+    rows: tuple[tuple[ConversionCost | None, ...], ...]
+
+    @cached_property
+    def charges(self) -> frozenset[int]:
+        return frozenset(each.cost for each in chain.from_iterable(self.rows) if each is not None)
+
+    @cached_property
+    def most_passes(self) -> int:
+        return max(each.passes for each in chain.from_iterable(self.rows) if each is not None)
+
+
+class _Size(NamedTuple):
+    """The facts about a tensor that costs depend on. `layout` names its axes where a backend has costs of its own."""
+
+    elements: int
+    dtype: ir.DataType | None
+    extents: tuple[Extent, ...]
+    layout: Layout | None
+
+
+class ConversionCosts:
+    """The costs of one graph's conversions and transfers, each computed once for all tensors of one size.
+
+    `elements` counts the elements of a shape, with a size assumed for each symbolic dim.
+    """
 
     def __init__(
         self, requirements: Requirements, backend: Backend, elements: Callable[[ir.Shape | None], int]
@@ -36,103 +88,81 @@ class Prices:
         self._elements = elements
         self._at = {device: backend.at(device) for device in backend.devices() or ("",)}
         self._own = {device for device, each in self._at.items() if _prices_itself(each)}
-        self._counts: dict[Tensor, int] = {}
-        self._asked: dict[tuple[Tensor, str, MemoryFormat, MemoryFormat], tuple[int | None, bool]] = {}
-
-    def uniform(self, tensor: Tensor, formats: tuple[MemoryFormat, ...], devices: tuple[str, ...]) -> int | None:
-        """The one price at which each of these formats is made from each other at these devices; None: it depends."""
-        if any(device in self._own for device in devices) or not all(a.is_whole for f in formats for a in f):
-            return None
-        if any(map(boxes_of, formats)):
-            return None
-        return 2 * self.bytes_of(tensor, ())
+        self._sizes: dict[Tensor, _Size] = {}
+        self._distinct_sizes: dict[_Size, _Size] = {}
+        self._tables: dict[object, CostTable] = {}
 
     def bytes_of(self, tensor: Tensor, format_: MemoryFormat) -> int:
-        """What the tensor takes in this format."""
-        count = self._counts.get(tensor)
-        if count is None:
-            count = self._counts[tensor] = self._elements(tensor.base.shape)
-        return tensor_bytes(padded_elements(count, format_, tensor.extents), tensor.base.dtype)
+        """The size of the tensor in this format."""
+        return tensor_bytes(padded_elements(self._size_of(tensor).elements, format_, tensor.extents), tensor.base.dtype)
 
-    def traffic(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> int:
-        """What a conversion at a device reads and writes."""
-        if self.is_written_by_backend(tensor, device, source, target):
-            return self._ends(tensor, source, target)
-        return self._traffic(tensor, source, target)
+    def table(self, tensor: Tensor, device: str, formats: tuple[MemoryFormat, ...]) -> CostTable:
+        """The costs of all conversions between these formats at a device."""
+        key = self._size_of(tensor), device, formats
+        known = self._tables.get(key)
+        if known is None:
+            rows = tuple(tuple([self._conversion(tensor, device, f, g) for g in formats]) for f in formats)
+            known = self._tables[key] = CostTable(rows)
+        return known
 
-    def passes(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> int:
-        """How often a conversion at a device reads and writes the tensor; 0 where there is none."""
-        if source == target or self.conversion(tensor, device, source, target) is None:
-            return 0
-        if self.is_written_by_backend(tensor, device, source, target):
-            return 1
-        return max(1, sum(kind == "transpose" for kind, _, _ in moves(source, target, tensor.extents)))
-
-    def padding(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> int:
-        """What of the traffic of a conversion at a device is not that of its Transposes: zeros, written or left out."""
-        if self.is_written_by_backend(tensor, device, source, target):
-            return 0
-        return self._traffic(tensor, source, target) - self._turned(tensor, source, target)
-
-    def conversion(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> int | None:
-        """What making `target` from `source` costs at a device; None: it cannot be made."""
+    def _conversion(
+        self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat
+    ) -> ConversionCost | None:
         if source == target:
-            return 0
-        if device not in self._own:
-            return self._traffic(tensor, source, target) if _can_be_written(tensor, source, target) else None
-        return self._answer(tensor, device, source, target)[0]
-
-    def is_written_by_backend(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> bool:
-        """Whether the backend has an operator of its own that makes `target` from `source` at a device."""
-        return device in self._own and self._answer(tensor, device, source, target)[1]
+            return _NOTHING
+        backend, is_own = self._at[device], device in self._own
+        if is_own and native_conversion(backend, self._query(tensor, source, target)) is not None:
+            ends, stated = self._ends(tensor, source, target), self._stated(device, tensor, source, target)
+            return ConversionCost(ends if stated is None else stated, ends, 0, 1, by_backend=True)
+        if not _can_be_written(tensor, source, target):
+            return None
+        each = moves(source, target, tensor.extents)
+        spent = [(kind, self._ends(tensor, before, after)) for kind, before, after in each]
+        transposed = [size for kind, size in spent if kind == "transpose"]
+        traffic = max(self._ends(tensor, source, target), sum(size for _, size in spent))
+        cost = self._sum_stated(device, tensor, source, target) if is_own else None
+        own = traffic if cost is None else cost
+        return ConversionCost(own, traffic, traffic - sum(transposed), max(1, len(transposed)))
 
     def transfer(self, tensor: Tensor, format_: MemoryFormat, source: str, target: str) -> int:
-        """What bringing the tensor in this format from one device to another costs."""
+        """What copying the tensor in this format from one device to another costs."""
         return transfer_cost_of(self._backend, self.bytes_of(tensor, format_), source, target)
 
-    def _answer(self, tensor: Tensor, device: str, source: MemoryFormat, target: MemoryFormat) -> tuple[int | None, bool]:
-        question = (tensor, device, source, target)
-        if question not in self._asked:
-            self._asked[question] = self._ask(self._at[device], tensor, source, target)
-        return self._asked[question]
-
-    def _ask(self, backend: Backend, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> tuple[int | None, bool]:
-        """What the backend says that it costs, or else the traffic, None where neither it nor a Reshape writes it; and
-        whether the backend writes it."""
-        question = question_of(self._names, self._operands[tensor.base], source, target)
-        if written_by(backend, question) is not None:
-            cost = self._stated(backend, tensor, source, target)
-            return self._ends(tensor, source, target) if cost is None else cost, True
-        if not _can_be_written(tensor, source, target):
-            return None, False
-        each = list(pairwise(passes(source, target, tensor.extents)))
-        costs = [self._stated(backend, tensor, one, other) for one, other in each]
-        if None in costs:
-            return self._traffic(tensor, source, target), False
-        return sum(cost or 0 for cost in costs), False
-
-    def _stated(self, backend: Backend, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
-        """What the backend says that one pass costs; None: its traffic."""
-        question = question_of(self._names, self._operands[tensor.base], source, target)
-        if question is None:
-            return None
-        own = conversion_of(backend, *question) if not question.is_nameless else None
-        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *question)
+    def _size_of(self, tensor: Tensor) -> _Size:
+        size = self._sizes.get(tensor)
+        if size is None:
+            count, layout = self._elements(tensor.base.shape), None
+            base = self._operands[tensor.base]
+            if self._own and base is not None:
+                layout = self._names.layout(base, source_order(len(tensor.extents)))
+            size = _Size(count, tensor.base.dtype, tensor.extents, layout)
+            size = self._sizes[tensor] = self._distinct_sizes.setdefault(size, size)
+        return size
 
     def _ends(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:
-        """The tensor as it is and as it shall be."""
+        """The tensor read in one format and written in another."""
         return self.bytes_of(tensor, source) + self.bytes_of(tensor, target)
 
-    def _traffic(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:
-        """What the nodes between them read and write: two Transposes, it may be, and a Pad or a Slice beside them."""
-        each = moves(source, target, tensor.extents)
-        spent = sum(self._ends(tensor, before, after) for _, before, after in each)
-        return max(self._ends(tensor, source, target), spent)
+    def _query(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> ConversionQuery | None:
+        return conversion_query(self._names, self._operands[tensor.base], source, target)
 
-    def _turned(self, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int:
-        """What the Transposes among them read and write."""
-        each = moves(source, target, tensor.extents)
-        return sum(self._ends(tensor, before, after) for kind, before, after in each if kind == "transpose")
+    def _sum_stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
+        """What the backend says that all passes cost; None where it does not say it of each."""
+        costs = [self._stated(device, tensor, f, g) for f, g in pairwise(passes(source, target, tensor.extents))]
+        stated = [cost for cost in costs if cost is not None]
+        return sum(stated) if len(stated) == len(costs) else None
+
+    def _stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
+        """What the backend says that one pass costs; None: its traffic."""
+        query = self._query(tensor, source, target)
+        if query is None:
+            return None
+        backend = self._at[device]
+        if query.is_nameless:
+            numbered = transpose_query(query.tensor.element_size, tensor.extents, source, target)
+            return None if numbered is None else conversion_cost_of(backend, *numbered)
+        own = conversion_of(backend, *query)
+        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *query)
 
 
 def _prices_itself(backend: Backend) -> bool:
@@ -141,17 +171,19 @@ def _prices_itself(backend: Backend) -> bool:
 
 
 def _can_be_written(tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> bool:
-    """Whether there is a Reshape to the pieces: what is cut has a known extent, and the rest can be read off the tensor
-    at run time; an axis of which nothing is left cannot. One extent that is not known may be left open, but how many
-    zeros an axis of unknown extent ends with is never known."""
+    """Whether ONNX's operators can write the conversion: a Reshape must be able to split each tiled axis.
+
+    Tiled axes have known extents, and all other extents can be read off the tensor at run time, unless one is 0. One
+    unknown extent a format may be inferred by Reshape, but never how many zeros pad an axis of unknown extent.
+    """
     if boxes_of(source) or boxes_of(target):
-        return False  # nobody but the backend knows how
-    pieces = [a for a in (*source, *target) if not a.is_whole]
-    if not pieces:
+        return False  # only the backend understands a black box
+    tiles = [a for a in (*source, *target) if not a.is_whole]
+    if not tiles:
         return True
     if 0 in tensor.extents:
         return False
-    if all(isinstance(tensor.extents[a.axis], int) for a in pieces):
+    if all(isinstance(tensor.extents[a.axis], int) for a in tiles):
         return True
     if any({a.axis for a in o} - {a.axis for a in o if not a.outer} for o in (source, target)):
         return False

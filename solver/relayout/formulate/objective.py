@@ -1,62 +1,86 @@
-"""What an objective charges, as one integer: levels in lexicographic order, packed.
+"""What a run minimizes: tiers in lexicographic order, packed into one integer cost.
 
     bytes        bytes read and written by conversions, then their number, then changes against the source
     transposes   the number of conversions, then their bytes, then changes against the source
 
-An operator that could be left out, and then a conversion might do what it does, is charged after what conversions
-spend, as before and after are counted, and before changes: for bytes it counts as one more conversion.
+A node that could be elided and is kept may do the work of a conversion. It is charged in a tier below conversions and
+above changes; for bytes it counts as one more conversion.
 
-A level is left out only where the sum would not fit into 2^60; the bytes are counted in units of their greatest common
-divisor first.
+Bytes are counted in units of their greatest common divisor. The lowest tier is dropped where the sum would not fit into
+2^60, and all but the first where that is not enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
 
 from relayout.errors import UsageError
 
-__all__ = ["OBJECTIVES", "Scale"]
+__all__ = ["OBJECTIVES", "Objective", "Scale", "objective_named"]
 
-OBJECTIVES = ("bytes", "transposes")
 LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """Weights of the levels. `price(bytes, count, change)` packs them; `unit` is the divisor of all bytes."""
+class Objective:
+    """One row a measure: `tiers` are lexicographic, the quantities of one tier are added up. The report has the
+    cost in `unit`, the quantity of the first tier."""
 
-    unit: int
-    byte_weight: int
-    count_weight: int
-    change_weight: int
-    aside: int
-    """What an operator that could be left out is charged where it is not."""
+    name: str
+    tiers: tuple[tuple[str, ...], ...]
+    unit: str
+
+
+OBJECTIVES = {
+    row.name: row
+    for row in (
+        Objective("bytes", (("bytes",), ("transposes", "elidable"), ("changes",)), "bytes"),
+        Objective("transposes", (("transposes",), ("bytes",), ("elidable",), ("changes",)), "transposes"),
+    )
+}
+
+
+def objective_named(name: str) -> Objective:
+    """The objective of this name. Raises UsageError."""
+    if name not in OBJECTIVES:
+        raise UsageError("unknown objective", where="--objective", expected=" or ".join(OBJECTIVES), found=name)
+    return OBJECTIVES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The weight of each quantity of an objective; `divisor` divides all bytes."""
+
+    objective: Objective
+    divisor: int
+    weights: Mapping[str, int]
 
     @classmethod
-    def of(cls, objective: str, charges: Iterable[int], most: tuple[int, int, int], asides: int = 0) -> Scale:
-        """The scale for these byte charges, when at most `most` = (bytes, conversions, changes) can add up, and so many
-        operators that could be left out."""
-        if objective not in OBJECTIVES:
-            raise UsageError(
-                "unknown objective", where="--objective", expected=" or ".join(OBJECTIVES), found=objective
-            )
-        unit = gcd(*charges) or 1
-        most_bytes, most_count, most_changes = most[0] // unit + 1, most[1] + 1, most[2] + 1
-        for changes in (most_changes, 0):
-            low = changes + 1 if changes else 1
-            change = 1 if changes else 0
-            if objective == "bytes":
-                scale = cls(unit, low * (most_count + asides), low, change, low)
-            else:
-                least = low * (asides + 1)
-                scale = cls(unit, least, least * most_bytes, change, low)
-            most_charged = scale.count_weight * (most_count + asides) + low * (asides + 1)
-            if scale.byte_weight * most_bytes + most_charged < LIMIT:
-                return scale
-        return cls(unit, 1, 0, 0, 0) if objective == "bytes" else cls(unit, 0, 1, 0, 0)
+    def of(cls, objective: Objective, charges: Iterable[int], most: Mapping[str, int]) -> Scale:
+        """The scale for these charges in bytes, when at most `most` of each quantity can add up."""
+        divisor = gcd(*charges) or 1
+        most = {**most, "bytes": most["bytes"] // divisor}
+        for tiers in (objective.tiers, objective.tiers[:-1]):
+            weight, weights = 1, dict.fromkeys(most, 0)
+            for tier in reversed(tiers):
+                weights.update(dict.fromkeys(tier, weight))
+                weight *= 1 + sum(most[quantity] for quantity in tier)
+            if weight < LIMIT:
+                return cls(objective, divisor, weights)
+        return cls(objective, divisor, {**dict.fromkeys(most, 0), objective.unit: 1})
 
-    def price(self, nbytes: int, count: int = 0, changes: int = 0) -> int:
-        return self.byte_weight * (nbytes // self.unit) + self.count_weight * count + self.change_weight * changes
+    def price(self, nbytes: int, transposes: int = 0, changes: int = 0, elidable: int = 0) -> int:
+        """The cost of these quantities, packed."""
+        weights = self.weights
+        return (
+            weights["bytes"] * (nbytes // self.divisor)
+            + weights["transposes"] * transposes
+            + weights["changes"] * changes
+            + weights["elidable"] * elidable
+        )
+
+    def unpacked(self, cost: int) -> int:
+        """The greatest multiple of the objective's unit that a packed cost pays for."""
+        return cost // self.weights[self.objective.unit] * (self.divisor if self.objective.unit == "bytes" else 1)

@@ -1,7 +1,7 @@
-"""What breaks ties between alternatives of the same cost: each alternative counts a change, or none.
+"""The tie-break between alternatives of the same cost: each alternative counts as a change, or as none.
 
-As in the source is no change. For a backend whose layouts flow down, what stands below an operator that it names a
-layout for is no change in that layout: where TVM and OneFlow walk down the graph, the layout is carried along.
+An alternative that leaves the node as in the source is no change. For a backend whose layouts flow down, as those of
+TVM and OneFlow do, a consumer of a node for which the backend states a layout is no change in that same layout.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ __all__ = ["changes"]
 
 def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool, ...]]:
     """For each choice, whether each of its alternatives is a change. Choices come in the order of the graph."""
-    carried: dict[Tensor, frozenset[Layout]] = {}
+    flowing_in: dict[Tensor, frozenset[Layout]] = {}
     for choice in requirements.choices:
         as_source = tuple(not a.is_source for a in choice.alternatives)
         if not backend.flows_down or choice.node is None:
             yield as_source
             continue
-        named = _named(choice)
-        above = [carried[p.operand.tensor] for p in choice.ports if not p.is_result and p.operand.tensor in carried]
-        flowing = named or frozenset().union(*above)
+        stated = _stated(choice)
+        read = [port.operand.tensor for port in choice.ports if not port.is_result]
+        flowing = stated or frozenset().union(*(flowing_in.get(tensor, ()) for tensor in read))
         for port in choice.ports:
             if port.is_result and flowing:
-                carried[port.operand.tensor] = flowing
-        followed = _in_layouts(requirements, choice, flowing) if not named else None
+                flowing_in[port.operand.tensor] = flowing
+        followed = _in_layouts(requirements, choice, flowing) if not stated else None
         yield tuple(not each for each in followed) if followed is not None and any(followed) else as_source
 
 
-def _named(choice: NodeAlternatives) -> frozenset[Layout]:
-    """The layouts that the backend states for the results, in any way to run the node; where it leaves a node as it
-    is, those that the node itself says."""
-    results = [(device, port) for device, port in enumerate(choice.ports) if port.is_result]
-    stated = {texts[device] for texts in choice.layouts for device, _ in results}
-    if not any(stated) and choice.node is not None and has_letters(choice.node):
-        stated = {_own(choice.node, port.index) for _, port in results}
-    return frozenset(filter(None, map(_plain, stated)))
+def _stated(choice: NodeAlternatives) -> frozenset[Layout]:
+    """The layouts that the backend states for the results in any implementation; where it states none, those of the
+    node's own layout attributes."""
+    results = [(index, port) for index, port in enumerate(choice.ports) if port.is_result]
+    found = {texts[index] for texts in choice.layouts for index, _ in results}
+    if not any(found) and choice.node is not None and has_letters(choice.node):
+        found = {_own(choice.node, port.index) for _, port in results}
+    return frozenset(filter(None, map(_plain, found)))
 
 
 def _own(node: ir.Node, n: int) -> str:
@@ -59,7 +59,7 @@ def _own(node: ir.Node, n: int) -> str:
 
 
 def _plain(text: str) -> Layout | None:
-    """The layout with its names and tiles alone; None where it says nothing, or more than an order."""
+    """The layout, where it has only names and tiles; None for any other."""
     try:
         layout = Layout.parse(text)
     except LayoutSyntaxError:
@@ -69,14 +69,16 @@ def _plain(text: str) -> Layout | None:
     return layout
 
 
-def _in_layouts(requirements: Requirements, choice: NodeAlternatives, layouts: frozenset[Layout]) -> Sequence[bool] | None:
-    """Whether each alternative gives its result in one of these layouts; None where the result's axes have no names."""
-    for device, port in enumerate(choice.ports):
+def _in_layouts(
+    requirements: Requirements, choice: NodeAlternatives, layouts: frozenset[Layout]
+) -> Sequence[bool] | None:
+    """Whether each alternative produces its result in one of these layouts; None where its axes have no names."""
+    for index, port in enumerate(choice.ports):
         letters = requirements.names.of(port.operand) if port.is_result else None
         if letters is None:
             continue
         orders = [bind(layout, letters, port.operand.view.extents, 1) for layout in layouts]
         wanted = {port.format_in(one_each(order)) for order in orders if order is not None} - {None}
         if wanted:
-            return [alternative.formats[device] in wanted for alternative in choice.alternatives]
+            return [alternative.formats[index] in wanted for alternative in choice.alternatives]
     return None

@@ -1,25 +1,25 @@
-"""How one tensor gets to the devices that read it: what crosses, in which format, and which copies are made where.
+"""The transfers of one tensor between devices: what is copied where, in which format, and what is converted there.
 
-The node that gives a tensor runs at one device, and gives it in one format. At that device the other formats that are
-wanted there, or that shall cross, are made of it. To each other device that reads it, it crosses once, in one format,
-and the others are made of that; where transfer is cheaper than a conversion it may cross in several. So each copy is
-paid once a device, however many read it there, and each transfer once.
+The node that defines a tensor runs at one device and produces one format. The other formats that consumers at that
+device want, or that are transferred from it, are converted from that one there. To each other device that reads the
+tensor it is transferred once, in one format, and the other formats are converted from that one. Where a transfer is
+cheaper than a conversion, it may be transferred in several. So each copy is paid once a device.
 
-In the problem, a device where a tensor may arrive is a choice: that nothing arrives, that it was made there, or from
-where it crosses in which formats. What lies at the device is a value of that choice; one more format of it, "nothing",
-is what is wanted by all that runs elsewhere. Formats are numbers here, devices names.
+In the cost problem, each device that the tensor may reach is a choice among `Transfer`s. The tensor at that device is
+an item that this choice produces. One more format of the item, "nothing", is the one that consumers at other devices
+want. Formats are numbers here, devices names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations, product
 
-from relayout.solve.problem import Choice, Use, Value
+from relayout.solve.problem import Choice, Item, Use
 
-__all__ = ["Arrival", "Arrivals", "State", "Stated"]
+__all__ = ["State", "Stated", "Transfer", "TransferChoices"]
 
 Formats = tuple[int, ...]
 Wanted = Mapping[str, frozenset[int]]
@@ -27,8 +27,8 @@ Wanted = Mapping[str, frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where an alternative has the tensor, and in which format. `is_memory`: what gives it is no node, but what lies at
-    each of these devices."""
+    """The devices and the format of the tensor under one alternative. `is_memory`: its producer is an elided node, and
+    the tensor is memory that each of these devices has."""
 
     devices: tuple[str, ...]
     format: int
@@ -36,232 +36,238 @@ class State:
 
 
 Stated = tuple[int, tuple[State, ...]]
-"""A choice by its number, and how each of its alternatives has the tensor."""
+"""The index of a choice, and the state of the tensor under each of its alternatives."""
 
 _MOST_FORMATS = 4
-"""With more, a tensor that crosses in several formats crosses in two: sets of them would be too many."""
+"""A tensor with more formats is transferred in at most two of them: the sets would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """The tensor crosses from `source` in `formats`; without a source it was made here, in its one format. Without
-    formats nothing is here."""
+class Transfer:
+    """A device receives the tensor from `source` in `formats`. Without a source the device produced it, in its one
+    format; without formats the device does not have it."""
 
     source: str
     formats: Formats
 
 
 @dataclass(frozen=True)
-class Arrivals:
-    """One tensor of `count` formats that several devices may touch.
+class TransferChoices:
+    """One tensor of `count` formats that several devices may use.
 
-    `change(device, f, g)` is the price of making format g from f, None where that cannot be; `carry(source, target, f)`
-    that of a transfer.
+    `conversion_costs[device][f][g]` is the cost of making format g from f, None where no conversion exists;
+    `transfer_costs[source, target][f]` is that of a transfer.
     """
 
     name: str
     count: int
     producer: Stated
-    readers: tuple[Stated, ...]
-    change: Callable[[str, int, int], int | None]
-    carry: Callable[[str, str, int], int]
+    consumers: tuple[Stated, ...]
+    conversion_costs: Mapping[str, tuple[tuple[int | None, ...], ...]]
+    transfer_costs: Mapping[tuple[str, str], tuple[int, ...]]
 
     @cached_property
-    def given(self) -> tuple[State, ...]:
-        """How the tensor may be given."""
+    def produced(self) -> tuple[State, ...]:
+        """The states in which the tensor may be produced."""
         return tuple(dict.fromkeys(self.producer[1]))
 
     @cached_property
-    def makers(self) -> tuple[str, ...]:
-        """The devices where the tensor may be made."""
-        return tuple(dict.fromkeys(device for state in self.given for device in state.devices))
+    def sources(self) -> tuple[str, ...]:
+        """The devices that may produce the tensor."""
+        return tuple(dict.fromkeys(device for state in self.produced for device in state.devices))
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
-        """All devices that may touch it, those that may make it first."""
-        read = [device for _, states in self.readers for state in states for device in state.devices]
-        return tuple(dict.fromkeys((*self.makers, *read)))
+        """All devices that may use it, those that may produce it first."""
+        read = [device for _, states in self.consumers for state in states for device in state.devices]
+        return tuple(dict.fromkeys((*self.sources, *read)))
 
     def wanted(self, device: str) -> Formats:
-        """The formats in which somebody at a device may want it."""
-        return tuple(sorted({s.format for _, states in self.readers for s in states if device in s.devices}))
+        """The formats that some consumer at a device may want."""
+        return tuple(sorted({s.format for _, states in self.consumers for s in states if device in s.devices}))
 
-    def transfers(self, source: str, target: str) -> list[Formats]:
-        """The sets of formats in which it may cross: single ones, and more where that can spare a conversion."""
-        singles: list[Formats] = [(f,) for f in range(self.count)]
+    def format_sets(self, source: str, target: str) -> list[Formats]:
+        """The sets of formats of one transfer: single formats, and larger sets where these can save a conversion."""
+        single: list[Formats] = [(f,) for f in range(self.count)]
         wanted = self.wanted(target)
         if not wanted:
             return []
-        pairs = [(self.change(target, f, g), self.carry(source, target, g)) for f, g in permutations(wanted, 2)]
-        if not any(converted is None or converted > carried for converted, carried in pairs):
-            return singles
+        pairs = [
+            (self.conversion_costs[target][f][g], self.transfer_costs[source, target][g])
+            for f, g in permutations(wanted, 2)
+        ]
+        if not any(converted is None or converted > transferred for converted, transferred in pairs):
+            return single
         most = len(wanted) if self.count <= _MOST_FORMATS else 2
-        return singles + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
+        return single + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
 
-    def plan(self, given: State, wanted: Wanted) -> dict[str, Arrival]:
-        """From where and in which formats the tensor crosses to each other device that wants it, at the least cost of it
-        all, and as it is made where that costs no more.
+    def plan(self, produced: State, wanted: Wanted) -> dict[str, Transfer]:
+        """The cheapest transfer to each other device that wants the tensor; of equal ones, those in the format that was
+        produced.
 
-        Raises ValueError where that cannot be.
+        Raises ValueError where no plan exists.
         """
-        targets = [q for q in self.devices if q not in given.devices and wanted.get(q)]
-        best: tuple[tuple[int, int], tuple[Arrival, ...]] | None = None
-        for each in product(*(self._ways(given, q) for q in targets)):
-            arrived = dict(zip(targets, each, strict=True))
-            cost = self.cost(given, wanted, arrived)
+        targets = [q for q in self.devices if q not in produced.devices and wanted.get(q)]
+        best: tuple[tuple[int, int], tuple[Transfer, ...]] | None = None
+        for each in product(*(self._options(produced, q) for q in targets)):
+            incoming = dict(zip(targets, each, strict=True))
+            cost = self.cost(produced, wanted, incoming)
             if cost is None:
                 continue
-            rank = cost, sum(f != given.format for arrival in each for f in arrival.formats)
+            rank = cost, sum(f != produced.format for transfer in each for f in transfer.formats)
             if best is None or rank < best[0]:
                 best = rank, each
         if best is None:
-            raise ValueError(f"no way to bring {self.name} to {', '.join(targets)}")
+            raise ValueError(f"no transfer of {self.name} to {', '.join(targets)}")
         return dict(zip(targets, best[1], strict=True))
 
-    def _ways(self, given: State, target: str) -> list[Arrival]:
-        """How the tensor may cross to a device where it is not given."""
-        ways = [Arrival(r, formats) for r in given.devices for formats in self._transfers[r, target]]
-        return [way for way in ways if _leaves(given, way)]
+    def _options(self, produced: State, target: str) -> list[Transfer]:
+        """The transfers by which a device may receive the tensor."""
+        transfers = [Transfer(r, formats) for r in produced.devices for formats in self._formats_between[r, target]]
+        return [transfer for transfer in transfers if _is_possible(produced, transfer)]
 
-    def cost(self, given: State, wanted: Wanted, arrived: Mapping[str, Arrival]) -> int | None:
-        """What it costs that the tensor crosses so; None where something cannot be made."""
+    def cost(self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]) -> int | None:
+        """The cost of these transfers and of the conversions that they take; None where one of those does not exist."""
         total = 0
-        for q, arrival in arrived.items():
-            total += sum(self.carry(arrival.source, q, f) for f in arrival.formats)
-        for q, source, target in self.made(given, wanted, arrived):
-            price = self.change(q, source, target)
+        for q, transfer in incoming.items():
+            total += sum(self.transfer_costs[transfer.source, q][f] for f in transfer.formats)
+        for q, source, target in self.conversions(produced, wanted, incoming):
+            price = self.conversion_costs[q][source][target]
             if price is None:
                 return None
             total += price
         return total
 
-    def made(
-        self, given: State, wanted: Wanted, arrived: Mapping[str, Arrival]
+    def conversions(
+        self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]
     ) -> Iterator[tuple[str, int, int]]:
-        """The conversions that this takes, as (device, from, to): first those where the tensor is given."""
-        for device in given.devices:
-            transfer = {f for arrival in arrived.values() if arrival.source == device for f in arrival.formats}
-            for target in sorted({*wanted.get(device, ()), *transfer} - {given.format}):
-                yield device, given.format, target
-        for q, arrival in arrived.items():
-            for target in sorted({*wanted[q]} - {*arrival.formats}):
-                yield q, self._nearest(q, arrival.formats, target), target
+        """The conversions that these transfers take, as (device, from, to); those at the producer's devices first."""
+        for device in produced.devices:
+            sent = {f for transfer in incoming.values() if transfer.source == device for f in transfer.formats}
+            for target in sorted({*wanted.get(device, ()), *sent} - {produced.format}):
+                yield device, produced.format, target
+        for q, transfer in incoming.items():
+            for target in sorted({*wanted[q]} - {*transfer.formats}):
+                yield q, self._nearest(q, transfer.formats, target), target
 
     def _nearest(self, device: str, formats: Formats, target: int) -> int:
-        prices = [(price, f) for f in formats if (price := self.change(device, f, target)) is not None]
+        prices = [(price, f) for f in formats if (price := self.conversion_costs[device][f][target]) is not None]
         return min(prices)[1] if prices else formats[0]
 
     @cached_property
-    def _transfers(self) -> dict[tuple[str, str], list[Formats]]:
-        return {(r, q): self.transfers(r, q) for r in self.makers for q in self.devices if r != q}
+    def _formats_between(self) -> dict[tuple[str, str], list[Formats]]:
+        return {(r, q): self.format_sets(r, q) for r in self.sources for q in self.devices if r != q}
 
     @cached_property
-    def _alternatives(self) -> dict[str, list[Arrival]]:
-        """For each device that chooses, what may arrive there. Where it is made at one device only, it is there."""
-        found: dict[str, list[Arrival]] = {}
+    def _alternatives(self) -> dict[str, list[Transfer]]:
+        """The transfers that each device chooses from. A device that alone may produce the tensor chooses nothing."""
+        found: dict[str, list[Transfer]] = {}
         for q in self.devices:
-            if self.makers == (q,):
+            if self.sources == (q,):
                 continue
-            own = sorted({state.format for state in self.given if q in state.devices})
+            own = sorted({state.format for state in self.produced if q in state.devices})
             found[q] = [
-                Arrival("", ()),
-                *(Arrival("", (f,)) for f in own),
-                *(Arrival(r, formats) for r in self.makers if r != q for formats in self._transfers[r, q]),
+                Transfer("", ()),
+                *(Transfer("", (f,)) for f in own),
+                *(Transfer(r, formats) for r in self.sources if r != q for formats in self._formats_between[r, q]),
             ]
         return found
 
-    def completed(self, given: State, wanted: Wanted) -> tuple[int, ...]:
-        """The alternatives of the choices of `choices` that go with the cheapest plan."""
-        plan = self.plan(given, wanted)
+    def chosen(self, produced: State, wanted: Wanted) -> tuple[int, ...]:
+        """The alternatives of `choices()` that make up the cheapest plan."""
+        plan = self.plan(produced, wanted)
         picked = []
         for q, alternatives in self._alternatives.items():
-            here = Arrival("", (given.format,)) if q in given.devices else plan.get(q, alternatives[0])
+            here = Transfer("", (produced.format,)) if q in produced.devices else plan.get(q, alternatives[0])
             picked.append(alternatives.index(here))
         return tuple(picked)
 
     def choices(self) -> list[Choice]:
-        """A choice for each device where the tensor may arrive."""
+        """A choice for each device that may receive the tensor."""
+
+        def cost(transfer: Transfer, device: str) -> int:
+            if not transfer.source:
+                return 0
+            return sum(self.transfer_costs[transfer.source, device][f] for f in transfer.formats)
+
         return [
-            Choice(
-                f"{self.name} at {q}",
-                tuple(sum(self.carry(a.source, q, f) for f in a.formats) if a.source else 0 for a in alternatives),
-            )
-            for q, alternatives in self._alternatives.items()
+            Choice(f"{self.name} at {device}", tuple(cost(each, device) for each in alternatives))
+            for device, alternatives in self._alternatives.items()
         ]
 
-    def values(self, first: int) -> Iterator[Value]:
-        """What ties those choices, the first of which is choice `first`, to the producer, to the readers and to each
+    def items(self, first: int) -> Iterator[Item]:
+        """The items that couple those choices, from index `first` on, with the producer, the consumers and each
         other."""
         number = {q: first + i for i, q in enumerate(self._alternatives)}
         for q, alternatives in self._alternatives.items():
             yield self._agreement(q, number[q], alternatives)
         for q in self.devices:
-            if (value := self._at(q, number)) is not None:
-                yield value
+            if (item := self._at(q, number)) is not None:
+                yield item
 
-    def _agreement(self, device: str, number: int, alternatives: Sequence[Arrival]) -> Value:
-        """That what arrives at a device comes from where it is made."""
+    def _agreement(self, device: str, number: int, alternatives: Sequence[Transfer]) -> Item:
+        """A device receives the tensor only from one that produces it."""
         choice, states = self.producer
-        made = len(self.given)
-        size = made + len(alternatives)
+        state_count = len(self.produced)
+        size = state_count + len(alternatives)
         rows: list[tuple[int | None, ...]] = []
-        for own, state in enumerate(self.given):
-            fits = [i == own for i in range(made)] + [_agrees(a, device, state) for a in alternatives]
+        for own, state in enumerate(self.produced):
+            fits = [i == own for i in range(state_count)] + [_agrees(a, device, state) for a in alternatives]
             rows.append(tuple([0 if fit else None for fit in fits]))
-        rows += [tuple([0 if i == j else None for i in range(size)]) for j in range(made, size)]
-        gives = tuple([self.given.index(state) for state in states])
-        takes = tuple(range(made, size))
-        return Value(f"{self.name} to {device}", Use(choice, gives), (Use(number, takes),), tuple(rows))
+        rows += [tuple([0 if i == j else None for i in range(size)]) for j in range(state_count, size)]
+        produced = tuple([self.produced.index(state) for state in states])
+        received = tuple(range(state_count, size))
+        return Item(f"{self.name} to {device}", Use(choice, produced), (Use(number, received),), tuple(rows))
 
-    def _at(self, device: str, number: Mapping[str, int]) -> Value | None:
-        """The tensor as it lies at one device, with the copies that are made there; None where nobody wants any."""
+    def _at(self, device: str, number: Mapping[str, int]) -> Item | None:
+        """The tensor at one device, with the conversions there; None where nothing at that device uses it."""
         nothing = self.count
-        readers = [
+        consumers = [
             Use(choice, tuple([state.format if device in state.devices else nothing for state in states]))
-            for choice, states in self.readers
+            for choice, states in self.consumers
             if any(device in state.devices for state in states)
         ]
         for q, alternatives in self._alternatives.items():
             sets = [a.formats if a.source == device else () for a in alternatives]
-            readers += [
+            consumers += [
                 Use(number[q], tuple([formats[i] if i < len(formats) else nothing for formats in sets]))
                 for i in range(max(map(len, sets)))
             ]
-        if not readers:
+        if not consumers:
             return None
         if device not in number:
             choice, states = self.producer
-            lies: dict[Formats, int] = {(f,): f for f in range(self.count)}
+            row_of: dict[Formats, int] = {(f,): f for f in range(self.count)}
             producer = Use(choice, tuple([state.format for state in states]))
         else:
-            arrivals = self._alternatives[device]
-            lies = {(f,): f for f in range(self.count)} | {(): nothing}
-            for arrival in arrivals:
-                lies.setdefault(arrival.formats, max(len(lies), nothing + 1))
-            producer = Use(number[device], tuple([lies[a.formats] for a in arrivals]))
-        size = max(len(lies), nothing + 1)
+            transfers = self._alternatives[device]
+            row_of = {(f,): f for f in range(self.count)} | {(): nothing}
+            for transfer in transfers:
+                row_of.setdefault(transfer.formats, max(len(row_of), nothing + 1))
+            producer = Use(number[device], tuple([row_of[a.formats] for a in transfers]))
+        size = max(len(row_of), nothing + 1)
         rows: list[tuple[int | None, ...]] = [(None,) * nothing + (0,) + (None,) * (size - nothing - 1)] * size
-        for formats, row in lies.items():
+        for formats, row in row_of.items():
             if formats:
                 rows[row] = self._row(device, formats, row, size)
-        return Value(f"{self.name} at {device}", producer, tuple(readers), tuple(rows))
+        return Item(f"{self.name} at {device}", producer, tuple(consumers), tuple(rows))
 
     def _row(self, device: str, formats: Formats, own: int, size: int) -> tuple[int | None, ...]:
-        """What each format costs to make at a device where these lie."""
+        """The cost of each format at a device that has these."""
         prices: list[int | None] = []
         for target in range(self.count):
-            known = [0 if f == target else self.change(device, f, target) for f in formats]
+            known = [0 if f == target else self.conversion_costs[device][f][target] for f in formats]
             prices.append(min([p for p in known if p is not None], default=None))
         return (*prices, 0, *(0 if i == own else None for i in range(self.count + 1, size)))
 
 
-def _agrees(arrival: Arrival, device: str, given: State) -> bool:
-    """Whether this may be what arrives at a device where the tensor is given so."""
-    if device in given.devices:
-        return not arrival.source and arrival.formats == (given.format,)
-    return not arrival.formats or (arrival.source in given.devices and _leaves(given, arrival))
+def _agrees(transfer: Transfer, device: str, produced: State) -> bool:
+    """Whether a device may receive this when the tensor is produced in that state."""
+    if device in produced.devices:
+        return not transfer.source and transfer.formats == (produced.format,)
+    return not transfer.formats or (transfer.source in produced.devices and _is_possible(produced, transfer))
 
 
-def _leaves(given: State, arrival: Arrival) -> bool:
-    """Whether the tensor may cross so: memory that is only seen as this tensor crosses as what it is."""
-    return not given.is_memory or given.format not in arrival.formats
+def _is_possible(produced: State, transfer: Transfer) -> bool:
+    """Whether the transfer exists: an elided node's result is transferred as the tensor that it aliases."""
+    return not produced.is_memory or produced.format not in transfer.formats

@@ -1,4 +1,4 @@
-"""How a layout string binds to a memory format, by the letters of an operand's axes, and back.
+"""Binding of a layout to a memory format by the letters of an operand's axes, and back.
 
     >>> bind(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 64, 7, 7), 4)
     (Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=16, outer=0), Atom(axis=2, inner=1, outer=0), \
@@ -127,7 +127,8 @@ def _extent(atom: Atom, extents: Sequence[Extent]) -> int | None:
 def layout_of(order: MemoryFormat, letters: str, extents: Sequence[Extent] | None = None) -> Layout | None:
     """The layout string of an order of all axes: lower-case letters for inner factors; None where it has no word.
 
-    With `extents` an axis that is padded carries how many zeros it ends with, as `[pad:8]`.
+    With `extents` an axis that is padded carries how many zeros it ends with, as `[pad:8]`. A tile of one element is a
+    dimension of extent 1, `Atom(axis, 1, 1)`.
 
     >>> str(layout_of((Atom(0), Atom(1, 16), Atom(2), Atom(1, 1, 16)), "NCW"))
     'NCWc[tile:16]'
@@ -137,7 +138,7 @@ def layout_of(order: MemoryFormat, letters: str, extents: Sequence[Extent] | Non
     names: list[str] = []
     for atom in order:
         letter = letters[atom.axis]
-        whole = atom.inner == 1 and not _has_outer(order, atom)
+        whole = atom.inner == 1 and atom.outer != 1 and not _has_outer(order, atom)
         if whole or (atom.inner > 1 and not letter.islower()):
             names.append(letter + _pad_box(order, atom.axis, extents))
         elif not letter.islower():

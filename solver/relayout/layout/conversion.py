@@ -1,9 +1,9 @@
-"""The way from one arrangement of a tensor's memory to another: which Transposes, Reshapes, Pads and crops it takes.
+"""Conversion paths between memory formats: the Transposes, Reshapes, Pads and crops that lead from one to the other.
 
-A tensor as a model holds it has **dimensions**, each a group of atoms of its axes, outermost first; a unit dimension is
-the empty group, for a unit axis has no place. Regrouping moves nothing; a transpose moves whole groups; padding and
-cropping work on a dimension that is one whole axis, or the outer piece of one. Tiles that do not nest (of 2 and of 3)
-take two transposes: the axis is put together by the one and taken apart by the other.
+A tensor of a model has **dimensions**, each a group of atoms of its axes, outermost first (a shape factorization). A
+unit dimension is the empty group. Regrouping moves nothing; a transpose moves whole groups; padding and cropping change
+a dimension that is one whole axis, or the outermost factor of one. Tiles that do not nest (of 2 and of 3) take two
+transposes: the first fuses the axis, the second splits it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Dims = tuple[MemoryFormat, ...]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a way: `kind` is "transpose", "regroup", "pad" or "crop", and `dims` what it leads to.
+    """One step of a path: `kind` is "transpose", "regroup", "pad" or "crop", and `dims` are those after it.
 
     `perm` says which dimension goes where. `place` is the dimension whose end gets or loses `amount` zeros.
     """
@@ -57,7 +57,7 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
 
 
 def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
-    """Whether the two cut each axis into pieces of one and the same splitting: 12 = 3 * 4 and 12 = 2 * 6 do not."""
+    """Whether the factors of each axis nest in both formats: 12 = 3 * 4 and 12 = 2 * 6 do not."""
     cuts: dict[int, set[int]] = {}
     for atom in (*source, *target):
         cuts.setdefault(atom.axis, set()).update((atom.inner, atom.outer or atom.inner))
@@ -67,8 +67,7 @@ def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
 def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
     """The stages from `source` to `target`, which hold the same axes.
 
-    At most one of them is a transpose, unless an axis is padded, cropped or cut otherwise and neither end has it in one
-    piece.
+    At most one is a transpose, unless an axis is padded, cropped or split otherwise and both ends have it split.
     """
     stages = _way(source, target, extents)
     if not all(isinstance(extent, int) for extent in extents):
@@ -102,8 +101,10 @@ def _way(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
 
 
 @lru_cache(maxsize=4096)
-def moves(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]) -> tuple[tuple[str, MemoryFormat, MemoryFormat], ...]:
-    """What is read and written on the way: each stage but a regrouping, its kind, and the formats before and after."""
+def moves(
+    source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]
+) -> tuple[tuple[str, MemoryFormat, MemoryFormat], ...]:
+    """The stages that move data, all but regroupings: the kind, and the formats before and after."""
     found: list[tuple[str, MemoryFormat, MemoryFormat]] = []
     dims = one_each(source)
     for stage in path(dims, one_each(target), extents):
@@ -115,8 +116,8 @@ def moves(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...
 
 @lru_cache(maxsize=4096)
 def passes(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]) -> tuple[MemoryFormat, ...]:
-    """The formats in which a tensor lies from `source` to `target`, both included: what lies between is after one
-    transpose, cropped, and before the next, not yet padded.
+    """The formats of a tensor on the path from `source` to `target`, both included. An intermediate one follows a
+    transpose and a crop, and precedes a pad and the next transpose.
 
     >>> passes((Atom(0, 2), Atom(1), Atom(0, 1, 2)), (Atom(0, 3), Atom(1), Atom(0, 1, 3)), (12, 5))[1:-1]
     ((Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=1, outer=0)),)

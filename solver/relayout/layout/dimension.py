@@ -1,9 +1,10 @@
-"""One dimension of a layout: its name, and what its brackets say."""
+"""One dimension of a layout: its name and its extensions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from relayout.layout.extensions import ALIGNMENT, Extension, extension_of
 from relayout.layout.grammar_faults import extension_fault, name_fault, number
 
 __all__ = ["Dim"]
@@ -43,12 +44,16 @@ class Dim:
     @property
     def alignment(self) -> int:
         """The alignment of the dimension's stride in bytes; 1 where none is asked for."""
-        return next((int(value) for key, value in self._meaning if key == "a="), 1)
+        return self.value(ALIGNMENT) or 1
+
+    def value(self, extension: Extension) -> int | None:
+        """The number that this dimension has of an extension, or None."""
+        return next((int(value) for key, value in self._meaning if key == extension.prefix), None)
 
     @property
     def boxes(self) -> tuple[tuple[str, str], ...]:
         """(namespace, data) of every namespaced extension, verbatim and in order."""
-        pairs = [extension.partition(":") for extension in self.extensions if not extension.startswith("a=")]
+        pairs = [text.partition(":") for text in self.extensions if not text.startswith(ALIGNMENT.prefix)]
         return tuple([(namespace, data) for namespace, _, data in pairs])
 
     def attribute(self, namespace: str) -> str | None:
@@ -62,7 +67,8 @@ class Dim:
 
 
 def _meaning(extension: str) -> tuple[str, str | int]:
-    if extension.startswith("a="):
-        return "a=", number(extension[2:])
+    row = extension_of(extension)
+    if row is not None:
+        return row.prefix, number(extension[len(row.prefix) :])
     namespace, _, data = extension.partition(":")
-    return namespace, number(data) if namespace == "tile" else data
+    return namespace, data

@@ -1,4 +1,4 @@
-"""The grammar of layout strings: text to names and extensions. `layout_faults` says what is wrong with other texts.
+"""The grammar of layout strings: a parser from text to names and extensions. `grammar_faults` has the syntax errors.
 
     layout    := ( blank | dim )*            at most 8 dims; blank = space or tab, outside brackets only
                | '{' axes '}'                XLA's minor to major: numbers of axes, commas between them, innermost first

@@ -1,6 +1,6 @@
-"""What is wrong with a text that is no layout, and where: names, extensions, numbers, and how dimensions go together.
+"""Syntax errors of layout strings: names, extensions, numbers, and dimensions that do not go together.
 
-A `Fault` has a place and no text yet: whoever has the text makes the error of both.
+A `Fault` has a position and no text; the caller, which has the text, makes the error of both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from relayout.errors import LayoutSyntaxError
+from relayout.layout.extensions import TILE, extension_of
 
 __all__ = [
     "DIGITS",
@@ -68,23 +69,21 @@ def namespace_fault(namespace: str) -> Fault | None:
 
 def extension_fault(body: str, before: Sequence[str], after: str = "']'") -> Fault | None:
     """What is wrong with an extension, if anything; `before` are those of its dimension, `after` what follows it."""
-    if body.startswith("a="):
-        if any(other.startswith("a=") for other in before):
-            return Fault(0, "one alignment a dimension", f"a second one, {_quote(body)}")
-        return number_fault(body, 2, "bytes", after)
-    if ":" not in body:
-        return Fault(0, "'a=BYTES' or 'namespace:data'", _quote(body) if body else after)
-    end = leading(_NAMESPACE, body)
-    if end == 0 or body[end] != ":":
-        expected = "a namespace before ':' (letters, digits, '_', '.', '-', the first no digit)"
-        return Fault(end, expected, repr(body[end]))
-    if "]" in body:
-        return Fault(body.index("]"), "data without ']'", _quote(body[end + 1 :]))
-    if not body.startswith("tile:"):
+    row = extension_of(body)
+    if row is None or ":" in row.prefix:
+        if ":" not in body:
+            return Fault(0, "'a=BYTES' or 'namespace:data'", _quote(body) if body else after)
+        end = leading(_NAMESPACE, body)
+        if end == 0 or body[end] != ":":
+            expected = "a namespace before ':' (letters, digits, '_', '.', '-', the first no digit)"
+            return Fault(end, expected, repr(body[end]))
+        if "]" in body:
+            return Fault(body.index("]"), "data without ']'", _quote(body[end + 1 :]))
+    if row is None:
         return None
-    if any(other.startswith("tile:") for other in before):
-        return Fault(0, "one tile size a dimension", f"a second one, {_quote(body)}")
-    return number_fault(body, len("tile:"), "elements", after)
+    if any(other.startswith(row.prefix) for other in before):
+        return Fault(0, f"one {row.subject} a dimension", f"a second one, {_quote(body)}")
+    return number_fault(body, len(row.prefix), row.unit, after)
 
 
 def number_fault(body: str, start: int, unit: str, after: str) -> Fault | None:
@@ -116,7 +115,7 @@ def dims_fault(dims: Sequence[tuple[str, Sequence[str]]]) -> Fault | None:
             found = f"'{name}', which names dimension {names.index(name)}"
             return Fault(index, "another letter", found, "a letter names one dimension, '*' any number")
         inner = name.islower() and name.upper() in names
-        if inner and not any(extension.startswith("tile:") for extension in extensions):
+        if inner and not any(extension.startswith(TILE.prefix) for extension in extensions):
             expected = f"'{name}[tile:SIZE]', since '{name}' beside '{name.upper()}' is its inner part"
             return Fault(index, expected, f"'{name}' without a size")
     return None

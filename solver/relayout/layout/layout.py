@@ -1,4 +1,4 @@
-"""Layouts such as `N[a=32]HWC`: Glow's language, which backends speak. `layout_syntax` has the grammar.
+"""Layouts such as `N[a=32]HWC`, in Glow's language, which backends use. `grammar` has the grammar.
 
 A lower-case letter beside its upper-case one is the inner part of that dimension and carries its size in the namespace
 `tile`: `NCHWc[tile:16]` is TVM's `NCHW16c`. A lower-case letter without its upper-case one is a dimension of its own.
@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import compress
 
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.dimension import Dim
+from relayout.layout.extensions import ALIGNMENT, EXTENSIONS, TILE, Extension
 from relayout.layout.grammar import read, read_tvm
-from relayout.layout.grammar_faults import dims_fault, name_fault, namespace_fault, number
+from relayout.layout.grammar_faults import dims_fault, name_fault, namespace_fault
 
 __all__ = ["CANONICAL", "COMMON", "Dim", "Layout", "default_layout"]
 
@@ -25,8 +27,9 @@ __all__ = ["CANONICAL", "COMMON", "Dim", "Layout", "default_layout"]
 class Layout:
     """The order of a tensor's dimensions, outermost first, each with its extensions. Immutable and hashable.
 
-    `names` has one letter a dimension, without extensions. Raises LayoutSyntaxError on more than 8 dimensions, a letter
-    that names two, and the inner part of a blocked dimension without its size.
+    `names` has one letter a dimension, without extensions. `numbers` has each extension that is no black box: the index
+    of its dimension, its row in `EXTENSIONS` and its number. Raises LayoutSyntaxError on more than 8 dimensions, a
+    letter that names two, and the inner part of a blocked dimension without its size.
 
     >>> layout = Layout.parse("N[a=32][acme:x] HWC")
     >>> str(layout), layout.names, layout.alignment(0), layout.attribute(0, "acme")
@@ -35,6 +38,7 @@ class Layout:
 
     dims: tuple[Dim, ...]
     names: str = field(init=False, compare=False)
+    numbers: tuple[tuple[int, Extension, int], ...] = field(init=False, compare=False)
     _text: str = field(init=False, compare=False)
     _hash: int = field(init=False, compare=False)
 
@@ -48,6 +52,9 @@ class Layout:
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "_text", f"{{{','.join(reversed(names))}}}" if names.isdecimal() else "".join(parts))
         object.__setattr__(self, "_hash", hash(self.dims))
+        found = [(i, row, dim.value(row)) for i, dim in enumerate(self.dims) for row in EXTENSIONS if dim.extensions]
+        is_asked = [n is not None and (row is not TILE or self.outer(i) is not None) for i, row, n in found]
+        object.__setattr__(self, "numbers", tuple(compress(found, is_asked)))
 
     def __str__(self) -> str:
         return self._text
@@ -192,7 +199,7 @@ class Layout:
         >>> str(Layout.parse("N[a=16][answer:42]HWC").with_alignment(0, 32))
         'N[answer:42][a=32]HWC'
         """
-        return self._replacing(index, "a=", str(alignment))
+        return self._replacing(index, ALIGNMENT.prefix, str(alignment))
 
     def attribute(self, index: int, namespace: str) -> str | None:
         """The data that dimension `index` carries in `namespace`, verbatim, or None (data may be empty)."""
@@ -238,8 +245,7 @@ class Layout:
 
     def tile(self, index: int) -> int | None:
         """The size of dimension `index` in elements if it is the inner part of another, else None."""
-        data = self.attribute(index, "tile")
-        return number(data) if data is not None and self.outer(index) is not None else None
+        return self.dims[index].value(TILE) if self.outer(index) is not None else None
 
 
 def _parse(text: str) -> Layout:

@@ -1,7 +1,7 @@
-"""Constants whose data is not at hand: absent, in a file, shared with the caller, or re-laid only when read.
+"""Lazy constants: absent, in a file, shared with the caller, or converted only when they are read.
 
 A weight can be larger than memory allows and can stay at its owner's home altogether. None of these tensors keeps its
-data: each read makes the array anew and lets it go with its last reference. Steps are how a constant is re-laid out:
+data: each read makes the array anew and lets it go with its last reference. Steps are how a constant is converted:
 
     {"op": "transpose", "perm": [2, 3, 1, 0]}        numpy.transpose
     {"op": "reshape", "shape": [64, 147]}            numpy.reshape, row-major
@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
 from relayout.errors import InputError, InternalError
+from relayout.layout.metadata_keys import TRANSFORM_KEY
 
 __all__ = [
     "AbsentTensor",
@@ -41,7 +42,6 @@ __all__ = [
 Step = Mapping[str, Any]
 Steps = tuple[Step, ...]
 
-TRANSFORM_KEY = "relayout.transform"
 SLAB_BYTES = 16 << 20
 
 
@@ -123,7 +123,7 @@ class SharedTensor(ir.LazyTensor):
 
 
 class RelaidTensor(ir.LazyTensor):
-    """A constant re-laid out when it is read; `transform` tells how, `source` from what."""
+    """A constant that is converted when it is read; `transform` tells how, `source` from what."""
 
     __slots__ = ("source", "transform")
 
@@ -162,7 +162,7 @@ class RelaidTensor(ir.LazyTensor):
 
 
 def relaid(tensor: ir.TensorProtocol, steps: Sequence[Step]) -> ir.TensorProtocol:
-    """`tensor` re-laid out by `steps`, read lazily; an absent one remembers the steps for its owner.
+    """`tensor` converted by `steps`, read lazily; an absent one remembers the steps for its owner.
 
     >>> import numpy as np
     >>> relaid(ir.tensor(np.zeros((2, 3)), name="w"), [{"op": "transpose", "perm": [1, 0]}]).shape

@@ -1,20 +1,21 @@
-"""Small values that are known before the model runs: shape arithmetic, computed on the graph itself.
+"""Constant propagation of shape arithmetic.
 
 Exporters write the shape of a Reshape, the bounds of a Slice or the sizes of a Resize as little graphs of Shape,
-Gather, Mul and Concat. Their numbers are needed twice: shapes that hang on them become known, and so do the axes and
-sizes that the op table reads. The graph is not changed.
+Gather, Mul and Concat. Their numbers make shapes known, and the axes and sizes that the operator table reads. The graph
+is not changed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dim_unification import MADE_UP
+from relayout.model.dim_unification import GENERATED, unify_names
 from relayout.model.inference_placeholders import carry_over, graphs_in
 from relayout.model.tensor_types import is_absent
 
@@ -44,12 +45,14 @@ def infer_with_values(
     `infer` fills shapes in; it is called again as long as new values make new shapes known.
     """
     inferred = infer(proto)
-    for _ in range(ROUNDS):
-        if not _enter_ranks(proto, inferred.graph):
-            break
-        inferred = infer(proto)
     known = _stored(proto.graph)
     stored = set(known)
+    if _is_static(inferred.graph):
+        return inferred, {name: known[name] for name in _compute(inferred, known)}
+    for _ in range(ROUNDS):
+        if not _enter_ranks(proto.graph, inferred.graph, {})[0]:
+            break
+        inferred = infer(proto)
     for _ in range(ROUNDS):
         found = _compute(inferred, known)
         hints = _same_shapes(inferred.graph)
@@ -60,16 +63,28 @@ def infer_with_values(
         probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
+    _enter_scan_inputs(inferred.graph, {})
+    unify_names(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
+
+
+def _is_static(graph: onnx.GraphProto) -> bool:
+    """Whether the graph has no graphs inside and every extent in it is known: no value can tell a shape then."""
+    shapes = _shapes(graph)
+    return all(value.name in shapes for value in graph.input) and not any(
+        any(name and name not in shapes for name in node.output) or any(map(graphs_in, node.attribute))
+        for node in graph.node
+    )
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     inputs = {value.name for value in graph.input}
-    tensors = [(t.name, t) for t in graph.initializer if t.name not in inputs]
+    read = {name for node in graph.node if node.op_type in ARITHMETIC for name in node.input} - inputs
+    tensors = [(t.name, t) for t in graph.initializer if t.name in read]
     tensors += [
         (node.output[0], node.attribute[0].t)
         for node in graph.node
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value"
+        if node.op_type == "Constant" and node.output[0] in read and [a.name for a in node.attribute][:1] == ["value"]
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
@@ -86,12 +101,12 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     shapes = _shapes(model.graph) if asks else {}
     found: set[str] = set()
     for node in model.graph.node:
-        if node.output[0] in known or not _is_arithmetic(node):
+        if node.op_type not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
             continue
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
             if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
                 continue
-            # The operator looks at nothing but the shape: a view without memory stands in for the tensor.
+            # The operator reads nothing but the shape: an array without memory is enough.
             operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
         elif node.input and all(name in known or not name for name in node.input):
             operands = [known[name] for name in node.input if name]
@@ -107,8 +122,8 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
 
 
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
-    """Whether onnx's reference implementation is sure to compute this as any runtime does."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ARITHMETIC:
+    """Whether onnx's reference implementation is sure to compute this node of ARITHMETIC as any runtime does."""
+    if node.domain not in ("", "ai.onnx"):
         return False
     # Several axes of an attribute it enters one after the other.
     return node.op_type != "Unsqueeze" or all(len(attribute.ints) < 2 for attribute in node.attribute)
@@ -124,6 +139,20 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
 
 
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
+    try:
+        arrays = _filled(node, *operands) if node.op_type == "ConstantOfShape" else _evaluate(node, operands, model)
+    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
+        return None
+    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
+
+
+def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
+    """What a ConstantOfShape gives. Exporters write weights so, and the reference evaluator is slow to import."""
+    values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
+    return [np.full(shape, values[0].item(), values[0].dtype)]
+
+
+def _evaluate(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = dict(zip([name for name in node.input if name], operands, strict=True))
@@ -132,24 +161,21 @@ def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProt
         for name, array in feeds.items()
     ]
     outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
-    try:
-        # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
-        alone = onnx.helper.make_graph([node], "known", inputs, outputs)
-        results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
-    except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
-        return None
-    arrays = [np.asarray(result) for result in results]
-    return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
+    # Of a node alone the reference may take the newest version, which has no such attribute: Squeeze's axes.
+    alone = onnx.helper.make_graph([node], "known", inputs, outputs)
+    results = ReferenceEvaluator(onnx.helper.make_model(alone, opset_imports=model.opset_import)).run(None, feeds)
+    return [np.asarray(result) for result in results]
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     """The shapes that are known in full."""
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
-            dims = value.type.tensor_type.shape.dim
+        kind = value.type
+        if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
+            dims = kind.tensor_type.shape.dim
             if all(dim.HasField("dim_value") for dim in dims):
-                found[value.name] = tuple(dim.dim_value for dim in dims)
+                found[value.name] = tuple([dim.dim_value for dim in dims])
     return found
 
 
@@ -175,45 +201,102 @@ def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return hints
 
 
-def _enter_ranks(proto: onnx.ModelProto, inferred: onnx.GraphProto) -> bool:
-    """Declare in `proto` the ranks of values of which no shape is known but that a reader of them tells: a Transpose by
-    its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by what its body declares. Whether there
-    was one."""
+class _Kind(NamedTuple):
+    """An element type, 0 where it is not known, and a rank."""
+
+    element: int
+    rank: int
+
+
+def _enter_ranks(
+    graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: Mapping[str, int]
+) -> tuple[bool, dict[str, _Kind]]:
+    """Declare in `graph`, and in those inside it, the ranks of values of which no shape is known but that a reader of
+    them tells: a Transpose by its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by what its
+    body declares. Whether there was one; and what is told of values around the graph. `outer` are the ranks that are
+    known of these."""
     listed = {value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+    stored = {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
+    own = {name for node in inferred.node for name in node.output} | listed.keys() | stored.keys()
     ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
-    known = {value.name: len(value.type.tensor_type.shape.dim) for value in ranked}
-    known |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
-    found: dict[str, tuple[int, int]] = {}
-    for node in inferred.node:
-        if node.op_type in TELLS_RANK and node.domain in ("", "ai.onnx") and node.input[0] not in known:
-            rank = _rank_read(node, known)
-            if rank is not None and node.input[0] in listed:
-                found[node.input[0]] = listed[node.input[0]].type.tensor_type.elem_type, rank
-        for name, state in _states(node):
-            kind = state.type.tensor_type
-            if name and name not in known and kind.elem_type and kind.HasField("shape"):
-                found[name] = kind.elem_type, len(kind.shape.dim)
-    declared = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
-    for name, (element, rank) in found.items():
-        hint = onnx.helper.make_tensor_value_info(name, element, [None] * rank)
+    known = {name: rank for name, rank in outer.items() if name not in own}
+    known |= {value.name: len(value.type.tensor_type.shape.dim) for value in ranked} | stored
+    told: dict[str, _Kind] = {}
+    is_new = False
+    for node, twin in zip(graph.node, inferred.node, strict=True):
+        if twin.op_type in TELLS_RANK and twin.domain in ("", "ai.onnx") and twin.input[0] not in known:
+            rank = _rank_read(twin, known)
+            if rank is not None:
+                told[twin.input[0]] = _Kind(0, rank)
+        branches = []
+        for inner, informed in zip(_graphs_of(node), _graphs_of(twin), strict=True):
+            is_newer, kinds = _enter_ranks(inner, informed, known)
+            is_new |= is_newer
+            branches.append(kinds)
+        if twin.op_type == "If" and twin.domain in ("", "ai.onnx"):
+            # One of the two runs, and it is not known which. The body of a Loop or Scan may never run.
+            then, other = branches
+            told |= {name: kind for name, kind in then.items() if other.get(name) == kind}
+        for name, state in _states(twin):
+            declared_type = state.type.tensor_type
+            if name and name not in known and declared_type.HasField("shape"):
+                told[name] = _Kind(declared_type.elem_type, len(declared_type.shape.dim))
+    declared = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    for name, kind in told.items():
+        element = listed[name].type.tensor_type.elem_type if name in listed else kind.element
+        if not element or name not in own:
+            continue
+        is_new = True
+        hint = onnx.helper.make_tensor_value_info(name, element, [None] * kind.rank)
         if name in declared:
             declared[name].type.CopyFrom(hint.type)
         else:
-            proto.graph.value_info.append(hint)
-    return bool(found)
+            graph.value_info.append(hint)
+    return is_new, {name: kind for name, kind in told.items() if name not in own}
+
+
+def _enter_scan_inputs(graph: onnx.GraphProto, outer: Mapping[str, onnx.TypeProto]) -> None:
+    """Declare the shapes of the inputs of Scans' bodies, in the graphs inside `graph`: onnx infers what is in a body by
+    them, and does not note them. `outer` are the types of the values around the graph."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    known = {**outer, **{value.name: value.type for value in values}}
+    for tensor in graph.initializer:
+        known[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    for node in graph.node:
+        for name, value, axis in _scan_inputs(node):
+            given, taken = onnx.TypeProto.Tensor(), value.type.tensor_type
+            given.CopyFrom(known[name].tensor_type if name in known else given)
+            if not given.HasField("shape"):
+                continue
+            if axis is not None:
+                del given.shape.dim[axis]
+            if not taken.HasField("shape"):
+                taken.CopyFrom(given)
+            for dim, same in zip(taken.shape.dim, given.shape.dim, strict=True):
+                if dim.WhichOneof("value") is None:
+                    dim.CopyFrom(same)
+        for inner in _graphs_of(node):
+            _enter_scan_inputs(inner, known)
+
+
+def _scan_inputs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto, int | None]]:
+    """What a Scan reads, the input of its body that takes it, and the axis of which that is one entry; None for a state
+    that goes in whole. Nothing before opset 9, where there is an axis for a batch."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    if node.op_type != "Scan" or node.domain not in ("", "ai.onnx") or len(node.input) != len(given["body"].g.input):
+        return
+    pieces = given["num_scan_inputs"].i
+    axes = list(given["scan_input_axes"].ints) if "scan_input_axes" in given else [0] * pieces
+    whole = [None] * (len(node.input) - pieces)
+    yield from zip(node.input, given["body"].g.input, [*whole, *axes], strict=True)
 
 
 def _states(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
     """What a Loop or Scan hands to its body whole at first, and the body's input that takes it."""
-    bodies = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
-    if node.domain not in ("", "ai.onnx") or "body" not in bodies:
-        return
-    inputs = bodies["body"].input
-    if node.op_type == "Loop":
-        yield from zip(node.input[2:], inputs[2:], strict=False)
-    elif node.op_type == "Scan" and len(node.input) == len(inputs):  # before opset 9 they have an axis for a batch
-        pieces = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
-        yield from zip(node.input[: len(inputs) - pieces], inputs, strict=False)
+    if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
+        (body,) = _graphs_of(node)
+        yield from zip(node.input[2:], body.input[2:], strict=False)
+    yield from ((name, value) for name, value, axis in _scan_inputs(node) if axis is None)
 
 
 def _rank_read(node: onnx.NodeProto, known: Mapping[str, int]) -> int | None:
@@ -238,15 +321,15 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
     # Inference leaves a dim that it once named as it is, whatever is known by now, and what is said without a shape.
-    settled = [v for v in probe.graph.value_info if not _has_made_up_dim(v) and v.name not in values]
+    settled = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend(settled)
     return probe
 
 
-def _has_made_up_dim(value: onnx.ValueInfoProto) -> bool:
-    """Whether a dim has a name that onnx's inference makes up where it does not know the number."""
-    return any(dim.dim_param.startswith(MADE_UP) for dim in value.type.tensor_type.shape.dim)
+def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
+    """Whether onnx's inference generated the name of a dim."""
+    return any(dim.dim_param.startswith(GENERATED) for dim in value.type.tensor_type.shape.dim)
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
@@ -267,4 +350,8 @@ def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
 
 def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
     """Those inside the graph's own nodes. None of these nodes is arithmetic, which the other inference may be told."""
-    return [inner for node in graph.node for attribute in node.attribute for inner in graphs_in(attribute)]
+    return [inner for node in graph.node for inner in _graphs_of(node)]
+
+
+def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [inner for attribute in node.attribute for inner in graphs_in(attribute)]

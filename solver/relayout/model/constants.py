@@ -1,11 +1,53 @@
-"""What a model says of a tensor's shape when it asks for it, where all extents are known before it runs."""
+"""Which values are constant: known before the model runs. One definition for the solver, the report and the backends.
+
+Constant are initializers, results of `Constant`, Shapes and Sizes of known extents, and what ONNX's own operators
+compute from constants alone. Nobody runs such an operator with data, so no conversion of its results is paid for.
+
+Not constant are:
+
+- an initializer that is a graph input too: it is a default, which a caller may replace;
+- the result of an operator that draws random numbers;
+- the result of an operator of any other domain: nobody here can evaluate it, so it runs with the model;
+- the result of an operator that holds graphs (If, Loop, Scan): those are laid out with the graph around them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Container, Set
 
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["known_shape"]
+from relayout.ops import graphs_of
+
+__all__ = ["constant_values", "gives_constants", "is_evaluable", "known_shape"]
+
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Value]:
+    """Return the constant values of `graph` and the graphs inside it; `outer` are those of the graphs around it."""
+    constants = {*outer, *graph.initializers.values()}.difference(graph.inputs)
+    for node in graph:
+        for inner in graphs_of(node):
+            constants |= constant_values(inner, constants)
+        if gives_constants(node, constants):
+            constants.update(node.outputs)
+    return constants
+
+
+def gives_constants(node: ir.Node, constants: Container[ir.Value]) -> bool:
+    """Whether the results of `node` are constant where `constants` are."""
+    if not is_evaluable(node):
+        return False
+    return known_shape(node) is not None or all(value is None or value in constants for value in node.inputs)
+
+
+def is_evaluable(node: ir.Node) -> bool:
+    """Whether `node` can be evaluated once for all runs, given constant inputs."""
+    return node.domain in ("", "ai.onnx") and node.op_type not in _RANDOM and not graphs_of(node)
 
 
 def known_shape(node: ir.Node) -> np.ndarray | None:

@@ -1,44 +1,52 @@
-"""One name for one extent: what a Reshape leaves open is what it reads, where all the rest is known and as many.
+"""Unification of symbolic dims: one name for dims that a Reshape shows to have one extent.
 
-onnx's inference makes up a name for each dim whose number it does not know. `[N, 12, 4, 4]` seen as `[-1, 12, 16]` has
-N pictures all the same: who does not know that prices them as if they were others.
+onnx's inference generates a name for each dim of unknown extent. `[N, 12, 4, 4]` reshaped to
+`[-1, 12, 16]` still has N pictures, and `[-1, 12, 4, 4]` that comes by way of `[-1, 16]`, which has 12 N rows, has too.
+A generated name would be estimated by itself in the cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from math import prod
 
 import onnx
 
 from relayout.model.inference_placeholders import graphs_in
 
-__all__ = ["MADE_UP", "name_alike"]
+__all__ = ["GENERATED", "unify_names"]
 
-MADE_UP = "unk__"
-"""What the names begin with that onnx's inference makes up."""
+GENERATED = "unk__"
+"""The prefix of the names that onnx's inference generates."""
 
 _Open = tuple[int, str]
+_Measure = tuple[str, Fraction]
 
 
-def name_alike(graph: onnx.GraphProto) -> None:
-    """Give dims that must be equal the name of the one that is not made up, in the graph and those inside it. What a
-    caller feeds keeps the names that it has."""
+def unify_names(graph: onnx.GraphProto) -> None:
+    """Give dims that must be equal one name, a generated one only where there is no other, in the graph and those
+    inside it. The graph's inputs keep their names."""
     fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
+    measures: dict[str, _Measure] = {}
+    for one, other, ratio in _alike(graph, {}):
+        (first, times), (second, more) = _measured(one, measures), _measured(other, measures)
+        if first != second:
+            measures[second] = first, ratio * times / more
+    alike: dict[_Measure, list[str]] = {}
+    for name in dict.fromkeys(name for each, (unit, _) in measures.items() for name in (unit, each)):
+        alike.setdefault(_measured(name, measures), []).append(name)
     same: dict[str, str] = {}
-    for one, other in _alike(graph, {}):
-        kept, gone = _name_of(one, same), _name_of(other, same)
-        if gone in fed or not gone.startswith(MADE_UP):
-            kept, gone = gone, kept
-        if kept != gone and gone not in fed and gone.startswith(MADE_UP):
-            same[gone] = kept
+    for names in alike.values():
+        given = [name for name in names if name in fed or not name.startswith(GENERATED)]
+        same |= {name: [*given, *names][0] for name in names if name not in given}
     if same:
         _rename(graph, same)
 
 
-def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str]]:
-    """The names of an open dim before and after each Reshape. `outer` are the open dims of the values around the graph:
-    what their other dims have together, and their name."""
+def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str, Fraction]]:
+    """The names of an open dim before and after each Reshape, and how many times the first the second is. `outer` are
+    the open dims of the values around the graph: what their other dims have together, and their name."""
     known = dict(outer)
     for value in (*graph.input, *graph.value_info, *graph.output):
         known.pop(value.name, None)
@@ -51,8 +59,8 @@ def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple
                 yield from _alike(inner, known)
         if node.op_type == "Reshape" and node.domain in ("", "ai.onnx"):
             before, after = known.get(node.input[0]), known.get(node.output[0])
-            if before is not None and after is not None and before[0] == after[0] > 0:
-                yield before[1], after[1]
+            if before is not None and after is not None and before[0] > 0 and after[0] > 0:
+                yield before[1], after[1], Fraction(before[0], after[0])
 
 
 def _open_dim(value: onnx.ValueInfoProto) -> _Open | None:
@@ -64,17 +72,20 @@ def _open_dim(value: onnx.ValueInfoProto) -> _Open | None:
     return prod(dim.dim_value for dim in dims if dim.HasField("dim_value")), names[0]
 
 
-def _name_of(name: str, same: Mapping[str, str]) -> str:
-    while name in same:
-        name = same[name]
-    return name
+def _measured(name: str, measures: Mapping[str, _Measure]) -> _Measure:
+    """The dim by which the one of that name is measured in the end, and how many times that it is."""
+    times = Fraction(1)
+    while name in measures:
+        name, factor = measures[name]
+        times *= factor
+    return name, times
 
 
 def _rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
     for value in (*graph.input, *graph.value_info, *graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in same:
-                dim.dim_param = _name_of(dim.dim_param, same)
+                dim.dim_param = same[dim.dim_param]
     for node in graph.node:
         for attribute in node.attribute:
             for inner in graphs_in(attribute):

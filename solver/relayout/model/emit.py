@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.conversion import Dims, Stage, dims_shape, path
-from relayout.layout.memory_format import Extent, MemoryFormat, atom_extent, normal_form
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
 
 # Before this opset Constant gives floats alone.
 _CONSTANTS_OF_ANY_TYPE = 9
@@ -70,7 +70,7 @@ class Emitter:
             made = ir.Node("", "Cast", [given], [ir.AttrInt64("to", 7)], outputs=[ir.Value(name=name)])
             self.emitted.append(made)
             return made.outputs[0]
-        tensor = ir.tensor(array, name=name)
+        tensor = ir.Tensor(array, name=name)
         if self._in_function:
             made = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[ir.Value(name=name)])
             self.emitted.append(made)
@@ -125,8 +125,9 @@ class Emitter:
             for place, extent in enumerate(shape)
         ]
         if given.count(-1) > 1:
-            raise ValueError(f"no static Reshape from {own} to {shape}")
-        value = self._reshape_to(source.value, given, shape, stem)
+            value = self._reshape_at_run_time(source, _whole_axes(shape, extents), shape, extents, stem)
+        else:
+            value = self._reshape_to(source.value, given, shape, stem)
         return Physical(value, source.dims, shape)
 
     def _stage(self, source: Physical, stage: Stage, extents: tuple[Extent, ...], stem: str) -> Physical:
@@ -148,12 +149,18 @@ class Emitter:
     def _reshaped(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> ir.Value:
         """A Reshape: its shape is a constant where that can be said, else read off the tensor itself."""
         shape = dims_shape(target, extents)
-        own = source.dims if source.shape is None else None
-        given = _static_target(own, source.shape, target, extents)
+        given = _static_target(source.dims if source.shape is None else None, source.shape, target, extents)
         if given is not None:
             return self._reshape_to(source.value, given, shape, stem)
-        if own is None or 0 in extents:
+        if 0 in extents:
             raise ValueError(f"no Reshape from {source.dims} to {target}")
+        return self._reshape_at_run_time(source, target, shape, extents, stem)
+
+    def _reshape_at_run_time(
+        self, source: Physical, target: Dims, shape: Sequence[Extent], extents: tuple[Extent, ...], stem: str
+    ) -> ir.Value:
+        """A Reshape to `shape`; its extents that are no numbers are those of `target`, read off the source."""
+        own = source.dims if source.shape is None else _whole_axes(source.shape, extents)
         whole = self.node("Shape", [source.value], {}, None, [len(own)], f"{stem}_extents")
         parts = [
             self.integers(f"{stem}_extent", [extent])
@@ -164,18 +171,23 @@ class Emitter:
         given_value = self.node("Concat", parts, {"axis": 0}, whole, [len(parts)], f"{stem}_shape")
         return self.node("Reshape", [source.value, given_value], {}, source.value, shape, stem)
 
-    def _extent_of(self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str) -> ir.Value:
+    def _extent_of(
+        self, group: MemoryFormat, own: Dims, whole: ir.Value, extents: tuple[Extent, ...], stem: str
+    ) -> ir.Value:
         """The group's extent at run time: that of a dimension, of several that merge, or a part of one that splits."""
 
         def gather(places: Sequence[int]) -> ir.Value:
             read = [whole, self.integers(f"{stem}_places", places)]
             return self.node("Gather", read, {"axis": 0}, whole, [len(places)], f"{stem}_extent")
 
+        if not group:
+            raise ValueError(f"no extent of a dimension that is no axis in {own}")
         for first in range(len(own)):
             for last in range(first + 1, len(own) + 1):
                 if normal_form(tuple(chain.from_iterable(own[first:last])), extents) == normal_form(group, extents):
-                    read = gather(range(first, last))
-                    if last == first + 1:
+                    places = [place for place in range(first, last) if own[place]]
+                    read = gather(places)
+                    if len(places) == 1:
                         return read
                     return self.node("ReduceProd", [read], {"keepdims": 1}, whole, [1], f"{stem}_extent")
         for place, whole_group in enumerate(own):
@@ -240,6 +252,23 @@ def _static_target(
         same_extent = place < len(own_shape) and _same(own_shape[place], extent)
         shape.append(extent if isinstance(extent, int) else 0 if same_atoms or same_extent else -1)
     return shape if shape.count(-1) <= 1 else None
+
+
+def _whole_axes(shape: tuple[Extent, ...], extents: tuple[Extent, ...]) -> Dims:
+    """The axis that each dimension of an aliased shape is as long as; none where it is a number, or no axis is.
+
+    Axes are found by the names of their extents. Those without a name are in their order where there are as many.
+    """
+    unnamed = [axis for axis, extent in enumerate(extents) if extent is None]
+    in_order = iter(unnamed if shape.count(None) == len(unnamed) else ())
+
+    def axis_of(extent: Extent) -> int | None:
+        if extent is None:
+            return next(in_order, None)
+        return next((axis for axis, known in enumerate(extents) if known == extent), None)
+
+    axes = [None if isinstance(extent, int) else axis_of(extent) for extent in shape]
+    return tuple(() if axis is None else (Atom(axis),) for axis in axes)
 
 
 def _same(one: object, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Weights in files beside the model: found and checked when the model is read, mapped when they are."""
+"""External data: weights in files beside the model, checked when the model is read and memory-mapped when they are."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Whether one graph is a graph: names given once, operands that exist, no cycle, operators as ONNX defines them."""
+"""Structural validation of one graph: unique names, existing operands, no cycle, operators as ONNX defines them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 
 from relayout.errors import InputError
+from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import check_node
 from relayout.model.tensor_types import check_strings, check_tensor, check_text, check_type
 
@@ -16,6 +17,7 @@ __all__ = ["Surroundings", "check_body", "check_graph", "declare", "duplicate"]
 
 DEEPEST_SUBGRAPH = 24
 _ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.values() if number}
+_NUMBERS = {getattr(onnx.AttributeProto, name) for name in ("FLOAT", "FLOATS", "INT", "INTS")}
 
 
 @dataclass(slots=True)
@@ -43,10 +45,10 @@ def check_graph(
         )
     values = (*graph.input, *graph.value_info, *graph.output)
     described = (graph, *values, *graph.initializer)
-    check_text((text for part in described for text in (part.name, part.doc_string)), where)
-    check_text(
-        (text for part in described for entry in part.metadata_props for text in (entry.key, entry.value)), where
-    )
+    for part in described:
+        check_text((part.name, part.doc_string), where)
+        if part.metadata_props:
+            check_text((text for entry in part.metadata_props for text in (entry.key, entry.value)), where)
     names: dict[str, str] = {}
     for info in graph.input:
         declare(names, info.name, "an input", where)
@@ -75,10 +77,16 @@ def check_body(
 ) -> set[str]:
     """Check nodes that may use `names` and what is `outer`; return the names that they take from there."""
     ready = set(names)
-    check_text((text for node in nodes for text in _texts(node)), where)
     for index, node in enumerate(nodes):
-        for output in filter(None, node.output):
-            declare(names, output, f"an output of {_node_name(node, index)}", where)
+        check_text((node.name, node.op_type, node.domain, node.overload, node.doc_string), where)
+        check_text((*node.input, *node.output), where)
+        if node.metadata_props:
+            check_text((text for entry in node.metadata_props for text in (entry.key, entry.value)), where)
+        for output in node.output:
+            if output in names:
+                raise duplicate(output, f"{names[output]} and an output of {_node_name(node, index)}", where)
+            if output:
+                names[output] = f"an output of {_node_name(node, index)}"
     _check_outputs(outputs, names, where)
     visible = outer | names.keys()
     taken: set[str] = set()
@@ -86,11 +94,15 @@ def check_body(
     for index, node in enumerate(nodes):
         place = f"{where}, {_node_name(node, index)}"
         check_node(node, around.versions, place)
-        wanted = {name for name in node.input if name}
+        wanted = set(node.input)
+        wanted.discard("")
         if not wanted <= visible:
             raise _dangling(node, visible, place)
         if node.attribute:
             wanted |= _check_attributes(node, visible, around, place, depth)
+        if wanted <= ready:
+            ready.update(node.output)
+            continue
         own = wanted & names.keys()
         taken |= wanted - own
         if not own <= ready:
@@ -101,16 +113,6 @@ def check_body(
         around.in_order = False
         _check_acyclic(nodes, waiting, where)
     return taken
-
-
-def _texts(node: onnx.NodeProto) -> Iterator[str]:
-    yield from (node.name, node.op_type, node.domain, node.overload, node.doc_string)
-    yield from node.input
-    yield from node.output
-    for attribute in node.attribute:
-        yield from (attribute.name, attribute.ref_attr_name, attribute.doc_string)
-    for entry in node.metadata_props:
-        yield from (entry.key, entry.value)
 
 
 def _dangling(node: onnx.NodeProto, visible: frozenset[str], where: str) -> InputError:
@@ -142,11 +144,15 @@ def _check_attributes(
     seen: set[str] = set()
     wanted: set[str] = set()
     for attribute in node.attribute:
-        place = f"{where}, attribute '{attribute.name}'"
-        if attribute.name in seen:
-            raise duplicate(attribute.name, "two attributes", where)
-        seen.add(attribute.name)
-        if attribute.type in (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS):
+        name, kind = attribute.name, attribute.type
+        check_text((name, attribute.ref_attr_name, attribute.doc_string), where)
+        if name in seen:
+            raise duplicate(name, "two attributes", where)
+        seen.add(name)
+        if kind in _NUMBERS and not attribute.ref_attr_name:
+            continue
+        place = f"{where}, attribute '{name}'"
+        if kind in (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS):
             raise InputError("sparse tensors are not supported", where=place, expected="dense tensors")
         if attribute.ref_attr_name and not around.in_function:
             raise InputError(
@@ -155,14 +161,14 @@ def _check_attributes(
                 expected="a value",
                 found=f"a reference to '{attribute.ref_attr_name}'",
             )
-        if attribute.type not in _ATTRIBUTE_TYPES:
-            raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {attribute.type}")
+        if kind not in _ATTRIBUTE_TYPES:
+            raise InputError("unknown attribute type", where=place, expected="a type", found=f"number {kind}")
         check_strings(attribute, place, is_standard=node.domain in ("", "ai.onnx"))
         for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
             check_tensor(tensor, place)
-        for kind in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):
-            check_type(kind, place)
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+        for type_ in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):
+            check_type(type_, place)
+        for graph in graphs_in(attribute):
             wanted |= check_graph(graph, visible, around, place, depth + 1)
     return wanted
 

@@ -1,35 +1,49 @@
-"""What onnx's inference is shown in place of constants whose data it would miss.
+"""Placeholders for constants of which onnx's inference would read data that is absent.
 
-A node that it does not know stands in for one whose data is absent. The graphs inside a node are lent the shapes, axes
-and scales around them that they read, for inference does not look for the values of constants outside of a graph.
+A node of an unknown operator takes the place of such a constant. The graphs inside a node are lent the shapes, axes and
+scales around them that they read, for inference does not look for the values of constants outside of a graph. Where
+onnx would propagate the values of a matrix as those of a vector, they are hidden from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
 from relayout.model.tensor_types import is_absent
 
-__all__ = ["LARGEST_KEPT", "carry_over", "graphs_in", "lend", "needs_stand_ins", "stand_in"]
+__all__ = [
+    "LARGEST_KEPT",
+    "carry_over",
+    "graphs_in",
+    "hide",
+    "insert_placeholders",
+    "lend",
+    "misread_operands",
+    "needs_placeholders",
+]
 
 LARGEST_KEPT = 1024
-STAND_IN = "relayout.absent"
+PLACEHOLDER = "relayout.absent"
+
+# The operators through which onnx propagates values. It holds them as one vector, whatever the rank of the tensor.
+_ORDER_KEEPING = frozenset({"Cast", "Squeeze", "Unsqueeze"})
+_COMBINING = frozenset({"Add", "Concat", "Gather", "Mul", "Slice", "Sub"})
 
 
-def needs_stand_ins(proto: onnx.ModelProto) -> bool:
+def needs_placeholders(proto: onnx.ModelProto) -> bool:
     """Whether the model has a constant of which inference would read the data, and the data is not there."""
-    return any(map(_stands_in, _constants(proto.graph)))
+    return any(map(_is_missed, _constants(proto.graph)))
 
 
-def stand_in(proto: onnx.ModelProto) -> None:
-    """Let nodes of no known operator stand for such constants, in place."""
-    _stand_in(proto.graph)
-    proto.opset_import.add(domain=STAND_IN, version=1)
+def insert_placeholders(proto: onnx.ModelProto) -> None:
+    """Put nodes of an unknown operator in the place of such constants."""
+    _insert(proto.graph)
+    proto.opset_import.add(domain=PLACEHOLDER, version=1)
 
 
-def _stands_in(tensor: onnx.TensorProto) -> bool:
+def _is_missed(tensor: onnx.TensorProto) -> bool:
     """Inference reads vectors of integers, and small ones of floats: shapes, axes, scales."""
     outside = tensor.data_location == onnx.TensorProto.EXTERNAL
     if len(tensor.dims) > 1 or not (outside or is_absent(tensor)):
@@ -47,14 +61,16 @@ def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from _constants(subgraph)
 
 
-def graphs_in(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
     """The graphs that an attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+    kind = attribute.type
+    if kind == onnx.AttributeProto.GRAPH and attribute.HasField("g"):
+        return (attribute.g,)
+    graphs: Sequence[onnx.GraphProto] = attribute.graphs if kind == onnx.AttributeProto.GRAPHS else ()
+    return graphs
 
 
-def _stand_in(graph: onnx.GraphProto) -> None:
+def _insert(graph: onnx.GraphProto) -> None:
     inputs = {info.name for info in graph.input}
     declared = inputs | {info.name for info in graph.value_info}
 
@@ -62,19 +78,20 @@ def _stand_in(graph: onnx.GraphProto) -> None:
         if name not in declared:
             graph.value_info.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
 
-    missing = [tensor for tensor in graph.initializer if _stands_in(tensor)]
+    missing = [tensor for tensor in graph.initializer if _is_missed(tensor)]
     for tensor in missing:
         declare(tensor.name, tensor)
     for node in graph.node:
         for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.HasField("t") and _stands_in(attribute.t):
+            if node.op_type == "Constant" and attribute.HasField("t") and _is_missed(attribute.t):
                 declare(node.output[0], attribute.t)
-                node.domain = STAND_IN
+                node.domain = PLACEHOLDER
             for subgraph in graphs_in(attribute):
-                _stand_in(subgraph)
+                _insert(subgraph)
     for tensor in missing:
         if tensor.name not in inputs:
-            graph.node.insert(0, onnx.helper.make_node("Initializer", [], [tensor.name], domain=STAND_IN))
+            placeholder = onnx.helper.make_node("Initializer", [], [tensor.name], PLACEHOLDER, domain=PLACEHOLDER)
+            graph.node.insert(0, placeholder)
         graph.initializer.remove(tensor)
 
 
@@ -94,6 +111,70 @@ def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
                 read = dict.fromkeys(name for each in inner.node for name in each.input)
                 own = _defined(inner)
                 inner.initializer.extend(here[name] for name in read if name in here and name not in own)
+
+
+def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
+    """Where onnx's inference would propagate wrong values: the index of the node, and the indices of its operands of
+    two or more dimensions whose values onnx holds.
+
+    onnx holds the values of integers as one vector, also those of [1, 3] and of [3, 1]: it would add the two element by
+    element. It begins with any vector, so a value of unknown rank is taken for one.
+    """
+    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.tensor_type.HasField("shape"):
+            ranks[value.name] = len(value.type.tensor_type.shape.dim)
+    lengths = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1}
+    wide: set[str] = set()
+    misread: dict[int, list[int]] = {}
+    for index, node in enumerate(graph.node):
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        operands = [ranks.get(name, 1) for name in node.input]
+        if node.op_type == "Constant":
+            (held,) = node.attribute
+            dims = held.t.dims if held.HasField("t") else [len(held.ints)] if held.ints else []
+            ranks[node.output[0]], lengths[node.output[0]] = len(dims), sum(dims)
+        elif node.op_type == "Size":
+            ranks[node.output[0]] = 0
+        elif node.op_type in _ORDER_KEEPING:
+            rank = ranks[node.output[0]] = _rank_after(node, operands[0], lengths)
+            if rank > 1 and (operands[0] <= 1 or node.input[0] in wide):
+                wide.add(node.output[0])
+        elif node.op_type in _COMBINING:
+            ranks[node.output[0]] = sum(operands) - 1 if node.op_type == "Gather" else max(operands)
+            places = [place for place, name in enumerate(node.input) if name in wide]
+            if places:
+                misread[index] = places
+    return misread
+
+
+def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> int:
+    """The rank of the result of a node of `_ORDER_KEEPING` whose operand has `rank` dimensions. `lengths` are those of
+    constant vectors."""
+    if node.op_type == "Cast":
+        return rank
+    axes = [len(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
+    axes += [lengths[name] for name in node.input[1:] if name in lengths]
+    if node.op_type == "Unsqueeze":
+        return rank + (axes[0] if axes else 1)
+    # What has values is a vector with unit dimensions: without these it has one dimension or none.
+    return max(rank - axes[0], 0) if axes else min(rank, 1)
+
+
+def hide(graph: onnx.GraphProto) -> None:
+    """Hide the values of `misread_operands` from onnx's inference, in `graph` and those inside it."""
+    for index, places in reversed(misread_operands(graph).items()):
+        node = graph.node[index]
+        for place in places:
+            # onnx propagates no values through an Identity.
+            hidden = f"{PLACEHOLDER}.{node.output[0]}.{place}"
+            graph.node.insert(index, onnx.helper.make_node("Identity", [node.input[place]], [hidden], PLACEHOLDER))
+            node.input[place] = hidden
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in graphs_in(attribute):
+                hide(inner)
 
 
 def _defined(graph: onnx.GraphProto) -> set[str]:
@@ -116,11 +197,11 @@ def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
 
 def carry_over(inferred: onnx.GraphProto, proto: onnx.GraphProto) -> None:
     """Take the inferred types over, graph by graph: sibling subgraphs may use the same names."""
-    twins = [node for node in inferred.node if (node.domain, node.op_type) != (STAND_IN, "Initializer")]
+    twins = [node for node in inferred.node if node.name != PLACEHOLDER]
     for node, twin in zip(proto.node, twins, strict=True):
         for attribute, other in zip(node.attribute, twin.attribute, strict=True):
             for subgraph, twin_graph in zip(graphs_in(attribute), graphs_in(other), strict=True):
                 carry_over(twin_graph, subgraph)
     for field in ("value_info", "output"):
         proto.ClearField(field)
-        getattr(proto, field).extend(getattr(inferred, field))
+        getattr(proto, field).extend(info for info in getattr(inferred, field) if not info.name.startswith(PLACEHOLDER))

@@ -1,19 +1,21 @@
-"""Models in and out: an ONNX file, bytes or protobuf, an onnx_ir.Model or graph JSON, to and from one `onnx_ir.Model`.
+"""Reading and writing of models: ONNX files, bytes or protobufs, `onnx_ir.Model`s and graph JSON.
 
-What `read_model` returns is valid by construction: the structure is checked, local functions are inlined (all but those
-of the domain `relayout`), nodes are in topological order, every value has the type and shape that can be inferred. It
-shares tensors with the source, which nothing changes, and no other object.
+`read_model` returns a model that is valid by construction: the structure is checked, local functions are inlined (all
+but those of the domain `relayout`), nodes are in topological order, every value has the type and shape that can be
+inferred. It shares tensors with the source, which nothing changes, and no other object.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -22,24 +24,35 @@ from onnx_ir import serde
 
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.model.constant_propagation import infer_with_values
-from relayout.model.dim_unification import name_alike
 from relayout.model.external_data import Folder
-from relayout.model.graph_json.codec import BOUNDARY_LAYOUT_KEY, json_to_proto, model_to_json
-from relayout.model.graph_json.schema import GraphJson, load_json, validate
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
+from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
-from relayout.model.shape_inference import infer_shapes, subgraphs_of
+from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
-from relayout.model.tensor_types import check_type
 from relayout.model.weights import attach, detach, detach_from_model
 
-__all__ = ["Source", "collector_paused", "read_model", "to_json", "to_proto", "warnings_of", "write_model"]
+if TYPE_CHECKING:
+    from relayout.model.graph_json.schema import GraphJson
 
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]
+__all__ = [
+    "FORMATS",
+    "FileFormat",
+    "Source",
+    "collector_paused",
+    "read_model",
+    "to_json",
+    "to_proto",
+    "warnings_of",
+    "write_model",
+]
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | GraphJson | dict[str, Any]"
 
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
 
@@ -48,8 +61,8 @@ WARNINGS_KEY = "relayout.warnings"
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile. Nearly all that the stages make stays to the end, and the collector would
-    look through all of it again and again: measured, half of the CPU time."""
+    """Pause the search for cyclic garbage. Nearly all objects of a run live to its end, and the collector would visit
+    them again and again: half of the CPU time, measured."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -84,10 +97,11 @@ def read_model(source: Source, *, external_data: bool = True, bodies: bool = Tru
 
 
 def warnings_of(model: ir.Model) -> tuple[str, ...]:
-    """What was changed on reading that its owner may want to know."""
+    """The changes on reading that the model's owner may want to know."""
     return tuple(model.meta.get(WARNINGS_KEY, ()))
 
 
+@collector_paused()
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """`model` as one protobuf with its weights inside; InputError where they exceed what a protobuf holds."""
     total = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
@@ -102,15 +116,20 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(model)
 
 
+@collector_paused()
 def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
     """`model` as graph JSON, version 1.
 
     Without `weights` only constants up to 1 KiB have their data; the others have the `transform` that turns the
     source's data into theirs, where there is one. A constant that was absent is absent.
     """
+    # Only here and in `_parse_json`: most runs read and write no JSON, and its schema is slow to import.
+    from relayout.model.graph_json.codec import model_to_json
+
     return model_to_json(model, weights=weights)
 
 
+@collector_paused()
 def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
 
@@ -118,15 +137,10 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     exceed 2 GB together. UsageError for a path that cannot be written.
     """
     path = Path(path)
-    if path.suffix == ".onnx":
-        write_onnx(model, path)
-        return
-    if path.suffix == ".json":
-        text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        with replace_file(path) as file:
-            file.write(text.encode())
-        return
-    raise UsageError("unknown kind of file", where=f"file {path}", expected="a name ending in .onnx or .json")
+    if path.suffix not in FORMATS:
+        expected = f"a name ending in {' or '.join(FORMATS)}"
+        raise UsageError("unknown kind of file", where=f"file {path}", expected=expected)
+    FORMATS[path.suffix].write(model, path)
 
 
 # --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
@@ -138,64 +152,53 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         folder = Folder(str(path.parent), external_data)
-        data = _read_file(path)
-        source = load_json(data, f"file {path}") if path.suffix == ".json" else _parse(data, f"file {path}")
-        del data
+        format_ = FORMATS.get(path.suffix, FORMATS[".onnx"])
+        source = format_.parse(_read_file(path, format_.largest), f"file {path}")
     elif isinstance(source, bytes | bytearray | memoryview):
         source = _parse(bytes(source), "the bytes given")
-    if isinstance(source, dict):
-        source = validate(GraphJson, source, "graph JSON")
-    if isinstance(source, GraphJson):
-        source = json_to_proto(source)
+    if not isinstance(source, ir.Model | onnx.ModelProto):
+        source = _parse_json(source)
     if isinstance(source, ir.Model):
         notes += warnings_of(source)
         proto, weights = detach_from_model(source, folder)
         in_order = check_structure(proto)
-    elif isinstance(source, onnx.ModelProto):
+    else:
         in_order = check_structure(source)
         proto, weights = detach(source, folder)
-    else:
-        raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
-    _check_inferred(inferred)
-    name_alike(inferred.graph)
     model = serde.deserialize_model(inferred)
-    for graph in model.graph.subgraphs():
-        # ONNX says them once for the whole model; whoever holds a node asks its graph.
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for graph in graphs:
+        # ONNX lists them once for the whole model; here each graph of a node has them.
         graph.opset_imports.update(model.opset_imports)
-    attach(model, weights, folder)
+    own = [function.graph for function in model.functions.values()]
+    graphs += [graph for body in own for graph in (body, *body.subgraphs())]
+    attach(model, graphs, weights, folder)
     _note_values(model.graph, known)
-    check_shapes(model)
+    check_shapes(graphs)
+    complete_ranks(model.graph, model.opset_imports)
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
     return model
 
 
-def _check_inferred(proto: onnx.ModelProto) -> None:
-    """InputError for a value that is inferred to be of a type that nothing here knows."""
-    for graph in subgraphs_of(proto.graph):
-        for info in (*graph.output, *graph.value_info):
-            if info.type.WhichOneof("value") not in (None, "tensor_type"):
-                check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
-
-
 def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
-    """Let each computed value carry its numbers, as onnx_ir lets any value do; only constants' are ever written."""
+    """Give each propagated constant its numbers as `const_value`; onnx_ir writes only those of initializers."""
     for node in graph:
         for value in node.outputs:
             if value.name is not None and value.name in known:
-                value.const_value = ir.tensor(known[value.name], name=value.name)
+                value.const_value = ir.Tensor(known[value.name], name=value.name)
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, largest: float) -> bytes:
     try:
         size = path.stat().st_size
-        if size > MOST_READ and path.suffix != ".json":
+        if size > largest:
             raise InputError(
                 "the file is larger than protobuf can hold",
                 where=f"file {path}",
-                expected=f"at most {MOST_READ} bytes",
+                expected=f"at most {largest} bytes",
                 found=f"{size} bytes",
                 hint="weights beyond that are external data, in files of their own",
             )
@@ -227,6 +230,29 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     return proto
 
 
+def _load_json(data: bytes, where: str) -> dict[str, Any]:
+    from relayout.model.graph_json.schema import load_json
+
+    return load_json(data, where)
+
+
+def _write_json(model: ir.Model, path: Path) -> None:
+    text = json.dumps(to_json(model), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    with replace_file(path) as file:
+        file.write(text.encode())
+
+
+def _parse_json(source: object) -> onnx.ModelProto:
+    from relayout.model.graph_json.codec import json_to_proto
+    from relayout.model.graph_json.schema import GraphJson, validate
+
+    if isinstance(source, dict):
+        source = validate(GraphJson, source, "graph JSON")
+    if not isinstance(source, GraphJson):
+        raise UsageError("not a model", expected=_SOURCES, found=type(source).__name__)
+    return json_to_proto(source)
+
+
 def _check_boundary(graph: ir.Graph) -> None:
     """A layout given for an input or output has to be one, of the value's rank."""
     for value in (*graph.inputs, *graph.outputs):
@@ -248,3 +274,19 @@ def _check_boundary(graph: ir.Graph) -> None:
                 expected="a shape" if rank is None else f"{rank} dimensions",
                 found=f"{axes} dimensions",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
+
+    parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]
+    write: Callable[[ir.Model, Path], None]
+    largest: float = math.inf
+
+
+FORMATS: Mapping[str, FileFormat] = {
+    ".onnx": FileFormat(_parse, write_onnx, MOST_READ),
+    ".json": FileFormat(_load_json, _write_json),
+}
+"""By suffix. A file of any other suffix is read as ONNX, and none is written."""

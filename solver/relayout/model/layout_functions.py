@@ -19,6 +19,7 @@ from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, source_order
 from relayout.model.emit import Emitter, Physical
+from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import attribute_number
 from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
 
@@ -73,7 +74,8 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
     InputError where its layouts are not the letters that the operator has.
     """
     bodies = {(function.name, function.overload) for function in proto.functions if function.domain == DOMAIN}
-    if all(node.domain != DOMAIN or (node.op_type, node.overload) in bodies for node in _nodes(proto.graph)):
+    calls = _nodes(proto.graph) if DOMAIN in [opset.domain for opset in proto.opset_import] else ()
+    if all(node.domain != DOMAIN or (node.op_type, node.overload) in bodies for node in calls):
         return proto
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
@@ -101,7 +103,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
     for node in graph.node:
         yield node
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+            for inner in graphs_in(attribute):
                 yield from _nodes(inner)
 
 

@@ -59,7 +59,7 @@ def deduce_permutations(proto: onnx.ModelProto, infer: Infer) -> onnx.ModelProto
 
 
 def _says_layouts(node: onnx.NodeProto) -> bool:
-    if (node.domain, node.op_type) not in OPERATORS:
+    if node.op_type not in ("Transpose", "layout_transform") or (node.domain, node.op_type) not in OPERATORS:
         return False
     if node.op_type == "layout_transform" or node.domain:
         return True

@@ -1,4 +1,4 @@
-"""What a model's value is noted to carry: the black boxes of the layout in its metadata."""
+"""The black boxes in the layout that a value's metadata notes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import onnx_ir as ir
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Box
+from relayout.layout.metadata_keys import LAYOUT_KEY
 
 __all__ = ["LAYOUT_KEY", "noted_boxes"]
 
-LAYOUT_KEY = "relayout.layout"
-
 
 def noted_boxes(value: ir.Value) -> tuple[Box, ...]:
-    """The boxes by the value's own axes; nothing where the note is no layout."""
+    """The black boxes by the value's own axes; nothing where the metadata holds no layout."""
     try:
         layout = Layout.parse(value.metadata_props.get(LAYOUT_KEY, ""))
     except LayoutSyntaxError:

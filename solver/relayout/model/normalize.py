@@ -1,4 +1,4 @@
-"""One way to say each thing, so that later stages need to know only one.
+"""Canonicalization of a model, so that later stages know one spelling of each thing.
 
 The standard domain is '', an unknown extent is no number, constants are inputs only where they can be overridden, local
 functions are inlined (all but those of the domain `relayout`, which hold our own operators), nodes are in topological
@@ -27,13 +27,14 @@ OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.ModelProto:
     """`proto`, changed in place or replaced; `notes` gets what its owner may want to know."""
     _name_opsets(proto)
+    used: set[str] = set()
     for graph in subgraphs_of(proto.graph):
-        _name_standard(graph.node)
+        used |= _name_standard(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
             _forget_no_extents(info.type)
     for function in proto.functions:
         _name_standard(function.node)
-    _import_domains(proto)
+    _import_domains(proto, used)
     if proto.training_info:
         notes.append("the model's training information is not kept")
     if proto.ir_version < OLDEST_IR_VERSION_WITH_CONSTANTS:
@@ -77,16 +78,20 @@ def _align_opsets(proto: onnx.ModelProto) -> None:
                 opset.version = wanted
 
 
-def _name_standard(nodes: Iterable[onnx.NodeProto]) -> None:
+def _name_standard(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Give the standard domain its shorter name; return the domains of the nodes."""
+    used = set()
     for node in nodes:
-        if node.domain == "ai.onnx":
-            node.domain = ""
+        domain = node.domain
+        if domain == "ai.onnx":
+            domain = node.domain = ""
+        used.add(domain)
+    return used
 
 
-def _import_domains(proto: onnx.ModelProto) -> None:
+def _import_domains(proto: onnx.ModelProto, used: Set[str]) -> None:
     """A domain that ONNX does not define has a version that says nothing: a missing one is 1."""
     imported = {opset.domain for opset in proto.opset_import}
-    used = {node.domain for graph in subgraphs_of(proto.graph) for node in graph.node}
     for domain in sorted(domain for domain in used - imported if not domain.startswith("ai.onnx")):
         proto.opset_import.add(domain=domain, version=1)
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from copy import copy as shallow_copy
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,7 +39,7 @@ TENSOR_RAW_DATA = 9
 
 
 def write_onnx(model: ir.Model, path: Path) -> None:
-    """Write `model` to `path`; whoever looks there sees the old file or the whole new one."""
+    """Write `model` to `path`, which holds the old file or the whole new one at any time."""
     skeleton = _skeleton(model)
     graph = skeleton.graph.SerializeToString(deterministic=True)
     skeleton.ClearField("graph")
@@ -61,7 +62,7 @@ def write_onnx(model: ir.Model, path: Path) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when all is written, and vanishes where anything fails."""
+    """A file to write, which replaces `path` when all is written and is removed if anything fails."""
     target = os.path.realpath(path)
     temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{secrets.token_hex(8)}.tmp")
     try:
@@ -80,10 +81,31 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 def _skeleton(model: ir.Model) -> onnx.ModelProto:
     """The model without its constants: those of subgraphs, and nodes' attributes, stay where they are."""
-    clone = model.clone()
-    for value in clone.graph.initializers.values():
-        value.const_value = AbsentTensor(ir.DataType.FLOAT, (), value.name)
-    skeleton = ir.to_proto(clone)
+    graph, stripped = model.graph, []
+    placeholder = ir.tensor(0)
+    for value in graph.initializers.values():
+        copy = ir.Value(
+            name=value.name,
+            shape=value.shape,
+            type=value.type,
+            doc_string=value.doc_string,
+            metadata_props=dict(value.metadata_props),
+            const_value=placeholder,
+        )
+        copy.meta.update(value.meta)
+        stripped.append(copy)
+    light = shallow_copy(model)
+    light.graph = ir.GraphView(  # type: ignore[assignment]  # onnx_ir writes a view as it writes a graph
+        graph.inputs,
+        graph.outputs,
+        nodes=graph,
+        initializers=stripped,
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=graph.metadata_props,
+    )
+    skeleton = ir.to_proto(light)
     del skeleton.graph.initializer[:]
     return skeleton
 
@@ -105,12 +127,13 @@ def _head(name: str, tensor: ir.TensorProtocol | None, data: BinaryIO | None, lo
         proto.doc_string = tensor.doc_string
     for key, text in tensor.metadata_props.items():
         proto.metadata_props.add(key=key, value=text)
-    if data is None or tensor.nbytes < SMALLEST_OUTSIDE:
-        return proto.SerializeToString(deterministic=True) + _frame(TENSOR_RAW_DATA, tensor.nbytes), tensor.nbytes
+    size = tensor.nbytes
+    if data is None or size < SMALLEST_OUTSIDE:
+        return proto.SerializeToString(deterministic=True) + _frame(TENSOR_RAW_DATA, size), size
     # Aligned to pages, so that a runtime can map each weight by itself.
     data.write(bytes(-data.tell() % PAGE))
     proto.data_location = onnx.TensorProto.EXTERNAL
-    for key, text in (("location", location), ("offset", str(data.tell())), ("length", str(tensor.nbytes))):
+    for key, text in (("location", location), ("offset", str(data.tell())), ("length", str(size))):
         proto.external_data.add(key=key, value=text)
     _write_data(tensor, data)
     return proto.SerializeToString(deterministic=True), 0

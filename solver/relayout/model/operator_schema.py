@@ -1,4 +1,4 @@
-"""What ONNX's own definitions say of an operator: how many operands it takes, which attributes, of which types."""
+"""ONNX's operator schemas: the number of operands, and the attributes with their types."""
 
 from __future__ import annotations
 
@@ -73,24 +73,26 @@ def has_body(op: str, versions: Versions) -> bool:
 
 
 def check_node(node: onnx.NodeProto, versions: Versions, where: str) -> None:
-    """InputError where a node is none of its operator; operators that ONNX does not define may be anything."""
+    """InputError where a node does not fit its operator's schema; an operator without one may have any operands."""
     if not node.op_type:
         raise InputError("a node has no operator", where=where, expected="an op_type", found="''")
     domain = "" if node.domain == "ai.onnx" else node.domain
     definition = _definition(node.op_type, domain, versions.get(domain, 1))
     if definition is None:
         return
-    for side, count, (least, most) in (
-        ("inputs", len(node.input), definition.inputs),
-        ("outputs", len(node.output), definition.outputs),
+    for side, operands, (least, most) in (
+        ("inputs", node.input, definition.inputs),
+        ("outputs", node.output, definition.outputs),
     ):
-        if not least <= count <= most:
+        if not least <= len(operands) <= most:
             raise InputError(
                 f"an operator with the wrong number of {side}",
                 where=where,
                 expected=f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}",
-                found=str(count),
+                found=str(len(operands)),
             )
+    if not node.attribute and not definition.required:
+        return
     given = {attribute.name: attribute.type for attribute in node.attribute}
     for name in definition.required:
         if name not in given:

@@ -1,18 +1,17 @@
-"""Shapes that contradict each other where onnx's inference does not look (measured with onnx 1.23).
+"""Checks of shapes that onnx's inference does not make (measured with onnx 1.23).
 
-Each operator has one function that tells what it expects and what it finds, where these differ. Only extents that are
-known count.
+Each operator has one function, which returns what is expected and what is found where these differ. Unknown extents are
+not checked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
 from relayout.errors import InputError
-from relayout.model.shape_inference import all_graphs
 
 __all__ = ["check_shapes"]
 
@@ -20,9 +19,9 @@ Shape = list[int | None]
 Fault = tuple[str, str] | None
 
 
-def check_shapes(model: ir.Model) -> None:
-    """Raise InputError for the first node whose operands cannot be what it needs."""
-    for graph in all_graphs(model):
+def check_shapes(graphs: Iterable[ir.Graph]) -> None:
+    """Raise InputError for the first node whose operands do not fit it."""
+    for graph in graphs:
         for node in graph:
             check = _CHECKS.get(node.op_type) if node.domain == "" else None
             shapes = [_shape(value) for value in node.inputs] if check else []

@@ -2,7 +2,7 @@
 
 Constants up to 1 KiB and integer vectors stay, since inference follows the values of shapes through the graph. The
 others have a type and a shape only, so the graph is small whatever the model weighs and no buffer comes near protobuf's
-2 GB. Where data that inference would look at is absent, a node that it does not know stands in for the constant.
+2 GB. Where data that inference would read is absent, a placeholder takes the place of the constant.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ import onnx_ir as ir
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout.model.inference_placeholders import LARGEST_KEPT, carry_over, graphs_in, lend, needs_stand_ins, stand_in
+from relayout.model.inference_placeholders import (
+    LARGEST_KEPT,
+    carry_over,
+    graphs_in,
+    hide,
+    insert_placeholders,
+    lend,
+    misread_operands,
+    needs_placeholders,
+)
 from relayout.model.operator_schema import has_body
+from relayout.model.tensor_types import check_type
 
 __all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
 
 ROUNDS = 16
-"""So many Loops may read each other's results before their shapes are no longer followed."""
+"""At most so many times are the shapes of Loops' results inferred anew from each other."""
 
+_GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
 _DIFFER = re.compile(r"[Ii]nferred (?:shape|type|elem type|rank)[^:]*differ[^:]*: \(([^)]*)\) vs \(([^)]*)\)")
 
@@ -54,20 +65,23 @@ def without_weights(model: ir.Model) -> onnx.ModelProto:
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with the type and shape of every value filled in, subgraphs included.
 
-    InputError where an operator's operands contradict each other or what the model declares.
+    InputError where an operator's operands contradict each other or what the model declares, and for a value that is
+    inferred to be of a type that nothing here knows.
     """
     probe = proto
-    stands_in = needs_stand_ins(proto)
-    if stands_in or any(inner is not proto.graph for inner in subgraphs_of(proto.graph)):
+    has_absent = needs_placeholders(proto)
+    has_subgraphs = any(inner is not proto.graph for inner in subgraphs_of(proto.graph))
+    if has_absent or has_subgraphs or misread_operands(proto.graph):
         probe = onnx.ModelProto()
         probe.CopyFrom(proto)
         lend(probe.graph, {})
-    if stands_in:
-        stand_in(probe)
-    inferred = _infer(probe)
-    for graph in subgraphs_of(inferred.graph):
+        hide(probe.graph)
+    if has_absent:
+        insert_placeholders(probe)
+    inferred = _infer(probe) if has_subgraphs else _infer_once(probe)
+    for graph in subgraphs_of(inferred.graph) if has_subgraphs else (inferred.graph,):
         for info in (*graph.value_info, *graph.output):
-            _forget_negative(info.type)
+            _settle(info, graph)
     if probe is proto:
         return inferred
     carry_over(inferred.graph, proto.graph)
@@ -79,12 +93,13 @@ def subgraphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            for subgraph in graphs_in(attribute):
-                yield from subgraphs_of(subgraph)
+            if attribute.type in _GRAPH_TYPES:
+                for subgraph in graphs_in(attribute):
+                    yield from subgraphs_of(subgraph)
 
 
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """onnx's own inference, again as long as shapes of Loops' results can be told that it does not tell."""
+    """onnx's inference, repeated while it leaves shapes of Loops' results open that can be declared."""
     inferred = _infer_once(proto)
     for _ in range(ROUNDS):
         if not _enter_states(inferred.graph, {}):
@@ -151,12 +166,14 @@ def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
     return has_body(culprit.group(1), versions)
 
 
-def _forget_negative(proto: onnx.TypeProto) -> None:
-    """Where a branch cannot run, inference may find that an axis has -1 elements."""
-    if proto.HasField("tensor_type"):
-        for dim in proto.tensor_type.shape.dim:
-            if dim.dim_value < 0:
-                dim.ClearField("value")
+def _settle(info: onnx.ValueInfoProto, graph: onnx.GraphProto) -> None:
+    """Forget an extent of -1, which inference may find where a branch cannot run. InputError for a type that nothing
+    here knows."""
+    for dim in info.type.tensor_type.shape.dim:
+        if dim.dim_value < 0:
+            dim.ClearField("value")
+    if not info.type.HasField("tensor_type"):
+        check_type(info.type, f"graph '{graph.name}', value '{info.name}'")
 
 
 def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.TensorProtocol:

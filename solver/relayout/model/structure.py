@@ -1,7 +1,7 @@
-"""Whether an ONNX protobuf is a graph at all: names, edges and types, checked once before anything reads them.
+"""Structural validation of an ONNX model: opsets, names, edges, types and functions, before anything reads them.
 
-onnx.checker stops at the first fault with a sentence meant for its authors, wants the whole model in one buffer below
-2 GB and refuses graphs that runtimes accept; what is checked here is what the rest of relayout relies on.
+onnx.checker needs the whole model in one buffer below 2 GB and refuses graphs that runtimes accept. The rest of
+relayout relies on these checks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import onnx
 
 from relayout.errors import InputError
 from relayout.model.graph_structure import Surroundings, check_body, check_graph, declare, duplicate
+from relayout.model.inference_placeholders import graphs_in
 from relayout.model.tensor_types import check_text
 
 __all__ = ["OLDEST_OPSET", "check_structure"]
@@ -159,7 +160,7 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for graph in graphs_in(attribute):
                 yield from _all_nodes(graph.node)
 
 

@@ -1,8 +1,8 @@
-"""How many elements a tensor is taken to have when some of its dims are not known before run time.
+"""Sizes of tensors in elements and bytes, symbolic dims estimated.
 
-A dim that the caller gave a size has that size. Of the others, one that stands first in some graph input (as the source
-has it) is taken for a batch and counts 1, and one that a Reshape or the like makes has the size that is left of what is
-reshaped; any other counts 64.
+A dim that the caller gave a size has that size. Of the others, the first dim of a graph input (in the source's order)
+is a batch and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it. Any
+other counts 64.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent, MemoryFormat
+from relayout.layout.metadata_keys import ORDER_KEY
 
-__all__ = ["BATCH", "DYNAMIC", "padded_elements", "price_dims", "tensor_bytes"]
+__all__ = ["BATCH", "DYNAMIC", "elements_of", "padded_elements", "price_dims", "tensor_bytes"]
 
 BATCH = 1
 DYNAMIC = 64
@@ -66,9 +67,20 @@ def _size_reshaped(
             if len(new) != 1 or source is None or source.shape is None or value.shape is None:
                 continue
             (name,) = new
+            read = elements_of(source, elements)
             rest = elements(ir.Shape([1 if _name(dim) == name else dim for dim in value.shape]))
-            if name.isidentifier() and rest and elements(source.shape) % rest == 0:
-                sizes[name] = elements(source.shape) // rest
+            if name.isidentifier() and rest and read % rest == 0:
+                sizes[name] = read // rest
+
+
+def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> int:
+    """How many elements a value has. Where a dim has neither number nor name, and the value is reshaped from another,
+    it has as many as that one."""
+    while (node := value.producer()) is not None and node.op_type in _RESHAPES and node.inputs[0] is not None:
+        if value.shape is not None and all(isinstance(dim, int) or dim.value is not None for dim in value.shape):
+            break
+        value = node.inputs[0]
+    return elements(value.shape)
 
 
 def _names(shape: ir.Shape | None) -> list[str]:
@@ -83,7 +95,7 @@ def _first(value: ir.Value) -> int | ir.SymbolicDim:
     """The input's first dim as the source has it: an input may arrive in another order, and says so."""
     shape = value.shape
     assert shape is not None
-    order = value.metadata_props.get("relayout.order", "").split(",")
+    order = value.metadata_props.get(ORDER_KEY, "").split(",")
     return shape[order.index("0")] if len(order) == len(shape) and "0" in order else shape[0]
 
 

@@ -1,4 +1,4 @@
-"""Element types by name, and whether a protobuf tensor's type, shape and data agree."""
+"""Names of element types, and validation of protobuf tensors and types."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _FIELDS = {
     "string_data": {"STRING": 1.0},
 }
 _PACKED = {2: 0.25, 4: 0.5}
+_NUMBERS = frozenset(dtype.value for dtype in ir.DataType)
 _BY_NAME = {dtype.name.lower(): dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _NUMPY_NAMES = {"float32": "float", "float64": "double", "str": "string"}
 
@@ -77,9 +78,10 @@ def check_type(proto: onnx.TypeProto, where: str) -> None:
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(proto, kind)
-        name_of_dtype(tensor.elem_type, where)
-        check_text((text for dim in tensor.shape.dim for text in (dim.dim_param, dim.denotation)), where)
+        if tensor.elem_type not in _NUMBERS:
+            name_of_dtype(tensor.elem_type, where)
         for axis, dim in enumerate(tensor.shape.dim):
+            check_text((dim.dim_param, dim.denotation), where)
             if dim.dim_value < -1:
                 raise InputError(
                     "a negative extent", where=f"{where}, axis {axis}", expected="0 or more", found=str(dim.dim_value)

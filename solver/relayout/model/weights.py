@@ -1,11 +1,11 @@
-"""A model taken apart into its graph and its weights, and put together again.
+"""Large constants detached from a model and attached again.
 
-Between the two, structure, functions and shapes are worked on in a protobuf that is small and that nobody else holds.
+Between the two, structure, functions and shapes are processed in a protobuf that is small and belongs to nobody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import onnx
@@ -21,6 +21,7 @@ from relayout.model.tensor_types import is_absent
 __all__ = ["Weights", "attach", "detach", "detach_from_model"]
 
 LARGEST_VECTOR_KEPT = 1 << 20
+_TENSOR_TYPES = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 Weights = dict[str, ir.TensorProtocol]
@@ -77,14 +78,15 @@ def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto,
     return ir.to_proto(clone), weights
 
 
-def attach(model: ir.Model, weights: Weights, folder: Folder) -> None:
-    """Give `model` its weights."""
-    for graph in all_graphs(model):
+def attach(model: ir.Model, graphs: Iterable[ir.Graph], weights: Weights, folder: Folder) -> None:
+    """Give `model` its weights; `graphs` are all of its graphs."""
+    for graph in graphs:
         own = weights if graph is model.graph else {}
         for name, value in graph.initializers.items():
             value.const_value = own.get(name) or _adopt(value.const_value, folder, f"constant '{name}'")
         for node in graph:
-            _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})")
+            if node.attributes:
+                _attach_to(node.attributes, folder, f"node '{node.name}' ({node.op_type})")
     for function in model.functions.values():
         _attach_to(function.attributes, folder, f"function '{function.name}'")
 
@@ -92,14 +94,14 @@ def attach(model: ir.Model, weights: Weights, folder: Folder) -> None:
 def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: str) -> None:
     """Adopt the tensors among attributes, and those in lists of tensors."""
     for name, attribute in list(attributes.items()):
-        if attribute.is_ref() or attribute.value is None:
+        if attribute.type not in _TENSOR_TYPES or attribute.is_ref() or attribute.value is None:
             continue
         place = f"{where}, attribute '{name}'"
         if attribute.type == ir.AttributeType.TENSOR:
             adopted = _adopt(attribute.value, folder, place)
             if adopted is not attribute.value:
                 attributes[name] = ir.AttrTensor(name, adopted, doc_string=attribute.doc_string)
-        elif attribute.type == ir.AttributeType.TENSORS:
+        else:
             tensors = [_adopt(tensor, folder, f"{place}[{i}]") for i, tensor in enumerate(attribute.value)]
             attributes[name] = ir.AttrTensors(name, tensors, doc_string=attribute.doc_string)
 

@@ -1,4 +1,4 @@
-"""The operator table: what a memory format does to each operator. One row an operator, read by `rule_of`.
+"""The operator table: what a memory format does to each ONNX operator. An operator without a row is pinned.
 
 The names are imported, and the rows registered, when one of them is first used: a backend that needs only
 `relayout.ops.operand_roles` loads neither ONNX nor NumPy.
@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relayout.ops.node_reader import constant_array, extents_of
+    from relayout.ops.operator_classes import OperatorClass, OperatorClasses
     from relayout.ops.registry import Row, rows, rule_of
     from relayout.ops.rule import (
         NO_EDIT,
         Axes,
+        AxisTraits,
+        Decomposition,
+        DecompositionWriter,
         Edit,
         Fixed,
         Free,
@@ -22,9 +26,8 @@ if TYPE_CHECKING:
         Relabel,
         Rule,
         Shared,
-        SpaceWriting,
         Traffic,
-        Written,
+        free,
     )
     from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
 
@@ -33,8 +36,12 @@ _ROWS = """
 """.split()
 _EXPORTS = {
     "node_reader": "constant_array extents_of",
+    "operator_classes": "OperatorClass OperatorClasses",
     "registry": "Row rows rule_of",
-    "rule": "NO_EDIT Axes Edit Fixed Free Listed Relabel Rule Shared SpaceWriting Traffic Written",
+    "rule": """
+        NO_EDIT Axes AxisTraits Decomposition DecompositionWriter Edit Fixed Free Listed Relabel Rule Shared Traffic
+        free
+    """,
     "subgraph_values": "RegionEdge RegionPort given_at graphs_of read_at region_edges_of",
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
@@ -42,21 +49,25 @@ _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in nam
 __all__ = [
     "NO_EDIT",
     "Axes",
+    "AxisTraits",
+    "Decomposition",
+    "DecompositionWriter",
     "Edit",
     "Fixed",
     "Free",
     "Listed",
+    "OperatorClass",
+    "OperatorClasses",
     "RegionEdge",
     "RegionPort",
     "Relabel",
     "Row",
     "Rule",
     "Shared",
-    "SpaceWriting",
     "Traffic",
-    "Written",
     "constant_array",
     "extents_of",
+    "free",
     "given_at",
     "graphs_of",
     "read_at",

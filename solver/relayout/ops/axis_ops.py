@@ -11,25 +11,25 @@ from relayout.layout.memory_format import Extent
 from relayout.ops.decompositions import exponentiate
 from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, Written, position
+from relayout.ops.rule import Axes, Decomposition, Edit, Free, free, position
 
-__all__ = ["along", "common_steps", "without"]
+__all__ = ["along", "common_multiples", "without"]
 
 
 def along(
     node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...], *, symmetric: bool = False
 ) -> Free:
-    """All these operands lie alike, and the attribute `axis` follows. `symmetric`: the operator does not mind in which
-    order the elements along the axis come."""
+    """All these operands have one layout, and the attribute `axis` follows. `symmetric`: the order of the elements
+    along the axis does not matter."""
     extents = node.extents(inputs[0])
     axes = tuple(range(len(extents)))
-    return Free(
+    return free(
         extents,
         tuple(axes if i in inputs and node.has(i) else None for i in range(len(node.node.inputs))),
         tuple(axes if i in results else None for i in range(len(node.node.outputs))),
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
-        splits=tuple(a for a in axes if a != axis and len({node.extents(i)[a] for i in inputs}) == 1),
-        mixes=(axis,) if symmetric else (),
+        tileable=tuple(a for a in axes if a != axis and len({node.extents(i)[a] for i in inputs}) == 1),
+        permutable_within=(axis,) if symmetric else (),
     )
 
 
@@ -37,8 +37,8 @@ def without(axes: Axes, *working: int) -> Axes:
     return tuple(a for a in axes if a not in working)
 
 
-def common_steps(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
-    """For each axis the greatest number that divides all these; axes where one is unknown are left out."""
+def common_multiples(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
+    """For each axis the greatest common divisor of its numbers; axes where one is unknown are not included."""
     known = {axis: [n for n in all_of if isinstance(n, int)] for axis, all_of in numbers.items()}
     return {axis: gcd(*known[axis]) for axis in numbers if len(known[axis]) == len(numbers[axis])}
 
@@ -60,7 +60,7 @@ def flattening_softmax(node: Reading) -> Free:
     axes = tuple(range(rank))
 
     def split_at(order: Axes) -> int | None:
-        """Where the inner axes begin in this order; None where an outer axis stands among them."""
+        """The position where the inner axes begin in this order; None where an outer axis is among them."""
         start = next((p for p, a in enumerate(order) if a in inner), rank)
         clean = all(a in inner or extents[a] == 1 for a in order[start:])
         return start if clean else None
@@ -77,13 +77,13 @@ def flattening_softmax(node: Reading) -> Free:
         loose = allows
         allows = lambda order: loose(order) and [a for a in order if a in inner] == sorted(inner)  # noqa: E731
     writes_out = node.node.op_type != "Hardmax" and bool(inner) and node.is_float()
-    return Free(
+    return free(
         extents,
         (axes,),
         (axes,),
         allows=allows,
         edit=edit,
-        written=(Written(lambda writing: exponentiate(writing, inner), extra=lambda _order: ((axes, 6),)),)
+        decompositions=(Decomposition(lambda writing: exponentiate(writing, inner), extra=lambda _order: ((axes, 6),)),)
         if writes_out
         else (),
     )
@@ -122,7 +122,7 @@ def cumulative(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit(constants={1: np.full(given.shape, position(order, axes, axis), given.dtype)})
 
-    return Free(extents, (axes, None), (axes,), edit=edit, splits=without(axes, axis))
+    return free(extents, (axes, None), (axes,), edit=edit, tileable=without(axes, axis))
 
 
 @row("free", "ReverseSequence", since=10)
@@ -135,7 +135,7 @@ def reverse_sequence(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit({"batch_axis": order.index(batch), "time_axis": order.index(time)})
 
-    return Free(
+    return free(
         extents, (axes, None), (axes,), allows=lambda order: {*order[:2]} == {batch, time}, edit=edit
     )
 
@@ -149,7 +149,7 @@ def matrices(node: Reading) -> Free:
     axes = tuple(range(rank))
     result = tuple(range(node.result_rank()))
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
-    return Free(extents, inputs, (result,), allows=lambda order: order[-2:] == (rank - 2, rank - 1))
+    return free(extents, inputs, (result,), allows=lambda order: order[-2:] == (rank - 2, rank - 1))
 
 
 @row("free", "Compress", since=9)
@@ -168,4 +168,4 @@ def one_hot(node: Reading) -> Free:
     axes = tuple(range(rank))
     indices = tuple(a for a in axes if a != axis)
     edit = lambda order: Edit({"axis": position(order, axes, axis)})  # noqa: E731
-    return Free(extents, (indices, None, None), (axes,), edit=edit, splits=indices)
+    return free(extents, (indices, None, None), (axes,), edit=edit, tileable=indices)

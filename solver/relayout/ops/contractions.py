@@ -10,7 +10,18 @@ from string import ascii_letters
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import NO_EDIT, Axes, Edit, Free, Listed, Shared, SpaceWriting, Traffic, Written
+from relayout.ops.rule import (
+    NO_EDIT,
+    Axes,
+    Decomposition,
+    DecompositionWriter,
+    Edit,
+    Free,
+    Listed,
+    Shared,
+    Traffic,
+    free,
+)
 
 
 @row("contract", "MatMul")
@@ -48,18 +59,20 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     batch = tuple(range(rows - 1))
     batched = len(b) > 2
     product = _Product(contracted, column, batched, extents)
-    turns = node.node.op_type == "MatMul"
-    return Free(
+    transposes = node.node.op_type == "MatMul"
+    return free(
         extents,
         tuple(inputs),
         ((*range(rows), column),),
         allows=product.is_plain,
         broadcasts=batch,
-        splits=batch if batched else tuple(range(rows)),
-        mixes=(contracted, column),
-        insert=_Turning(contracted, column),
-        proposed=product.proposed if turns else (lambda _order: ()),
-        written=(Written(product.write_turned, product.is_turned, product.extra),) if turns else (),
+        tileable=batch if batched else tuple(range(rows)),
+        permutable_within=(contracted, column),
+        insertion_rule=_TransposedInsertion(contracted, column),
+        suggested=product.proposed if transposes else (lambda _order: ()),
+        decompositions=(Decomposition(product.write_transposed, product.is_transposed, product.extra),)
+        if transposes
+        else (),
     )
 
 
@@ -79,7 +92,7 @@ class _Product:
             return False
         return not self.batched or order[-3] == self.contracted - 1
 
-    def is_turned(self, order: Axes) -> bool:
+    def is_transposed(self, order: Axes) -> bool:
         """The columns before the contracted axis, and the rows innermost: the product of the transposes. Rows become
         one, and of what becomes one only one extent may be unknown, or it could not be told apart again."""
         at = order.index(self.contracted)
@@ -91,22 +104,22 @@ class _Product:
         return set(inner) == {self.contracted - 1} if self.batched else True
 
     def proposed(self, order: Axes) -> Iterator[Axes]:
-        """A plain product turned, with its last row innermost, and a turned one plain. Unit axes have no place."""
+        """A plain product transposed, with its last row innermost, and a transposed one plain, without unit axes."""
         working = [place for place, axis in enumerate(order) if axis in (self.contracted, self.column)]
         before = list(range(working[0])) if working else []
         inner = [*range(working[-1] + 1, len(order))] if working else []
         if not working or len(before) + len(working) + len(inner) != len(order):
             return
-        turned = [order[place] for place in working] == sorted((order[place] for place in working), reverse=True)
+        transposed = [order[place] for place in working] == sorted((order[place] for place in working), reverse=True)
         if inner:
-            if turned:
+            if transposed:
                 yield (*before, *inner, *reversed(working))
         elif before and (not self.batched or order[before[-1]] == self.contracted - 1):
             yield (*before[:-1], *reversed(working), before[-1])
         else:
             yield (*before, *reversed(working))
 
-    def write_turned(self, writing: SpaceWriting) -> None:
+    def write_transposed(self, writing: DecompositionWriter) -> None:
         """A MatMul of the transposes, in the other order."""
         at = writing.axes.index(self.contracted)
         batch = [(place,) for place in range(at - 1)]
@@ -124,7 +137,7 @@ class _Product:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turning:
+class _TransposedInsertion:
     """Where the axis goes that only the other operand or the result has: rows innermost mean a product that is turned,
     which has its columns before the contracted axis and nothing between."""
 
@@ -137,10 +150,10 @@ class _Turning:
             return None
         last = max(place for place, a in enumerate(order) if a == other)
         first = order.index(other)
-        turned = last < len(order) - 1
+        transposed = last < len(order) - 1
         if axis == self.column:
-            return first if turned else last + 1
-        return last + 1 if turned else first
+            return first if transposed else last + 1
+        return last + 1 if transposed else first
 
 
 @row("contract", "Gemm")
@@ -165,8 +178,8 @@ def gemm(node: Reading) -> Listed:
 
 @row("contract", "Einsum", since=12)
 def einsum(node: Reading) -> Free:
-    """One order of all subscripts orders every operand; the equation says it. An axis that is in pieces has a subscript
-    for each of them."""
+    """One order of all subscripts orders every operand; the equation states it. A tiled axis has a subscript for each
+    tile."""
     equation = node.string("equation").replace(" ", "")
     terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
@@ -186,24 +199,23 @@ def einsum(node: Reading) -> Free:
     *inputs, output = (tuple([subscripts.index(s) for s in term]) for term in (*operands, result))
 
     def edit(order: Axes) -> Edit:
-        names = list(zip(order, _pieces(subscripts, order), strict=True))
+        names = list(zip(order, _subscripts_of_tiles(subscripts, order), strict=True))
         laid = ["".join(name for axis, name in names if axis in own) for own in (*inputs, output)]
         return Edit({"equation": ",".join(laid[:-1]) + "->" + laid[-1]})
 
     even = tuple(axis for axis, subscript in enumerate(subscripts) if subscript not in uneven)
-    return Free(
+    return free(
         tuple(lengths[s] for s in subscripts),
         tuple(inputs),
         (output,),
         allows=lambda order: len(order) <= len(ascii_letters),
         edit=edit,
-        splits=even,
+        tileable=even,
     )
 
 
-def _pieces(subscripts: str, order: Axes) -> str:
-    """A subscript for each axis in the order: its own where it first stands, and one that is free for each further
-    piece of it."""
+def _subscripts_of_tiles(subscripts: str, order: Axes) -> str:
+    """A subscript for each axis in the order: its own for the first tile, and an unused one for each further tile."""
     free = iter([letter for letter in ascii_letters if letter not in subscripts])
     return "".join(next(free) if axis in order[:place] else subscripts[axis] for place, axis in enumerate(order))
 

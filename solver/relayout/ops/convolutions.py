@@ -28,7 +28,7 @@ def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kerne
         tuple(names(i, native, native_weight) for i in count),
         (native,),
         kernel=kernel,
-        mixes=_mixed_channels(node, kernel, letters, weight, result),
+        permutable_within=_mixed_channels(node, kernel, letters, weight, result),
     )
 
 

@@ -13,17 +13,18 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.relaid_constant import AbsentTensor
-from relayout.ops.rule import Axes, SpaceWriting
+from relayout.ops.node_reader import NodeSnapshot
+from relayout.ops.rule import Axes, DecompositionWriter
 
 __all__ = ["channelwise", "exponentiate", "instance_normalise", "is_channelwise", "normalise", "reduce_spatial"]
 
 Places = Sequence[tuple[int, ...]]
 
 
-def normalise(writing: SpaceWriting, working: Collection[int], *, plainly: bool = False) -> None:
+def normalise(writing: DecompositionWriter, working: Collection[int], *, plainly: bool = False) -> None:
     """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias.
 
-    `plainly`: without a sum of squares, of which a backend may have wishes that it has not of a mean.
+    `plainly`: without a sum of squares, of which a backend may have requirements that it has not of a mean.
     """
     whole = _whole(writing)
     data = writing.read(0, whole)
@@ -36,7 +37,7 @@ def normalise(writing: SpaceWriting, working: Collection[int], *, plainly: bool 
 
 
 def instance_normalise(
-    writing: SpaceWriting, channel: int, working: Collection[int], *, plainly: bool = False
+    writing: DecompositionWriter, channel: int, working: Collection[int], *, plainly: bool = False
 ) -> None:
     """InstanceNormalization: the same over the spatial axes, with a scale and a bias for each channel."""
     whole = _whole(writing)
@@ -48,7 +49,7 @@ def instance_normalise(
     writing.give(0, made, whole)
 
 
-def exponentiate(writing: SpaceWriting, working: Collection[int]) -> None:
+def exponentiate(writing: DecompositionWriter, working: Collection[int]) -> None:
     """Softmax or LogSoftmax over the axes `working`: what is left of the largest, exponentiated, over its sum."""
     whole, left = _whole(writing), _reduced(writing, working)
     data = writing.read(0, whole)
@@ -63,7 +64,7 @@ def exponentiate(writing: SpaceWriting, working: Collection[int]) -> None:
     writing.give(0, made, whole)
 
 
-def reduce_spatial(writing: SpaceWriting, operator: str, spatial: Collection[int]) -> None:
+def reduce_spatial(writing: DecompositionWriter, operator: str, spatial: Collection[int]) -> None:
     """A global pool is a reduction over the spatial axes that keeps them with extent 1."""
     whole = _whole(writing)
     left = _reduced(writing, spatial)
@@ -71,7 +72,7 @@ def reduce_spatial(writing: SpaceWriting, operator: str, spatial: Collection[int
     writing.give(0, made, whole)
 
 
-def is_channelwise(node: ir.Node) -> bool:
+def is_channelwise(node: ir.Node | NodeSnapshot) -> bool:
     """Whether BatchNormalization's parameters are at hand, so that scale and shift can be worked out beforehand."""
     training = node.attributes.get("training_mode")
     if len(node.inputs) != 5 or (training is not None and training.as_int()):
@@ -85,7 +86,7 @@ def _is_at_hand(value: ir.Value | None) -> bool:
     return tensor is not None and not isinstance(tensor, AbsentTensor)
 
 
-def channelwise(writing: SpaceWriting, channel: int) -> None:
+def channelwise(writing: DecompositionWriter, channel: int) -> None:
     """BatchNormalization with known parameters: x * scale + shift."""
     whole = _whole(writing)
     node = writing.node
@@ -108,16 +109,16 @@ def _numbers(value: ir.Value | None) -> np.ndarray[Any, Any]:
     return tensor.numpy()
 
 
-def _whole(writing: SpaceWriting) -> Places:
+def _whole(writing: DecompositionWriter) -> Places:
     return [(place,) for place in range(len(writing.axes))]
 
 
-def _reduced(writing: SpaceWriting, working: Collection[int]) -> Places:
+def _reduced(writing: DecompositionWriter, working: Collection[int]) -> Places:
     return [() if axis in working else (place,) for place, axis in enumerate(writing.axes)]
 
 
 def _centred(
-    writing: SpaceWriting, data: ir.Value, working: Collection[int], whole: Places, *, plainly: bool
+    writing: DecompositionWriter, data: ir.Value, working: Collection[int], whole: Places, *, plainly: bool
 ) -> tuple[ir.Value, ir.Value]:
     """The data less its mean, and its standard deviation."""
     left = _reduced(writing, working)
@@ -136,7 +137,7 @@ def _centred(
 
 
 def _reduce(
-    writing: SpaceWriting, operator: str, data: ir.Value, working: Collection[int], left: Places
+    writing: DecompositionWriter, operator: str, data: ir.Value, working: Collection[int], left: Places
 ) -> ir.Value:
     places: Axes = tuple(place for place, axis in enumerate(writing.axes) if axis in working)
     attributes: Mapping[str, Any] = {"keepdims": 1}
@@ -146,6 +147,6 @@ def _reduce(
     return writing.emit_dims(operator, [data, given], attributes, left)
 
 
-def _of_channels(writing: SpaceWriting, index: int, channel: int) -> ir.Value:
+def _of_channels(writing: DecompositionWriter, index: int, channel: int) -> ir.Value:
     """A vector with an entry for each channel, in a shape that broadcasts over the order."""
     return writing.read(index, [(place,) if axis == channel else () for place, axis in enumerate(writing.axes)])

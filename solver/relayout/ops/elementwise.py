@@ -5,7 +5,7 @@ from __future__ import annotations
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, position
+from relayout.ops.rule import Axes, Edit, Free, free, position
 
 UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
@@ -39,7 +39,7 @@ def elementwise(node: Reading) -> Free:
     inputs = tuple(aligned(i) for i in range(len(node.node.inputs)))
     axes = tuple(range(rank))
     zeros = tuple(a for a in axes if _keeps_zeros(node, inputs, extents, a)) if node.node.op_type in ZEROS else ()
-    return Free(extents, inputs, (axes,), splits=axes, broadcasts=axes, zeros=zeros)
+    return free(extents, inputs, (axes,), tileable=axes, broadcasts=axes, zero_preserving=zeros)
 
 
 def _keeps_zeros(node: Reading, inputs: tuple[Axes | None, ...], extents: tuple[Extent, ...], axis: int) -> bool:
@@ -71,7 +71,7 @@ def _clips_around_zero(node: Reading) -> bool:
 def like(node: Reading) -> Free:
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    return Free(extents, (axes, None), (axes,), splits=axes)
+    return free(extents, (axes, None), (axes,), tileable=axes)
 
 
 @row("free", "QuantizeLinear", "DequantizeLinear", since=10)
@@ -81,7 +81,7 @@ def quantize(node: Reading) -> Free:
     axes = tuple(range(len(extents)))
     scale_rank = node.rank(1)
     if scale_rank == 0 or node.extents(1) == (1,):
-        return Free(extents, (axes, *(None,) * (len(node.node.inputs) - 1)), (axes,), splits=axes)
+        return free(extents, (axes, *(None,) * (len(node.node.inputs) - 1)), (axes,), tileable=axes)
     axis = node.axis(1, len(extents))
     if node.integer("block_size", 0):
         if scale_rank != len(extents):
@@ -90,14 +90,14 @@ def quantize(node: Reading) -> Free:
     else:
         parameter = None
     inputs = (axes, *(parameter if node.has(i) else None for i in range(1, len(node.node.inputs))))
-    return Free(extents, inputs, (axes,), edit=lambda order: Edit({"axis": position(order, axes, axis)}))
+    return free(extents, inputs, (axes,), edit=lambda order: Edit({"axis": position(order, axes, axis)}))
 
 
 @row("free", "DynamicQuantizeLinear", since=11)
 def dynamic_quantize(node: Reading) -> Free:
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    return Free(extents, (axes,), (axes, None, None), splits=axes)
+    return free(extents, (axes,), (axes, None, None), tileable=axes)
 
 
 @row("free", "Shape")
@@ -112,11 +112,11 @@ def shape(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit(gather=tuple(order.index(axis) for axis in axes))
 
-    return Free(extents, (axes,), (None,), edit=edit)
+    return free(extents, (axes,), (None,), edit=edit)
 
 
 @row("free", "Size")
 def size(node: Reading) -> Free:
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
-    return Free(extents, (axes,), (None,), splits=axes)
+    return free(extents, (axes,), (None,), tileable=axes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from relayout.ops.node_reader import NoRuleError, Reading
-from relayout.ops.rule import Axes, Fixed, Free, SpaceWriting, Written
+from relayout.ops.rule import Axes, Decomposition, DecompositionWriter, Fixed, Free, free
 
 __all__ = ["SPATIAL", "letters_of", "named", "native_letters", "operand_by_operand"]
 
@@ -16,7 +16,7 @@ SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
 
 
 def operand_by_operand(rule: Free) -> Fixed:
-    """The same operator with letters for each operand, which may then lie in pieces that one space has no order for."""
+    """The same operator with axis names for each operand, whose tiles may then have no common order of the space."""
     native = native_letters(len(rule.letters))
 
     def letters(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
@@ -53,9 +53,9 @@ def named(
     allows_native: str,
     *,
     results: int = 1,
-    written: Sequence[tuple[Callable[[SpaceWriting, int, Axes], None], int]] = (),
+    written: Sequence[tuple[Callable[[DecompositionWriter, int, Axes], None], int]] = (),
 ) -> Free:
-    """Data operands that lie alike; `allows_native` says which orders ONNX's own operator takes.
+    """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
     "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
     spatial axes in any order. `written`: what writes the operator in any order, given the channel axis and the spatial
@@ -79,22 +79,22 @@ def named(
     def operand(index: int) -> Axes | None:
         return axes if index in alike and node.has(index) else None
 
-    return Free(
+    return free(
         extents,
         tuple(operand(i) for i in range(len(node.node.inputs))),
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
         letters=letters,
-        written=tuple(_written(write, channel, spatial, passes) for write, passes in written),
+        decompositions=tuple(_written(write, channel, spatial, passes) for write, passes in written),
     )
 
 
 def _written(
-    write: Callable[[SpaceWriting, int, Axes], None], channel: int, spatial: Axes, passes: int
-) -> Written:
-    """The operator in others that take any order of the axes, each of them in one piece."""
+    write: Callable[[DecompositionWriter, int, Axes], None], channel: int, spatial: Axes, passes: int
+) -> Decomposition:
+    """The decomposition of the operator; it takes any order of whole axes."""
     places = tuple(range(2 + len(spatial)))
-    return Written(
+    return Decomposition(
         lambda writing: write(writing, channel, spatial),
         lambda order: len(order) == len(places),
         lambda _order: ((places, passes),) if passes else (),

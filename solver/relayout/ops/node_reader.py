@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from relayout.layout.memory_format import Extent
 from relayout.layout.relaid_constant import AbsentTensor
 
-__all__ = ["NoRuleError", "Reading", "constant_array", "extents_of"]
+__all__ = ["NoRuleError", "NodeSnapshot", "Reading", "constant_array", "extents_of"]
 
 
 class NoRuleError(Exception):
@@ -37,11 +37,28 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One node of a model of one opset. Methods raise `NoRuleError` where a rank or a number is not known."""
+class NodeSnapshot:
+    """A node as it is before anything is rewritten: nodes that are alike share a rule, which may keep one of them."""
 
-    node: ir.Node
+    domain: str
+    op_type: str
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[ir.Value, ...]
+    attributes: Mapping[str, ir.Attr]
+
+    @classmethod
+    def of(cls, node: ir.Node) -> NodeSnapshot:
+        return cls(node.domain, node.op_type, tuple(node.inputs), tuple(node.outputs), dict(node.attributes))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One node of a model of one opset. Methods raise `NoRuleError` where a rank or a number is not known. `reads` has
+    the inputs whose numbers were asked for."""
+
+    node: NodeSnapshot
     opset: int
+    reads: set[int] = field(default_factory=set, compare=False)
 
     def has(self, index: int) -> bool:
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
@@ -77,14 +94,20 @@ class Reading:
         return bool(value.uses()) or value.is_graph_output()
 
     def constant(self, index: int) -> np.ndarray:
-        array = constant_array(self.node.inputs[index]) if self.has(index) else None
+        array = self._array(index)
         if array is None:
             raise NoRuleError
         return array
 
     def is_known(self, index: int) -> bool:
         """Whether the node has this input and its numbers are known before the model runs."""
-        return self.has(index) and constant_array(self.node.inputs[index]) is not None
+        return self._array(index) is not None
+
+    def _array(self, index: int) -> np.ndarray | None:
+        if not self.has(index):
+            return None
+        self.reads.add(index)
+        return constant_array(self.node.inputs[index])
 
     def integers(self, index: int) -> tuple[int, ...]:
         return tuple(int(v) for v in self.constant(index).reshape(-1))

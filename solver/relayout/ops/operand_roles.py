@@ -38,7 +38,7 @@ __all__ = [
 
 DATA, KERNEL, OTHER = "data", "kernel", "other"
 
-# One letter an operand, inputs then results: d data, k kernel, - neither. What is left out is neither.
+# One letter an operand, inputs then results: d data, k kernel, - neither, as are all further operands.
 _ROLES = {
     "AveragePool": ("d", "d"),
     "BatchNormalization": ("d", "d"),
@@ -67,8 +67,8 @@ _ROLES = {
 OPERATORS = tuple(_ROLES)
 """The operators whose axes have names."""
 
-# Those that do not tell all their axes apart, with the letters of those that they do: to a normalization only the
-# channels mean anything, and where all places are pooled, or told apart by their sizes, none does.
+# Operators that do not tell all their axes apart, with the names of those that they do: a normalization only knows its
+# channels; a global pool, and a Resize by its sizes, know no axis by name.
 _TOLD = {
     **dict.fromkeys(("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"), "C"),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Resize", "Upsample"), ""),
@@ -82,7 +82,7 @@ _SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
 
 
 def has_letters(node: ir.Node) -> bool:
-    """Whether the layouts of `node` are written in letters: an operator whose axes have names, packed or not."""
+    """Whether the axes of `node` have names, in a packed layout or not."""
     return node.op_type in _ROLES and node.domain in _DOMAINS
 
 

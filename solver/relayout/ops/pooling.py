@@ -1,4 +1,4 @@
-"""Pools, normalizations and blocks of space: operators whose data operands lie alike, with named axes."""
+"""Pools, normalizations and SpaceToDepth: operators with named axes whose data operands have one layout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def global_pool(node: Reading) -> Free:
 
 @row("fixed", "InstanceNormalization", "GroupNormalization")
 def instance_normalization(node: Reading) -> Free:
-    """Written out, it reads and writes the data 10 times in place of 2, or 12 times without a sum of squares."""
+    """Decomposed, it reads and writes the data 10 times in place of 2, or 12 times without a sum of squares."""
     known = all(isinstance(extent, int) for extent in node.extents(0)[2:])
     plain = node.node.op_type == "InstanceNormalization" and node.node.domain == "" and known and node.is_float()
     if not plain or not all(_is_vector(node, index) for index in (1, 2)):
@@ -63,7 +63,7 @@ def exact(node: Reading) -> Free:
 def blocks_of_space(node: Reading) -> Free:
     """The operator changes the extents but not the axes, and its orders are all that matters where it is kept."""
     rule = named(node, (0,), "exact")
-    return replace(rule, left_out=blocks(node, rule.letters))
+    return replace(rule, elidable_as=blocks(node, rule.letters))
 
 
 @row("fixed", "MaxPool")

@@ -11,7 +11,7 @@ from relayout.ops.axis_ops import along, without
 from relayout.ops.decompositions import normalise
 from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, Written
+from relayout.ops.rule import Axes, Decomposition, Edit, Free, free
 
 REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
@@ -59,9 +59,9 @@ def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: s
         return Edit({name: places} if name else {})
 
     inputs: tuple[Axes | None, ...] = (axes, *(None for _ in node.node.inputs[1:]))
-    # Which element is the largest depends on where it lies; what they sum up to does not.
+    # The index of the largest element depends on the order of the elements; a sum does not.
     splits = without(axes, *reduced) if name == "axis" else axes
-    return Free(extents, inputs, (result,), edit=edit, splits=splits)
+    return free(extents, inputs, (result,), edit=edit, tileable=splits)
 
 
 @row("free", "LayerNormalization", since=17)
@@ -96,20 +96,20 @@ def layer_normalization(node: Reading) -> Free:
     known = all(isinstance(extents[a], int) for a in inner)
     passes = 8 if node.has(2) else 6
     decomposes = node.node.op_type == "LayerNormalization" and node.is_float() and results == [0] and known
-    return Free(
+    return free(
         extents,
         inputs,
         tuple(axes for _ in node.node.outputs),
         allows=allows,
         edit=lambda order: Edit({"axis": innermost(order)}),
-        splits=axes,
+        tileable=axes,
         broadcasts=axes,
-        written=(_written(inner, passes), _written(inner, passes + 2, plainly=True)) if decomposes else (),
+        decompositions=(_written(inner, passes), _written(inner, passes + 2, plainly=True)) if decomposes else (),
     )
 
 
-def _written(inner: Collection[int], passes: int, *, plainly: bool = False) -> Written:
-    return Written(
+def _written(inner: Collection[int], passes: int, *, plainly: bool = False) -> Decomposition:
+    return Decomposition(
         partial(normalise, working=inner, plainly=plainly), extra=lambda order: ((tuple(range(len(order))), passes),)
     )
 
@@ -123,4 +123,4 @@ def mean_variance_normalization(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit({"axes": tuple(place for place, a in enumerate(order) if a in normalised)})
 
-    return Free(extents, (axes,), (axes,), edit=edit, splits=axes)
+    return free(extents, (axes,), (axes,), edit=edit, tileable=axes)

@@ -1,17 +1,17 @@
-"""The op table's frame: rows by operator and opset, and the look-up."""
+"""The operator table: rows by operator and opset, and the look-up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import onnx_ir as ir
 
-from relayout.ops.node_reader import NoRuleError, Reading
+from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
 from relayout.ops.rule import Rule
 
-__all__ = ["Row", "row", "rows", "rule_of"]
+__all__ = ["Row", "built_rule", "row", "row_of", "rows", "rule_of"]
 
 Builder = Callable[[Reading], Rule]
 Built = TypeVar("Built", bound=Callable[[Reading], Rule])
@@ -19,7 +19,7 @@ Built = TypeVar("Built", bound=Callable[[Reading], Rule])
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operator from one opset on (until the operator's next row). `kind` is one of the design's five words."""
+    """One operator from one opset on, until the operator's next row. `kind`: free, contract, fixed, relabel, listed."""
 
     domain: str
     operator: str
@@ -49,21 +49,29 @@ def rows() -> tuple[Row, ...]:
     return tuple(entry for key in sorted(_table) for entry in _table[key])
 
 
-def rule_of(node: ir.Node, opsets: dict[str, int]) -> Rule | None:
-    """The node's rule, or None: the node is pinned.
+def row_of(node: ir.Node, opsets: Mapping[str, int]) -> tuple[Row, int] | None:
+    """The row of the node's operator and the opset of its domain; None where the table has none.
 
-    The operators of domain `relayout` have the rows of ONNX's own. A node that holds subgraphs is pinned.
+    The operators of domain `relayout` have the rows of ONNX's own.
     """
     domain = "" if node.domain in ("", "ai.onnx", "relayout") else node.domain
-    entries = _table.get((domain, node.op_type))
-    subgraph = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    if not entries or any(attribute.type in subgraph for attribute in node.attributes.values()):
-        return None
     opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
-    applicable = [entry for entry in entries if entry.since <= opset]
-    if not applicable:
-        return None
+    found = [entry for entry in _table.get((domain, node.op_type), ()) if entry.since <= opset]
+    return (found[-1], opset) if found else None
+
+
+def built_rule(row: Row, reading: Reading) -> Rule | None:
+    """The rule of one node, or None: the node is pinned."""
     try:
-        return applicable[-1].build(Reading(node, opset))
+        return row.build(reading)
     except NoRuleError:
         return None
+
+
+def rule_of(node: ir.Node, opsets: Mapping[str, int]) -> Rule | None:
+    """The node's rule, or None: the node is pinned. A node that holds subgraphs is."""
+    found = row_of(node, opsets)
+    subgraph = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    if found is None or any(attribute.type in subgraph for attribute in node.attributes.values()):
+        return None
+    return built_rule(found[0], Reading(NodeSnapshot.of(node), found[1]))

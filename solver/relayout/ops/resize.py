@@ -1,4 +1,4 @@
-"""Resize and Upsample: the numbers of their attributes and inputs go with the axes that they speak of."""
+"""Resize and Upsample: scales, sizes and regions are permuted with the axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from relayout.ops.named_axes import SPATIAL, named, native_letters
 from relayout.ops.node_reader import NoRuleError, Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, position
+from relayout.ops.rule import Axes, Edit, Free, free, position
 
 
 @row("free", "Resize", since=10)
@@ -48,7 +48,7 @@ def resize(node: Reading) -> Free:
     if len(axes) == 4 and moving <= {letters.index("H"), letters.index("W")}:
         moving = {letters.index("H"), letters.index("W")}
     mode = node.string("mode", "nearest")
-    return Free(
+    return free(
         extents,
         (axes, *(None for _ in node.node.inputs[1:])),
         (axes,),
@@ -96,7 +96,7 @@ class _Numbers:
         return given.tolist() if given.size == len(self.covered) else ()
 
     def edit(self, order: Axes) -> Edit:
-        """What changes about the node when its data lie in this order."""
+        """The edit of the node for data in this order."""
         if self.scales is not None:
             return Edit({"scales": tuple(self.scales[a] for a in order)})
         covered = self.covered
@@ -112,7 +112,7 @@ class _Numbers:
 
 
 def _has_kernel(order: Axes, moving: set[int], mode: str) -> bool:
-    """Whether onnxruntime resizes these two axes of four, linear or cubic, when they lie in this order."""
+    """Whether onnxruntime resizes these two axes of four, linear or cubic, in this order."""
     if len(order) != 4 or len(moving) != 2:
         return False
     still = [a for a in order if a not in moving]

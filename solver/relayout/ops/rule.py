@@ -1,20 +1,20 @@
-"""What a rule says of a node: which memory formats its operands may take together, and how the node is written then.
+"""Rules: which memory formats a node's operands may have together, and how the node is edited then.
 
-    Free      operands share a space of axes; any order of that space that the rule allows (free and contract kinds,
-              and the fixed kind where one order serves all operands)
-    Fixed     each operand's axes have letters; layouts come from the operator or from the backend
-    Listed    a short list of orders, one tuple of operand orders each
-    Relabel   the result is a view of the first input; the node disappears
+    Free      layout-agnostic: operands share an iteration space; any order of it that the rule allows
+    Fixed     layout-sensitive: each operand's axes have names; layouts come from the operator or the backend
+    Listed    enumerated: a short list of orders, one tuple of operand orders each
+    Relabel   a view op: the result is a view of the first input, and the node disappears
     None      pinned: every operand as in the source
 
-Each rule is built from one node; what depends on attributes or constant inputs is read then.
+Each rule is built from one node; attributes and constant inputs are read then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_EDIT",
     "Axes",
+    "AxisTraits",
+    "Decomposition",
+    "DecompositionWriter",
     "Edit",
     "Fixed",
     "Free",
@@ -33,9 +36,8 @@ __all__ = [
     "Relabel",
     "Rule",
     "Shared",
-    "SpaceWriting",
     "Traffic",
-    "Written",
+    "free",
     "outer_position",
     "position",
 ]
@@ -48,7 +50,7 @@ AttributeValue = int | float | str | tuple[int, ...] | tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """How a node's text changes when its operands are in another order.
+    """The changes of a node whose operands are in another order.
 
     `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a
     vector with an entry per axis, and is to be read in this order.
@@ -77,10 +79,10 @@ def _nothing(order: Axes) -> tuple[()]:
     return ()
 
 
-class SpaceWriting(Protocol):
-    """What a rule's own `write` is given: its node, and its operands by the order that was chosen for the space.
+class DecompositionWriter(Protocol):
+    """What a decomposition writes with: its node, and the operands in the chosen order of the iteration space.
 
-    A dimension is given as the places in that order that make it up, outermost first; without any it has extent 1.
+    A dimension is given as the positions in that order that make it up, outermost first; without any it has extent 1.
     """
 
     @property
@@ -91,10 +93,10 @@ class SpaceWriting(Protocol):
 
     @property
     def axes(self) -> Axes:
-        """The axis in each place of the order that was chosen."""
+        """The axis at each position of the chosen order."""
 
     def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
-        """Input `index` with these dimensions; what it lacks is left out of them. A constant is re-laid."""
+        """Input `index` with these dimensions, without the axes that it lacks. A constant is relaid."""
 
     def constant(self, stem: str, array: np.ndarray) -> ir.Value:
         """A new constant."""
@@ -111,80 +113,150 @@ class SpaceWriting(Protocol):
         """How many elements these axes of the space have together; their extents are known."""
 
     def places(self, axis: int) -> np.ndarray:
-        """Where each index of a mixed axis of the source lies along its dimension: source index -> place."""
+        """The position of each index of a permuted axis along its dimension: source index -> position."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A node written in other operators by `write`, in the orders of the space that `takes` says; `extra` tells what
-    that moves beyond the operator itself: (places in the order that a tensor has, how often it is read or written)."""
+class Decomposition:
+    """A node lowered to primitive operators by `write`, for the orders that `takes` accepts. `extra` is the traffic
+    beyond the operator itself: (positions in the order that a tensor has, how often it is read or written)."""
 
-    write: Callable[[SpaceWriting], None]
+    write: Callable[[DecompositionWriter], None]
     takes: Callable[[Axes], bool] = _always
     extra: Callable[[Axes], Traffic] = _nothing
 
 
+Permutation = Literal["", "same", "asymmetric"]
+"""Whether the factors of an axis may change places within its one dimension: no, the same in every operand, or also
+where only a decomposition runs so."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTraits:
+    """How a layout-agnostic operator treats one axis of its iteration space.
+
+    `tileable`: the factors may be dimensions of their own, wherever they stand, for neighbours along the axis do not
+    matter. `tile_multiple`: the operator works on multiples of this number, so the axis may be tiled by divisors of it;
+    0: it may not. `zero_preserving`: the axis may be padded, for zeros there give zeros. `companion`: the axis beside
+    which this one stands, the lower number first, unless something says otherwise. `broadcasts`: an input that lacks the axis is read as
+    if it had extent 1 there.
+    """
+
+    tileable: bool = False
+    tile_multiple: int = 0
+    permutable_within: Permutation = ""
+    zero_preserving: bool = False
+    companion: int | None = None
+    broadcasts: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Operands that share a space of axes 0..len(extents)-1.
+    """A layout-agnostic operator: its operands share an iteration space of axes 0..len(extents)-1.
 
     `inputs[i][j]` is the space axis of axis j of input i; None: that input is read as in the source. An order of the
-    space orders every operand. `allows` and `edit` take a full order of the space's axes. `letters` names the space's
-    axes where the operator names them; only then can a backend ask for an order that ONNX has no word for, and the node
-    is written as `relayout::`. `broadcasts`: the axes that an input may lack and is then read as if it had them with
-    extent 1.
+    space orders every operand. `traits` has one record an axis. `letters` names the axes where the operator names them;
+    only then can a backend require an order that ONNX cannot write, and the node becomes a `relayout::` one.
 
-    `splits`: the axes whose factors may stand apart, each in a dimension of its own, for the operator does not care
-    which elements are neighbours along them; `allows` and `edit` then meet such an axis several times. `steps`: those
-    that the operator works on in multiples of a number. They may be cut by divisors of it: the operator then works on
-    the outer piece, wherever that lies, by `edit_steps`, which also takes how many indices one place in each dimension
-    stands for, 0 in one of the inner pieces, which stay whole. `mixes`: the axes whose factors may change places within
-    their one dimension, if they do so in every operand. `zeros`: those that may be padded, for zeros there give zeros.
-    `beside`: two axes that stand side by side, the lower number first, where nothing says where one of them is to
-    stand; `insert`, which is compared by value, says at which place among those that stand already a further axis goes,
-    or None where it has no say.
+    `allows` and `edit` take a full order of the axes, in which a tiled axis stands several times. `edit_tiled` replaces
+    `edit` where an axis is tiled by its multiple: the operator then works on the outermost tile. It also takes how many
+    indices one position in each dimension stands for; 0 in an inner tile, which stays whole.
 
-    `left_out`: the node computes nothing, its first result is this view of its first input, so it may be left out, as a
-    Relabel is; as the operator that it is, it moves its data.
-
-    `proposed`: orders that are worth a thought though nobody asks for them, each as the places of an order that the
-    node runs in, arranged anew.
-
-    `written`: how the node may be written where `allows` refuses an order, cheapest first. Backends have wishes of the
-    operators that they are asked for then, so the first that is as they wish counts.
+    `insertion_rule`, which is compared by value, says at which position among the present axes a further axis goes, or
+    None. `suggested` gives orders worth considering beside one in which the node runs, as positions of that order.
+    `decompositions` are the ways to write the node where `allows` refuses an order, cheapest first; the backend's
+    requirements of their operators count. `elidable_as`: the node computes nothing, its first result is this view of
+    its first input, so it may be elided.
     """
 
     extents: tuple[Extent, ...]
     inputs: tuple[Axes | None, ...]
     outputs: tuple[Axes | None, ...]
+    traits: tuple[AxisTraits, ...]
     allows: Callable[[Axes], bool] = _always
     edit: Callable[[Axes], Edit] = _unchanged
+    edit_tiled: Callable[[Axes, Axes], Edit] | None = None
     letters: str = ""
-    broadcasts: Axes = ()
-    splits: Axes = ()
-    mixes: Axes = ()
-    scrambles: Axes = ()
-    steps: Mapping[int, int] = field(default_factory=dict)
-    edit_steps: Callable[[Axes, Axes], Edit] | None = None
-    zeros: Axes = ()
-    beside: Mapping[int, int] = field(default_factory=dict)
-    insert: Callable[[Axes, int], int | None] | None = None
-    left_out: Relabel | None = None
-    proposed: Callable[[Axes], Iterable[Axes]] = _nothing
-    written: tuple[Written, ...] = ()
+    insertion_rule: Callable[[Axes, int], int | None] | None = None
+    suggested: Callable[[Axes], Iterable[Axes]] = _nothing
+    decompositions: tuple[Decomposition, ...] = ()
+    elidable_as: Relabel | None = None
+
+    @property
+    def tileable(self) -> Axes:
+        return tuple([axis for axis, own in enumerate(self.traits) if own.tileable])
+
+    @property
+    def broadcasts(self) -> Axes:
+        return tuple([axis for axis, own in enumerate(self.traits) if own.broadcasts])
+
+
+def free(
+    extents: tuple[Extent, ...],
+    inputs: tuple[Axes | None, ...],
+    outputs: tuple[Axes | None, ...],
+    *,
+    tileable: Axes = (),
+    tile_multiple: Mapping[int, int] | None = None,
+    permutable_within: Axes = (),
+    asymmetrically_permutable: Axes = (),
+    zero_preserving: Axes = (),
+    companion: Mapping[int, int] | None = None,
+    broadcasts: Axes = (),
+    allows: Callable[[Axes], bool] = _always,
+    edit: Callable[[Axes], Edit] = _unchanged,
+    edit_tiled: Callable[[Axes, Axes], Edit] | None = None,
+    letters: str = "",
+    insertion_rule: Callable[[Axes, int], int | None] | None = None,
+    suggested: Callable[[Axes], Iterable[Axes]] = _nothing,
+    decompositions: tuple[Decomposition, ...] = (),
+    elidable_as: Relabel | None = None,
+) -> Free:
+    """A layout-agnostic rule with its axis traits given as the axes that have each of them."""
+    multiples, companions = tile_multiple or {}, companion or {}
+    traits = tuple(
+        [
+            _traits(
+                axis in tileable,
+                multiples.get(axis, 0),
+                "same" if axis in permutable_within else "asymmetric" if axis in asymmetrically_permutable else "",
+                axis in zero_preserving,
+                companions.get(axis),
+                axis in broadcasts,
+            )
+            for axis in range(len(extents))
+        ]
+    )
+    return Free(
+        extents,
+        inputs,
+        outputs,
+        traits,
+        allows,
+        edit,
+        edit_tiled,
+        letters,
+        insertion_rule,
+        suggested,
+        decompositions,
+        elidable_as,
+    )
+
+
+_traits = lru_cache(maxsize=1024)(AxisTraits)
 
 
 Shared = tuple[tuple[bool, int, int], ...]
-"""One axis of several operands: (whether it is a result, its index, the axis as it stands in the source)."""
+"""One axis of several operands: (whether it is a result, its index, the axis in the source's numbering)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Operands whose axes have letters: `inputs[i]` names the axes of input i as they stand in the source (None: read
-    as in the source, without wishes), `native_inputs[i]` the order in which ONNX's own operator reads them.
+    """A layout-sensitive operator: `inputs[i]` names the axes of input i in the source's order (None: read as in the
+    source, without requirements), `native_inputs[i]` the order in which ONNX's own operator reads them.
 
-    `kernel` is the index of the input that `kernel_layout` orders. `mixes`: axes whose factors may change places within
-    their one dimension, if they do so in all the operands that share the axis.
+    `kernel` is the index of the input that `kernel_layout` orders. `permutable_within`: axes whose factors may change
+    places within their one dimension, if they do so in all the operands that share the axis.
     """
 
     inputs: tuple[str | None, ...]
@@ -192,18 +264,18 @@ class Fixed:
     native_inputs: tuple[str | None, ...]
     native_outputs: tuple[str | None, ...]
     kernel: int | None = None
-    mixes: tuple[Shared, ...] = ()
+    permutable_within: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A short list of alternatives: the orders of the inputs and outputs (None: as in the source) and the edit.
 
-    `mixes` as for Fixed.
+    `permutable_within` as for Fixed.
     """
 
     alternatives: tuple[tuple[tuple[Axes | None, ...], tuple[Axes | None, ...], Edit], ...]
-    mixes: tuple[Shared, ...] = ()
+    permutable_within: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +289,12 @@ Rule = Free | Fixed | Listed | Relabel
 
 
 def position(order: Axes, axes: Axes, axis: int) -> int:
-    """Where `axis` stands among those of `axes`, when they are laid out in `order`."""
+    """The position of `axis` among `axes`, when these are in `order`."""
     present = set(axes)
     return [a for a in order if a in present].index(axis)
 
 
 def outer_position(order: Axes, strides: Axes, axes: Axes, axis: int) -> int:
-    """The same for the outer piece of an axis that is cut; `strides` as `Free.edit_steps` takes them."""
+    """The same for the outermost tile of an axis; `strides` as `Free.edit_tiled` takes them."""
     present = [(a, stride) for a, stride in zip(order, strides, strict=True) if a in axes]
     return next(place for place, (a, stride) in enumerate(present) if a == axis and stride)

@@ -1,4 +1,4 @@
-"""Operators that join axes, take pieces of them, or make them longer: what they do goes with the axis."""
+"""Concat, Pad, Slice, Tile, Expand and Gather: their numbers are permuted with the axes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent
-from relayout.ops.axis_ops import common_steps, without
+from relayout.ops.axis_ops import common_multiples, without
 from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, outer_position, position
+from relayout.ops.rule import Axes, Edit, Free, free, outer_position, position
 
 
 @row("free", "Concat")
@@ -22,14 +22,14 @@ def concat(node: Reading) -> Free:
     if any(node.rank(i) != len(extents) for i in range(len(node.node.inputs))):
         raise NoRuleError
     axis = node.axis(None, len(extents))
-    return Free(
+    return free(
         extents,
         tuple(axes for _ in node.node.inputs),
         (axes,),
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
-        splits=without(axes, axis),
-        steps=common_steps({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
-        edit_steps=lambda order, strides: Edit({"axis": outer_position(order, strides, axes, axis)}),
+        tileable=without(axes, axis),
+        tile_multiple=common_multiples({axis: [node.extents(i)[axis] for i in range(len(node.node.inputs))]}),
+        edit_tiled=lambda order, strides: Edit({"axis": outer_position(order, strides, axes, axis)}),
     )
 
 
@@ -61,7 +61,7 @@ def pad(node: Reading) -> Free:
 
     def edit_steps(order: Axes, strides: Axes) -> Edit:
         def along(numbers: Mapping[int, int]) -> tuple[int, ...]:
-            # The inner pieces of an axis are not padded themselves.
+            # The inner tiles of an axis are not padded themselves.
             laid = zip(order, strides, strict=True)
             return tuple(numbers.get(a, 0) // stride if stride else 0 for a, stride in laid)
 
@@ -78,8 +78,8 @@ def pad(node: Reading) -> Free:
     steps = {}
     if node.string("mode", "constant") == "constant":
         own = node.extents(0)
-        steps = common_steps({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
-    return Free(extents, inputs, (axes,), edit=edit, splits=still, steps=steps, edit_steps=edit_steps)
+        steps = common_multiples({a: (own[a], begins.get(a, 0), ends.get(a, 0)) for a in axes if a not in still})
+    return free(extents, inputs, (axes,), edit=edit, tileable=still, tile_multiple=steps, edit_tiled=edit_steps)
 
 
 @row("free", "Slice")
@@ -115,9 +115,9 @@ def slice_(node: Reading) -> Free:
         return Edit(constants={i: node.integers_like(1, n) for i, n in ((1, starts), (2, ends), (3, places))})
 
     inputs = (axes, *(None for _ in node.node.inputs[1:]))
-    steps = common_steps({a: (extents[a], *window) for a, window in windows.items()})
-    return Free(
-        extents, inputs, (axes,), edit=edit, splits=without(axes, *sliced), steps=steps, edit_steps=edit_steps
+    steps = common_multiples({a: (extents[a], *window) for a, window in windows.items()})
+    return free(
+        extents, inputs, (axes,), edit=edit, tileable=without(axes, *sliced), tile_multiple=steps, edit_tiled=edit_steps
     )
 
 
@@ -144,7 +144,7 @@ def tile(node: Reading) -> Free:
         raise NoRuleError
     edit = lambda order: Edit(constants={1: np.array([repeats[a] for a in order], np.int64)})  # noqa: E731
     still = tuple(a for a in axes if repeats[a] == 1)
-    return Free(extents, (axes, None), (axes,), edit=edit, splits=still)
+    return free(extents, (axes, None), (axes,), edit=edit, tileable=still)
 
 
 @row("free", "Expand", since=8)
@@ -159,7 +159,7 @@ def expand(node: Reading) -> Free:
         return Edit(constants={1: np.array([full[a] for a in order], np.int64)})
 
     kept = tuple(a for a in axes if full[a] == 1)
-    return Free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes, splits=kept)
+    return free(extents, (axes[rank - own :], None), (axes,), edit=edit, broadcasts=axes, tileable=kept)
 
 
 @row("free", "Gather")
@@ -185,15 +185,15 @@ def gather(node: Reading) -> Free:
     # A list of places takes some of the axis, and the axis stays what it is.
     beside = {axis: inner[0], inner[0]: axis} if many == 1 else {}
     splits = without(outer, axis)
-    return Free(
+    return free(
         extents,
         (outer, None),
         (result,),
         allows=allows,
         edit=edit,
-        splits=splits,
-        beside=beside,
-        insert=_BeforeIndex(axis, inner),
+        tileable=splits,
+        companion=beside,
+        insertion_rule=_BeforeIndex(axis, inner),
     )
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from relayout.layout.memory_format import Extent
-from relayout.ops.axis_ops import common_steps, without
+from relayout.ops.axis_ops import common_multiples, without
 from relayout.ops.node_reader import Reading
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, SpaceWriting, Written, outer_position, position
+from relayout.ops.rule import Axes, Decomposition, DecompositionWriter, Edit, Free, free, outer_position, position
 
 
 @row("free", "Split")
@@ -27,19 +27,19 @@ def split(node: Reading) -> Free:
     parts = _Parts(node, axes, axis, tuple(sizes))
     known = all(isinstance(size, int) for size in sizes)
     is_editable = bool(node.ints("split")) or not node.has(1) or node.is_known(1)
-    return Free(
+    return free(
         # A part is at most the whole, and has a place where only some of the parts have extent 1.
         (*extents[:part], extents[axis], *extents[part:]),
         tuple(axes if i == 0 else None for i in range(len(node.node.inputs))),
         tuple(result for _ in sizes),
         allows=parts.are_adjacent,
         edit=lambda order: Edit({"axis": position(order, axes, axis)}),
-        splits=without(axes, axis),
-        scrambles=(axis,) if known else (),
-        steps=common_steps({axis: sizes, part: sizes}) if is_editable else {},
-        edit_steps=parts.edit_steps,
-        beside={part: axis, axis: part},
-        written=(Written(parts.gather, parts.are_adjacent),),
+        tileable=without(axes, axis),
+        asymmetrically_permutable=(axis,) if known else (),
+        tile_multiple=common_multiples({axis: sizes, part: sizes}) if is_editable else {},
+        edit_tiled=parts.edit_steps,
+        companion={part: axis, axis: part},
+        decompositions=(Decomposition(parts.gather, parts.are_adjacent),),
     )
 
 
@@ -70,7 +70,7 @@ class _Parts:
             return Edit(attributes, {1: np.array([size // unit for size in self.node.integers(1)], np.int64)})
         return Edit(attributes)
 
-    def gather(self, writing: SpaceWriting) -> None:
+    def gather(self, writing: DecompositionWriter) -> None:
         """Give each part that somebody reads by a Gather of its indices."""
         places = [place for place, a in enumerate(writing.axes) if a != self.axis + 1]
         at = [writing.axes[place] for place in places].index(self.axis)

@@ -1,7 +1,7 @@
-"""What crosses the border of the graphs inside an If, a Loop or a Scan, and how it lies on both sides.
+"""Region edges: values that cross into or out of the graphs inside an If, a Loop or a Scan.
 
-A value goes in or out in one memory format: the results of an If as its branches give them, the state of a Loop as it
-goes round. What a Scan takes apart, and what a Loop or Scan puts together, has one axis more outside than inside.
+A value has one memory format on both sides: the results of an If are those of its branches, the state of a Loop is
+carried from one iteration to the next. A scanned input or output has one axis more outside than inside.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent
-from relayout.ops.node_reader import NoRuleError, Reading, extents_of, normal_axis
-from relayout.ops.rule import Axes, Free
+from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading, extents_of, normal_axis
+from relayout.ops.rule import Axes, Free, free
 
 __all__ = ["RegionEdge", "RegionPort", "given_at", "graphs_of", "read_at", "region_edges_of"]
 
@@ -31,7 +31,7 @@ class RegionPort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionEdge:
-    """One value's way across the border. `rule` takes what is read as its inputs and what is given as its outputs.
+    """One value that crosses the border. `rule` has the values read as its inputs and those produced as its outputs.
 
     `reads` are inputs of the node and outputs of the graphs inside; `gives` inputs of those and results of the node.
     `outer_axis`: the axis of the rule's space that there is only outside. `scanned`: the attribute of a Scan that says
@@ -51,7 +51,7 @@ class RegionEdge:
         return any(region_port.graph is not None for region_port in self.gives)
 
 
-def graphs_of(node: ir.Node) -> list[ir.Graph]:
+def graphs_of(node: ir.Node | NodeSnapshot) -> list[ir.Graph]:
     """The graphs in the node's attributes."""
     found: list[ir.Graph] = []
     for attribute in node.attributes.values():
@@ -63,13 +63,13 @@ def graphs_of(node: ir.Node) -> list[ir.Graph]:
 
 
 def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[RegionEdge, ...]:
-    """Every passage of an If, Loop or Scan whose values have known ranks; what has none lies as in the source."""
+    """Every region edge of an If, Loop or Scan whose values have known ranks; other values are as in the source."""
     ways = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
     way = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if way is None:
         return ()
     try:
-        found = [_region_edge(node, sketch, is_constant) for sketch in way(Reading(node, opset))]
+        found = [_region_edge(node, sketch, is_constant) for sketch in way(Reading(NodeSnapshot.of(node), opset))]
     except NoRuleError:
         return ()
     return tuple(region_edge for region_edge in found if region_edge is not None)
@@ -77,8 +77,8 @@ def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value],
 
 @dataclass(frozen=True, slots=True)
 class _Sketch:
-    """A passage before its ranks are known. `outer_axis`: the one that there is only outside; it `leads` where that is
-    the outermost dimension whatever the others are."""
+    """A region edge before its ranks are known. `outer_axis`: the axis that only the outside has; it `leads` where it
+    is always the outermost dimension."""
 
     name: str
     reads: Sequence[RegionPort]
@@ -102,7 +102,8 @@ def _of_loop(reading: Reading) -> Iterator[_Sketch]:
     for index in range(states):
         yield _state(body, index, first_input=2, first_output=1)
     for index in range(states, len(body.outputs) - 1):
-        yield _Sketch(f"scan result {index - states}", [RegionPort(body, index + 1)], [RegionPort(None, index)], 0, leads=True)
+        reads, gives = [RegionPort(body, index + 1)], [RegionPort(None, index)]
+        yield _Sketch(f"scan result {index - states}", reads, gives, 0, leads=True)
 
 
 def _of_scan(reading: Reading) -> Iterator[_Sketch]:
@@ -123,15 +124,15 @@ def _of_scan(reading: Reading) -> Iterator[_Sketch]:
 
 
 def _state(body: ir.Graph, index: int, *, first_input: int, first_output: int) -> _Sketch:
-    """What goes round: from the node's input into the graph, from there into the next round, and out."""
+    """A loop-carried value: from the node's input into the graph, from there into the next iteration, and out."""
     reads = [RegionPort(None, first_input + index), RegionPort(body, first_output + index)]
     return _Sketch(f"state {index}", reads, [RegionPort(body, first_input + index), RegionPort(None, index)])
 
 
 def _region_edge(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], bool]) -> RegionEdge | None:
-    """The passage, if all its values have ranks that fit."""
+    """The region edge, if all its values have ranks that fit."""
     # A result that nobody reads may have no name, and then nothing is known of it.
-    gives = [region_port for region_port in sketch.gives if region_port.graph is not None or node.outputs[region_port.index].name]
+    gives = [port for port in sketch.gives if port.graph is not None or node.outputs[port.index].name]
     read, given = read_at(node, sketch.reads), given_at(node, gives)
     members = [*zip(sketch.reads, read, strict=True), *zip(gives, given, strict=True)]
     rank = _rank(members, sketch.outer_axis)
@@ -141,29 +142,29 @@ def _region_edge(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value
     every = tuple(range(rank))
     inner = tuple(axis for axis in every if axis != outer)
     inputs, outputs = (
-        tuple(every if region_port.graph is None else inner for region_port in region_ports) for region_ports in (sketch.reads, gives)
+        tuple(every if port.graph is None else inner for port in ports) for ports in (sketch.reads, gives)
     )
     extents, whole = _extents(rank, zip((*inputs, *outputs), (*read, *given), strict=True))
     cut = tuple(axis for axis in inner if axis in whole)
-    rule = Free(
+    rule = free(
         extents,
         inputs,
         outputs,
         allows=lambda order: not sketch.leads or order[0] == outer,
-        splits=cut,
-        zeros=() if any(value is not None and is_constant(value) for value in read) else cut,
+        tileable=cut,
+        zero_preserving=() if any(value is not None and is_constant(value) for value in read) else cut,
     )
     return RegionEdge(sketch.name, rule, tuple(sketch.reads), tuple(gives), sketch.scanned, outer)
 
 
 def read_at(node: ir.Node, region_ports: Sequence[RegionPort]) -> list[ir.Value | None]:
     """Inputs of the node, and outputs of the graphs inside it."""
-    return [(node.inputs if region_port.graph is None else region_port.graph.outputs)[region_port.index] for region_port in region_ports]
+    return [(node.inputs if port.graph is None else port.graph.outputs)[port.index] for port in region_ports]
 
 
 def given_at(node: ir.Node, region_ports: Sequence[RegionPort]) -> list[ir.Value]:
     """Results of the node, and inputs of the graphs inside it."""
-    return [(node.outputs if region_port.graph is None else region_port.graph.inputs)[region_port.index] for region_port in region_ports]
+    return [(node.outputs if port.graph is None else port.graph.inputs)[port.index] for port in region_ports]
 
 
 def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int | None) -> int | None:
@@ -179,8 +180,8 @@ def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int
 def _extents(
     rank: int, members: Iterable[tuple[Axes, ir.Value | None]]
 ) -> tuple[tuple[Extent, ...], frozenset[int]]:
-    """The extent of each axis, and the axes of which all members say the same. One that may change on the way, from
-    round to round, is unknown."""
+    """The extent of each axis, and the axes with one extent in all members. One that may change between iterations is
+    unknown."""
     said: list[set[Extent]] = [set() for _ in range(rank)]
     for axes, value in members:
         for axis, extent in zip(axes, (extents_of(value) if value is not None else None) or (), strict=True):

@@ -1,4 +1,4 @@
-"""Operators that change how memory is described and not what lies in it: the node becomes a view and disappears."""
+"""View ops: they change the description of memory, not its content. The result is a view, and the node disappears."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_for
 from relayout.ops.axis_ops import without
 from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
 from relayout.ops.registry import row
-from relayout.ops.rule import Axes, Edit, Free, Relabel
+from relayout.ops.rule import Axes, Edit, Free, Relabel, free
 
 
 @row("relabel", "Transpose")
@@ -52,7 +52,7 @@ def squeeze(node: Reading) -> Relabel | Free:
 
 
 def _squeezed(node: Reading, squeezed: Axes) -> Free:
-    """Where an extent becomes known only at run time the operator stays; its axes lie in any order all the same."""
+    """Where an extent is known only at run time the operator stays; its axes may be in any order."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     result = without(axes, *squeezed)
@@ -62,7 +62,7 @@ def _squeezed(node: Reading, squeezed: Axes) -> Free:
         places = tuple(place for place, axis in enumerate(order) if axis in squeezed)
         return Edit(constants={1: np.array(places, np.int64)}) if as_input else Edit({"axes": places})
 
-    return Free(extents, (axes, *(None for _ in node.node.inputs[1:])), (result,), edit=edit, splits=result)
+    return free(extents, (axes, *(None for _ in node.node.inputs[1:])), (result,), edit=edit, tileable=result)
 
 
 @row("relabel", "Unsqueeze")

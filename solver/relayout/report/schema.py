@@ -66,7 +66,7 @@ class RequiredBy(_Record):
 
 
 class Saving(_Record):
-    """What the optimum would be less if requirements were lifted: `cost`, in the objective's unit, and the conversions.
+    """The difference of the optimum without some requirements: `cost`, in the objective's unit, and conversions.
 
     The cost is never negative; of transposes or bytes there may be more where the other, or the nodes, cost less.
     `exact`: both optima are proved; otherwise the cost saved may be more.
@@ -79,9 +79,9 @@ class Saving(_Record):
 
 
 class Reason(_Record):
-    """A requirement that holds a conversion in place, and what is saved where it alone is lifted.
+    """A requirement behind a conversion, and what is saved without it alone.
 
-    `lifts` says what would then be taken or given in any format: the `operand` or `result` of that number, all of the
+    `lifts` says what may then have any format: the `operand` or `result` of that number, all of the
     `node`, or a graph input or output (`boundary`). `by` says whose requirement it is.
     """
 
@@ -94,7 +94,7 @@ class Reason(_Record):
 
 
 class SharedReason(_Record):
-    """All reasons of one kind: of how many requirements and conversions, and what is saved where all are lifted."""
+    """All reasons of one kind: the number of requirements and conversions, and what is saved without all of them."""
 
     operator: str
     lifts: Part
@@ -106,8 +106,8 @@ class SharedReason(_Record):
 
 
 class Explanation(_Record):
-    """How the reasons were found: `solved` problems, one for each requirement or set of them that was lifted, at most
-    `limit`; `left_out` more were not solved. `shared` has the reasons by kind, those that save most first."""
+    """How the reasons were found: `solved` problems, each without a requirement or a set of them, at most `limit`;
+    `left_out` more were not solved. `shared` has the reasons by kind, those that save most first."""
 
     solved: int = Field(ge=0)
     limit: int = Field(ge=0)
@@ -116,14 +116,14 @@ class Explanation(_Record):
 
 
 class Conversion(_Record):
-    """One change of a value's format in the legal model, with who made the value and who requires the change.
+    """One change of a value's format in the legal model, with the value's producer and the consumers that require it.
 
-    `kind` is how: a `transpose`, with Reshapes and a Pad where the format asks for them; a `pad` that fills up or crops
-    and moves nothing else; the backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. `passes`
-    is how many Transposes it takes, two where tiles do not nest. The totals count the bytes of transposes only:
-    `padding` is what of `bytes` others move, who fill up with zeros or leave them out.
-    Where the report explains, `saved` is what is saved where nobody in `required_by` asks for the change, and `reasons`
-    are the single requirements behind it, those that save most first.
+    `kind` is a `transpose`, with Reshapes and a Pad where the format needs them; a `pad`, which only pads or crops; the
+    backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. `passes` is the number of Transposes,
+    two where tiles do not nest. The totals count the bytes of transposes only: `padding` is the part of `bytes` that
+    pads and crops move.
+    In an explanation, `saved` is what is saved without the requirements in `required_by`, and `reasons` are the single
+    requirements behind the conversion, those that save most first.
     """
 
     value: str
@@ -140,13 +140,13 @@ class Conversion(_Record):
 
 
 class BoundaryValue(_Record):
-    """How an input of the legal model is to be fed, or how an output of it comes.
+    """The format of an input or output of the legal model.
 
-    `order` is the axes of the source's value, outermost first, so that numpy.transpose(value, order) is what to feed;
-    None: as in the source. Where axes are cut, `transform` has the steps that lead there, those of `relayout.layout.relaid_constant`,
-    and `back`, for an output, those that lead from what comes to the source's value.
-    `layout` is the same in letters where the axes have names. `shape` is the legal model's.
-    `wanted` is what was asked for: a layout, `any`, or nothing. `tied_to` are the inputs and outputs that it lies like.
+    `order` is the axes of the source's value, outermost first: numpy.transpose(value, order) is the input to feed.
+    None: as in the source. Where axes are tiled, `transform` has the steps from the source's value (see
+    `relayout.layout.relaid_constant`), and `back`, for an output, those to it. `layout` is the same by the names of the
+    axes, where they have names. `shape` is the legal model's. `wanted` is the layout that was required, `any`, or
+    nothing. `tied_to` are the inputs and outputs that have the same order.
     """
 
     name: str

@@ -1,21 +1,16 @@
-"""What a graph spends on layouts, counted in the graph alone."""
+"""What a graph spends on layouts, counted in the graph itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 import onnx_ir as ir
 
-from relayout.model.constants import known_shape
-from relayout.model.tensor_sizes import price_dims, tensor_bytes
+from relayout.model.constants import constant_values
+from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.report.schema import Totals
 
-__all__ = ["constant_values", "data_transposes", "totals"]
-
-# Without inputs, or with constant ones only, these still give other data in each run.
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
+__all__ = ["data_transposes", "totals"]
 
 
 def totals(
@@ -26,7 +21,8 @@ def totals(
     Subgraphs count. Constants, and what is computed from constants only, do not run, so they do not count. A body of a
     `relayout::` function says what an operator means and does not count; any other local function counts as often as it
     is called. A transpose that moves only dims of extent 1 leaves memory as it is: it counts as a transpose, and its
-    bytes do not. `dims` gives sizes to symbolic dims (see `tensor_sizes`), `conversion_operators` is from `Backend.conversion_operators`.
+    bytes do not. `dims` gives sizes to symbolic dims (see `model.tensor_sizes`);
+    `conversion_operators` are the backend's.
     """
     flat = _inlined(model)
     elements = price_dims(flat, dims)
@@ -50,44 +46,11 @@ def data_transposes(model: ir.Model) -> list[ir.Node]:
     ]
 
 
-def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Value]:
-    """Return the values of `graph` and its subgraphs that are known before any input is: weights, known shapes, and
-    what follows.
-
-    `outer` holds the constants of the graphs around it. An initializer that is a graph input as well is a default,
-    which a caller may replace: no constant.
-    """
-    constants = {*outer, *graph.initializers.values()}.difference(graph.inputs)
-    for node in graph:
-        for subgraph in _subgraphs(node):
-            constants |= constant_values(subgraph, constants)
-        if _gives_constants(node, constants):
-            constants.update(node.outputs)
-    return constants
-
-
-def _gives_constants(node: ir.Node, constants: Set[ir.Value]) -> bool:
-    if known_shape(node) is not None:
-        return True
-    if node.op_type in _RANDOM or any(value is not None and value not in constants for value in node.inputs):
-        return False
-    # What a branch or a loop's body reads from outside is an input as well; a body's own state makes it data.
-    return all(not graph.inputs and all(value in constants for value in graph.outputs) for graph in _subgraphs(node))
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
     source, result = transpose.inputs[0], transpose.outputs[0]
     # Either side may lack its shape; both hold the same elements.
     value = source if source is not None and source.shape is not None else result
-    moved = tensor_bytes(elements(value.shape), value.dtype)
+    moved = tensor_bytes(elements_of(value, elements), value.dtype)
     if value.shape is None:
         return moved
     rank = len(value.shape)

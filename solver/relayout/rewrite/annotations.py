@@ -1,54 +1,87 @@
-"""What the legal model says of how its values lie: in the metadata of each value that does not lie as in the source."""
+"""Layout annotations: the format of each value that differs from the source's, in the value's metadata."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import chain
 from math import prod
 
 import onnx_ir as ir
 
 from relayout.candidates.alternatives import in_source
+from relayout.candidates.boundary_options import is_wildcard
 from relayout.layout.conversion import Dims
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, View
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat
+from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, ORDER_KEY
+from relayout.layout.view import View
 from relayout.model.metadata import LAYOUT_KEY
 
-__all__ = ["annotate", "noted_view"]
+__all__ = ["annotate", "annotate_boundary", "noted_view"]
 
-ORDER_KEY = "relayout.order"
-ATOMS_KEY = "relayout.atoms"
-"""The same where axes are cut: dimensions with commas between, each the atoms that make it up with `+` between, an atom
-as axis:inner:outer."""
+"""The same where axes are tiled: dimensions separated by commas, each its atoms separated by `+`, an atom as
+axis:inner:outer."""
 
 _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 
 
 def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> None:
-    """Say that `value` has these dimensions of its source's axes, of which there are `rank`. `earlier` is what the
-    source's value was said to be of a source of its own: the two are one after the other."""
+    """Annotate `value` with its dimensions, in atoms of the source's axes, of which there are `rank`. `earlier` is the
+    annotation of the source's value by an earlier run, with which this one is composed."""
     for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY):
         value.metadata_props.pop(key, None)
-    laid = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
-    groups = [group for group in laid if group is not None]
-    if len(groups) < len(laid):
+    composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
+    groups = [group for group in composed if group is not None]
+    if len(groups) < len(composed):
         return
-    if laid == in_source(rank if earlier is None else len(earlier.base_extents)):
+    if composed == in_source(rank if earlier is None else len(earlier.base_extents)):
         if layout is None or not any(layout.boxes(i) for i in range(layout.rank)):
             return
     elif all(len(group) == 1 and group[0].is_whole for group in groups):
         value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
-        # A tile for all of an axis has an outer piece of extent 1 beside it, which has no place.
-        placed = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
-        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in placed)
+        # A tile of a whole axis has an outer one of extent 1 beside it, which has no position.
+        kept = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
+        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
     if layout is not None and layout.rank == len(own):
         value.metadata_props[LAYOUT_KEY] = str(layout)
 
 
+def annotate_boundary(
+    graph: ir.Graph, layouts: Mapping[tuple[str, str], str | None], wanted: Mapping[tuple[str, str], str]
+) -> None:
+    """Replace the declared layout of each input and output that was left to the solver, or spelled by axis numbers, by
+    the one that was chosen, or by none. A wanted layout with black boxes is written, as no other annotation has them.
+
+    `layouts` and `wanted` are by side, "input" or "output", and name.
+    """
+    for side, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for value in values:
+            key, props = (side, value.name or ""), value.metadata_props
+            if _has_boxes(wanted.get(key, "")):
+                props[BOUNDARY_LAYOUT_KEY] = wanted[key]
+                continue
+            declared = props.get(BOUNDARY_LAYOUT_KEY, "")
+            if not (is_wildcard(declared) or declared.lstrip().startswith("{")):
+                continue
+            chosen = layouts.get(key) or ""
+            if chosen.isalpha() and len(chosen) == len(value.shape or ()):
+                props[BOUNDARY_LAYOUT_KEY] = chosen
+            else:
+                del props[BOUNDARY_LAYOUT_KEY]
+
+
+def _has_boxes(wanted: str) -> bool:
+    if not wanted or is_wildcard(wanted):
+        return False
+    layout = Layout.parse(wanted)
+    return any(layout.boxes(i) for i in range(layout.rank))
+
+
 def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
-    """What an earlier run noted of the value, as a view of the source that it had; None where there is nothing, what is
-    there is none of ours, or the source's extents do not follow from the value's."""
+    """The annotation of an earlier run, as a view of the source that it had; None where there is none, where it is not
+    one of ours, or where the source's extents do not follow from the value's."""
     groups = _noted(value.metadata_props.get(ORDER_KEY) or value.metadata_props.get(ATOMS_KEY, ""))
     if groups is None or len(groups) != len(extents):
         return None
@@ -67,14 +100,16 @@ def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
             if group == (atom,) and atom.is_whole:
                 ends[atom.axis] = extent
             elif not atom.outer:
-                # What is left of a dimension beside the atoms whose ends are known, if that is one atom.
+                # The rest of a dimension beside the atoms of known extent, if that is one atom.
                 alone = isinstance(extent, int) and sum(not other.outer for other in group) == 1
                 ends[atom.axis] = extent // closed * atom.inner if alone else None  # type: ignore[operator]
     return View.of(groups, extents, tuple(ends[axis] for axis in range(len(ends))))
 
 
 def _noted(text: str) -> Dims | None:
-    """Dimensions as they are written down."""
+    """The dimensions of an annotation."""
+    if not text:
+        return None
     found: list[MemoryFormat] = []
     for part in text.split(","):
         matches = [_ATOM.fullmatch(atom) for atom in part.split("+")] if part else []
@@ -82,11 +117,11 @@ def _noted(text: str) -> Dims | None:
         if len(atoms) != len(matches) or any(atom.inner < 1 for atom in atoms):
             return None
         found.append(tuple(atoms))
-    return tuple(found) if text else None
+    return tuple(found)
 
 
 def _of_earlier(group: MemoryFormat, earlier: View) -> MemoryFormat | None:
-    """A group of atoms of a value as one of the source that the value had; None where its atoms do not nest."""
+    """A group of atoms of a value as one of the earlier source's axes; None where its atoms do not nest."""
     if len(group) == 1 and group[0].is_whole:
         return earlier.axes[group[0].axis]
     units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1]

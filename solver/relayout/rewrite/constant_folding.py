@@ -1,8 +1,8 @@
-"""Computing what hangs on stored constants alone, where ONNX's reference implementation is sure to compute it right.
+"""Constant folding by ONNX's reference implementation, for operators that it computes right.
 
-It knows no older meaning of Softmax, fills in other defaults of RoiAlign, and sums up for LpNormalization without
-taking absolute values: only operators whose numbers are those of onnxruntime in every version and type are computed
-here. The rest runs with the model.
+The reference has only the newest Softmax, other defaults for RoiAlign, and an LpNormalization without absolute values.
+So only operators that it computes as onnxruntime does, in every version and type, are folded. The rest run with the
+model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relayout.layout.relaid_constant import AbsentTensor
 __all__ = ["FOLDABLE", "folded_value"]
 
 FOLD_LIMIT = 1 << 28
-"""Bytes of a constant that is not computed with."""
+"""A constant with more bytes is not folded."""
 
 
 _HALVES = frozenset([ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
@@ -43,10 +43,8 @@ FOLDABLE: dict[str, int] = {
 
 
 def folded_value(value: ir.Value, shapes: Mapping[ir.Node, np.ndarray]) -> ir.TensorProtocol | None:
-    """The value's numbers, computed by ONNX's reference implementation; None where data is absent or large.
-
-    `value` hangs on constants alone; `shapes`: what nodes that ask for a known shape give.
-    """
+    """The data of a value that depends on constants only; None where data is absent or large, or an operator is not
+    folded. `shapes` has the results of Shape and Size nodes with static inputs."""
     nodes: dict[ir.Node, None] = {}
     leaves: dict[str, np.ndarray] = {}
     if not _collect(value, shapes, nodes, leaves):
@@ -60,7 +58,7 @@ def _collect(
     nodes: dict[ir.Node, None],
     leaves: dict[str, np.ndarray],
 ) -> bool:
-    """Enter the nodes that `value` hangs on, each after those that it reads: they may stand in several graphs."""
+    """Add the nodes that `value` depends on, in topological order; they may be in several graphs."""
     pending: list[tuple[ir.Value, bool]] = [(value, False)]
     while pending:
         current, is_read = pending.pop()
@@ -88,7 +86,7 @@ def _collect(
 def _is_foldable(node: ir.Node) -> bool:
     opset = node.graph.opset_imports.get("", 1) if node.graph is not None else 1
     if node.op_type == "QuantizeLinear" and any(v is not None and v.dtype in _HALVES for v in node.inputs):
-        return False  # where a half lies between two steps, the step taken hangs on how exactly it was divided
+        return False  # rounding halfway cases depends on the precision of the division
     return node.domain in ("", "ai.onnx") and opset >= FOLDABLE.get(node.op_type, opset + 1)
 
 
@@ -118,8 +116,7 @@ def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarra
 
 
 def _is_sure(array: np.ndarray, dtype: ir.DataType | None) -> bool:
-    """Whether the reference gave the type that the operator gives, and numbers: of what is infinite or none, Clip and
-    Sign make other things elsewhere."""
+    """Whether the type is right and all numbers are finite: runtimes differ in Clip and Sign of others."""
     if array.dtype.kind in "OSU" or (dtype is not None and ir.DataType.from_numpy(array.dtype) != dtype):
         return False
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())

@@ -1,7 +1,7 @@
-"""Constants in the format that a reader wants, made before the model runs.
+"""Constants in the format that a consumer wants, re-laid before the model runs.
 
-A stored constant is re-laid out lazily when it is written. A value computed from constants (a dequantised weight, say)
-keeps its computation, on re-laid-out constants, where the op table knows how; else it is computed once, here.
+A stored constant is re-laid lazily when it is written. A value computed from constants (a dequantised weight, say)
+keeps its computation, on re-laid constants, where the op table knows how; else it is computed once, here.
 """
 
 from __future__ import annotations
@@ -12,94 +12,95 @@ from typing import Any
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import in_source
+from relayout.candidates.alternatives import OperandDims, in_source, input_dims
 from relayout.candidates.tensors import Tensors
 from relayout.layout.conversion import one_each
 from relayout.layout.memory_format import order_of
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import Step, relaid, transform_of
 from relayout.model.emit import Emitter, Physical
-from relayout.model.graph_json.codec import SOURCE_KEY
 from relayout.ops import Axes, Free, Relabel, extents_of
 from relayout.rewrite.constant_folding import folded_value
-from relayout.rewrite.constant_steps import Laid, input_dims, is_turned, space_order, steps_to, view_steps
+from relayout.rewrite.constant_steps import is_permuted, space_order, steps_to, view_steps
 
 __all__ = ["Constants"]
 
+
 class Constants:
-    """Every re-laid-out constant of one rewrite, each made once."""
+    """Every re-laid constant of one rewrite, each computed once."""
 
     def __init__(self, tensors: Tensors, emitter: Emitter) -> None:
         self._tensors = tensors
         self._emitter = emitter
-        self._made: dict[tuple[ir.Value, object], ir.Value] = {}
-        self._numbers: dict[ir.Value, ir.TensorProtocol | None] = {}
+        self._computed: dict[tuple[ir.Value, object], ir.Value] = {}
+        self._folded_values: dict[ir.Value, ir.TensorProtocol | None] = {}
         self.replaced: dict[ir.Value, list[ir.Value]] = {}
-        # A constant of a graph inside another stays there: its name need not be free outside.
-        self.home: dict[ir.Value, ir.Graph] = {}
+        # A constant of a region stays there: its name need not be free outside.
+        self.graph_of: dict[ir.Value, ir.Graph] = {}
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What is computed from here on is forgotten in the end: it is not for graphs around this one to read."""
-        known = set(self._made)
+    def scope(self) -> Iterator[None]:
+        """Forget what is computed from here on when the scope ends: outer graphs cannot read it."""
+        known = set(self._computed)
         yield
-        self._made = {key: v for key, v in self._made.items() if key in known or v.producer() is None}
+        self._computed = {key: v for key, v in self._computed.items() if key in known or v.producer() is None}
 
-    def laid(self, value: ir.Value, dims: Laid) -> ir.Value:
+    def relaid(self, value: ir.Value, dims: OperandDims) -> ir.Value:
         """`value` with these dimensions, as a constant or a computation from constants."""
         pending = [(value, dims)] if self._known(value, dims) is None else []
         while pending:
-            # What a computation reads is made before it: chains of computed constants may be of any length.
+            # Operands first, without recursion: chains of computed constants may be of any length.
             wanted = pending[-1]
-            missing = [read for read in self._read_by(*wanted) if self._known(*read) is None]
+            missing = [read for read in self._operands(*wanted) if self._known(*read) is None]
             pending += reversed(missing)
             if not missing:
-                self._made[wanted] = self._lay(*wanted)
+                self._computed[wanted] = self._compute(*wanted)
             while pending and self._known(*pending[-1]) is not None:
                 pending.pop()
-        made = self._known(value, dims)
-        assert made is not None
-        return made
+        constant = self._known(value, dims)
+        assert constant is not None
+        return constant
 
-    def stepped(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
+    def after_steps(self, value: ir.Value, steps: Sequence[Step]) -> ir.Value:
         """`value` re-laid by `steps` (see `relayout.layout.relaid_constant`)."""
-        return self._make(value, list(steps))
+        return self._relay(value, list(steps))
 
-    def _known(self, value: ir.Value, dims: Laid) -> ir.Value | None:
+    def _known(self, value: ir.Value, dims: OperandDims) -> ir.Value | None:
         extents = extents_of(value)
         as_it_is = dims == in_source(len(dims)) and (extents is None or len(extents) == len(dims))
-        return value if as_it_is else self._made.get((value, dims))
+        return value if as_it_is else self._computed.get((value, dims))
 
-    def _read_by(self, value: ir.Value, dims: Laid) -> Iterator[tuple[ir.Value, Laid]]:
-        """What `value` with these dimensions is computed from, where it is computed again."""
-        again = self._computation(value, dims)
-        if again is None:
+    def _operands(self, value: ir.Value, dims: OperandDims) -> Iterator[tuple[ir.Value, OperandDims]]:
+        """The operands of `value` with these dimensions, where it is computed anew."""
+        computation = self._computation(value, dims)
+        if computation is None:
             return
-        producer, rule, order = again
+        producer, rule, order = computation
         for operand, axes in zip(producer.inputs, rule.inputs, strict=False):
             if operand is not None and axes is not None:
                 yield operand, input_dims(rule, axes, one_each(order_of(order)))
 
-    def _computation(self, value: ir.Value, dims: Laid) -> tuple[ir.Node, Free, Axes] | None:
-        """The node, its rule and the order of its axes in which it gives `value` these dimensions, if it can."""
+    def _computation(self, value: ir.Value, dims: OperandDims) -> tuple[ir.Node, Free, Axes] | None:
+        """The node that computes `value`, its rule, and the order of its axes that gives these dimensions."""
         producer = value.producer()
         if producer is None or len(producer.outputs) > 1 or ir.convenience.get_const_tensor(value) is not None:
             return None
         rule = self._tensors.rules.get(producer)
         own = rule.outputs[0] if isinstance(rule, Free) else None
-        if own is None or None in dims or not is_turned(dims, len(own)):
+        if own is None or None in dims or not is_permuted(dims, len(own)):
             return None
         assert isinstance(rule, Free)
         order = space_order(rule, own, tuple(group[0].axis for group in dims if group is not None))
         return (producer, rule, order) if order is not None and rule.allows(order) else None
 
-    def _lay(self, value: ir.Value, dims: Laid) -> ir.Value:
-        again = self._computation(value, dims)
-        if again is not None:
-            return self._recomputed(*again)
+    def _compute(self, value: ir.Value, dims: OperandDims) -> ir.Value:
+        computation = self._computation(value, dims)
+        if computation is not None:
+            return self._recomputed(*computation)
         extents = extents_of(value)
         assert extents is not None
-        if (is_turned(dims, len(extents)) and None not in dims) or all(isinstance(extent, int) for extent in extents):
-            return self._make(value, steps_to(dims, extents))
+        if (is_permuted(dims, len(extents)) and None not in dims) or all(isinstance(extent, int) for extent in extents):
+            return self._relay(value, steps_to(dims, extents))
         folded = self._folded(value)
         if folded is not None:
             return self._stored(value, relaid(folded, steps_to(dims, tuple(folded.shape.numpy()))))
@@ -107,25 +108,25 @@ class Constants:
         own = Physical(value, in_source(len(extents)))
         return self._emitter.convert(own, target, extents, f"{value.name}_laid").value
 
-    def _make(self, value: ir.Value, steps: list[Step]) -> ir.Value:
+    def _relay(self, value: ir.Value, steps: list[Step]) -> ir.Value:
         if not steps:
             return value
-        while (seen := self._seen_of(value)) is not None:
-            # Whoever has the data does all the steps.
-            value, steps = seen[0], [*seen[1], *steps]
+        while (view := self._viewed(value)) is not None:
+            # The steps are applied to the base, which has the data.
+            value, steps = view[0], [*view[1], *steps]
         key = (value, repr(steps))
-        if key not in self._made:
-            self._made[key] = self._done(value, steps)
-        return self._made[key]
+        if key not in self._computed:
+            self._computed[key] = self._apply(value, steps)
+        return self._computed[key]
 
-    def _done(self, value: ir.Value, steps: list[Step]) -> ir.Value:
-        """The steps done to a constant, to what is known of one that is computed, or else as nodes."""
+    def _apply(self, value: ir.Value, steps: list[Step]) -> ir.Value:
+        """The steps applied to a stored constant, to the folded data of a computed one, or else emitted as nodes."""
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
-            made = self._stored(value, relaid(tensor, steps))
+            constant = self._stored(value, relaid(tensor, steps))
             known = value.metadata_props.get(SOURCE_KEY) if transform_of(tensor) else None
-            made.metadata_props[SOURCE_KEY] = known or value.name or ""
-            return made
+            constant.metadata_props[SOURCE_KEY] = known or value.name or ""
+            return constant
         producer = value.producer()
         assert producer is not None
         if producer.op_type == "ConstantOfShape" and not any(step["op"] == "pad" for step in steps):
@@ -135,8 +136,8 @@ class Constants:
         folded = self._folded(value)
         return self._at_run_time(value, steps) if folded is None else self._stored(value, relaid(folded, steps))
 
-    def _seen_of(self, value: ir.Value) -> tuple[ir.Value, list[Step]] | None:
-        """The constant that `value` is a view of, and the steps of the view; None: its numbers are known."""
+    def _viewed(self, value: ir.Value) -> tuple[ir.Value, list[Step]] | None:
+        """The constant that `value` is a view of, and the steps of the view; None: its data are known."""
         producer = value.producer()
         if producer is None or not isinstance(self._tensors.rules.get(producer), Relabel):
             return None
@@ -149,28 +150,28 @@ class Constants:
         return (source, steps) if steps is not None and self._folded(value) is None else None
 
     def _folded(self, value: ir.Value) -> ir.TensorProtocol | None:
-        if value not in self._numbers:
-            self._numbers[value] = folded_value(value, self._tensors.shapes)
-        return self._numbers[value]
+        if value not in self._folded_values:
+            self._folded_values[value] = folded_value(value, self._tensors.shapes)
+        return self._folded_values[value]
 
     def _stored(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         name = self._emitter.fresh(f"{value.name}_laid")
         tensor.name = name
-        made = ir.Value(
+        constant = ir.Value(
             name=name,
             shape=ir.Shape(tensor.shape.numpy()),
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
             doc_string=value.doc_string,
         )
-        self._emitter.constants.append(made)
-        self.replaced.setdefault(value, []).append(made)
+        self._emitter.constants.append(constant)
+        self.replaced.setdefault(value, []).append(constant)
         if value.graph is not None:
-            self.home[made] = value.graph
-        return made
+            self.graph_of[constant] = value.graph
+        return constant
 
     def _uniform(self, producer: ir.Node, steps: Sequence[Step]) -> ir.Value | None:
-        """The same number throughout in another shape: nothing to move or to store; None for an unknown shape."""
+        """The same element throughout in another shape, which moves and stores nothing; None for an unknown shape."""
         source = producer.outputs[0]
         extents = extents_of(source)
         if extents is None or not all(isinstance(extent, int) for extent in extents):
@@ -179,12 +180,12 @@ class Constants:
         for step in steps:
             shape = step["shape"] if "shape" in step else [shape[p] for p in step["perm"]]
         stem = f"{source.name}_laid"
-        given = self._emitter.integers(f"{stem}_shape", shape)
-        made = self._emitter.node("ConstantOfShape", [given], {}, source, shape, stem)
-        node = made.producer()
+        new_shape = self._emitter.integers(f"{stem}_shape", shape)
+        constant = self._emitter.node("ConstantOfShape", [new_shape], {}, source, shape, stem)
+        node = constant.producer()
         assert node is not None
         node.attributes.update(producer.attributes)
-        return made
+        return constant
 
     def _recomputed(self, producer: ir.Node, rule: Free, order: Axes) -> ir.Value:
         """The same computation in another order of its axes."""
@@ -194,7 +195,7 @@ class Constants:
             if value is None or axes is None:
                 inputs.append(value)
                 continue
-            inputs.append(self.laid(value, input_dims(rule, axes, one_each(order_of(order)))))
+            inputs.append(self.relaid(value, input_dims(rule, axes, one_each(order_of(order)))))
         edit = rule.edit(order)
         for index, array in edit.constants.items():
             inputs += [None] * (index + 1 - len(inputs))
@@ -226,21 +227,21 @@ class Constants:
         extents = extents_of(value)
         assert extents is not None
         shape: Sequence[Any] = extents
-        made = value
+        constant = value
         stem = f"{value.name}_laid"
         for step in steps:
             if step["op"] == "transpose":
                 shape = [shape[p] for p in step["perm"]]
-                made = self._emitter.node("Transpose", [made], {"perm": list(step["perm"])}, value, shape, stem)
+                constant = self._emitter.node("Transpose", [constant], {"perm": list(step["perm"])}, value, shape, stem)
             elif step["op"] == "reshape":
                 shape = step["shape"]
-                given = self._emitter.integers(f"{stem}_shape", shape)
-                made = self._emitter.node("Reshape", [made, given], {}, value, shape, stem)
+                new_shape = self._emitter.integers(f"{stem}_shape", shape)
+                constant = self._emitter.node("Reshape", [constant, new_shape], {}, value, shape, stem)
             elif step["op"] == "pad":
                 ends = step["pads"][len(shape) :]
                 shape = [extent + zeros for extent, zeros in zip(shape, ends, strict=True)]
-                made = self._emitter.padded(made, ends, shape, stem)
+                constant = self._emitter.padded(constant, ends, shape, stem)
             else:
                 shape = step["shape"]
-                made = self._emitter.cropped(made, range(len(shape)), shape, stem)
-        return made
+                constant = self._emitter.cropped(constant, range(len(shape)), shape, stem)
+        return constant

@@ -1,16 +1,16 @@
-"""What all who write the legal model share: the model, what was chosen, the tensors that there are, and new nodes."""
+"""The model that is being rewritten, its plan, the tensors that it has so far, and the emitter of new nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import onnx_ir as ir
 
 from relayout.backend.interface import Backend
-from relayout.candidates.alternatives import NodeAlternatives, in_source
-from relayout.candidates.tensors import Operand, Tensor
-from relayout.formulate.formulation import Formulation, PlannedConversion
+from relayout.candidates.alternatives import in_source
+from relayout.candidates.tensors import Operand
+from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.layout.binding import carrying
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
@@ -18,92 +18,77 @@ from relayout.layout.memory_format import Boxed, MemoryFormat, boxes_of
 from relayout.model.emit import Emitter, Physical
 from relayout.rewrite.annotations import annotate, noted_view
 from relayout.rewrite.constants import Constants
-from relayout.rewrite.conversion_sites import Homes
-from relayout.rewrite.copies import Copies
+from relayout.rewrite.conversion_sites import insertion_graphs
+from relayout.rewrite.copies import Copies, stem_of
 from relayout.rewrite.operand_dims import base_dims, flat
 
 __all__ = ["RewriteContext"]
 
 
 class RewriteContext:
-    """A model that is being rewritten in place; `graph` is the one at hand, the model's own or one inside it."""
+    """A model that is rewritten in place by a plan; `graph` is the current one: the main graph or a region."""
 
-    def __init__(
-        self,
-        model: ir.Model,
-        backend: Backend,
-        formulation: Formulation,
-        assignment: Sequence[int],
-    ) -> None:
+    def __init__(self, model: ir.Model, backend: Backend, plan: Plan) -> None:
         self.backend = backend
         self.model = model
         self.graph = model.graph
-        self.requirements = formulation.requirements
-        self.tensors = self.requirements.tensors
+        self.plan = plan
+        self.tensors = plan.tensors
         self.emitter = Emitter(_names(model), model.opset_imports.get("", 1))
         self.constants = Constants(self.tensors, self.emitter)
-        self.chosen = {
-            id(choice): choice.alternatives[picked]
-            for choice, picked in zip(self.requirements.choices, assignment, strict=True)
-        }
-        self.by_node: dict[ir.Node, NodeAlternatives] = {}
-        self.passing: dict[ir.Node, list[NodeAlternatives]] = {}
-        for choice in self.requirements.choices:
-            if choice.node is not None and choice.region_edge is None:
-                self.by_node[choice.node] = choice
-            elif choice.node is not None:
-                self.passing.setdefault(choice.node, []).append(choice)
-        self.copies = Copies(self.emitter)
-        self.made: dict[Tensor, list[PlannedConversion]] = {}
-        homes = Homes(self.requirements, model.graph)
-        self.home: dict[PlannedConversion, ir.Graph] = {}
-        for made in formulation.conversions(assignment):
-            self.made.setdefault(made.tensor, []).append(made)
-            self.home[made] = homes.of(made)
+        self.copies = Copies(self.emitter, self.plan.tensors.operands.values())
+        self.insertion_graphs = insertion_graphs(plan, model.graph)
         self._first = next(iter(self.graph), None)
-        self.earlier = {
+        # The annotations of an earlier run, read before they are overwritten.
+        self._earlier = {
             value: view
             for value, operand in self.tensors.operands.items()
             if operand is not None and (view := noted_view(value, operand.view.extents)) is not None
         }
 
+    def insertion_graph(self, conversion: PlannedConversion) -> ir.Graph:
+        """The graph that the conversion is emitted in."""
+        return self.insertion_graphs.get(conversion, self.model.graph)
+
     @contextmanager
     def inside(self, graph: ir.Graph) -> Iterator[None]:
-        """Work on a graph inside the one at hand. What is made there of what is around it is not for others to read."""
-        around = self.graph, self._first
+        """Work on a region of the current graph. What is emitted there cannot be read outside."""
+        outer = self.graph, self._first
         self.graph, self._first = graph, next(iter(graph), None)
-        with self.copies.apart(), self.constants.apart():
+        with self.copies.scope(), self.constants.scope():
             yield
-        self.graph, self._first = around
+        self.graph, self._first = outer
 
     def register(self, value: ir.Value, operand: Operand, format_: MemoryFormat, own: Dims) -> None:
-        """`value` now holds the operand's tensor with these dimensions of its own axes."""
+        """`value` now is the operand's tensor, with these dimensions of its own axes."""
         dims = base_dims(operand, own)
-        self.copies.enter(operand.tensor, format_, Physical(value, dims))
-        is_turned = own != in_source(len(operand.view.axes))
-        if is_turned:
+        self.copies.add(operand.tensor, format_, Physical(value, dims))
+        is_permuted = own != in_source(len(operand.view.axes))
+        if is_permuted:
             value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
-        if is_turned or boxes_of(format_):
+        if is_permuted or boxes_of(format_):
             self.annotate(value, operand, own, format_)
 
     def annotate(self, value: ir.Value, operand: Operand, own: Dims, format_: MemoryFormat) -> None:
-        """Say how the value lies."""
-        rank, earlier, boxes = len(operand.view.axes), self.earlier.get(operand.value), operand.boxes(format_)
+        """Write the format of the value into its metadata."""
+        rank, earlier, boxes = len(operand.view.axes), self._earlier.get(operand.value), operand.boxes(format_)
         order = Boxed(flat(own), boxes) if boxes else flat(own)
-        layout = self.requirements.names.layout(operand, order)
+        layout = self.plan.names.layout(operand, order)
         if layout is None and boxes and len(order) == len(own):
             layout = carrying(Layout.any(len(own)), order)
         annotate(value, own, rank, earlier, layout)
 
-    def stem(self, operand: Operand) -> str:
-        return operand.tensor.base.name or "value"
+    def read(self, operand: Operand, format_: MemoryFormat, dims: Dims, *, most: int = 0) -> ir.Value:
+        """A value that is the operand's tensor in this format, with these dimensions (see `Copies.read`)."""
+        return self.copies.read(operand.tensor, format_, dims, stem=stem_of(operand.tensor), most=most).value
 
-    def replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
+    def replace_input(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        """Let the node read `value`."""
         if node.inputs[index] is not value:
             node.replace_input_with(index, value)
 
-    def place(self, node: ir.Node | None, *, front: bool = False) -> None:
-        """Put what was emitted before `node`; without one at the graph's end, or its front."""
+    def insert_before(self, node: ir.Node | None, *, front: bool = False) -> None:
+        """Insert the emitted nodes before `node`; without one at the graph's end, or its front."""
         emitted, self.emitter.emitted = self.emitter.emitted, []
         if not emitted:
             return
@@ -114,7 +99,8 @@ class RewriteContext:
         else:
             self.graph.extend(emitted)
 
-    def place_after(self, node: ir.Node) -> None:
+    def insert_after(self, node: ir.Node) -> None:
+        """Insert the emitted nodes after `node`."""
         emitted, self.emitter.emitted = self.emitter.emitted, []
         if emitted:
             self.graph.insert_after(node, emitted)

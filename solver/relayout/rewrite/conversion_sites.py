@@ -1,4 +1,4 @@
-"""In which graph each conversion is made: where it runs least often."""
+"""The insertion graph of each conversion: the one where it runs least often."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from relayout.candidates.requirements import Requirements
-from relayout.formulate.formulation import PlannedConversion, TensorUse
+from relayout.formulate.def_use import TensorUse
+from relayout.formulate.plan import Plan, PlannedConversion
 from relayout.ops import graphs_of
 
-__all__ = ["Homes"]
+__all__ = ["insertion_graphs"]
 
 
-class Homes:
-    """The graph of a model for each conversion: that of the tensor, so that a Loop does not make it in each round, or a
-    branch of an If where that branch alone wants it."""
+def insertion_graphs(plan: Plan, main: ir.Graph) -> dict[PlannedConversion, ir.Graph]:
+    """The graph of a model for each conversion that is not in the main graph.
 
-    def __init__(self, requirements: Requirements, graph: ir.Graph) -> None:
-        self._choices = requirements.choices
-        self._main = graph
-        self._holders = {inner: node for node in requirements.tensors.region_edges for inner in graphs_of(node)}
+    It is the producer's graph, so that a Loop does not convert in each iteration, or a branch of an If where all
+    consumers are in that branch.
+    """
+    region_ops = {inner: node for node in plan.tensors.region_edges for inner in graphs_of(node)}
+    if not region_ops:
+        return {}
 
-    def of(self, made: PlannedConversion) -> ir.Graph:
-        if not self._holders:
-            return self._main
-        given = self._at(made.producer)
-        ways = [list(self._up(self._at(use), given)) for use in made.serves]
-        home = given
-        for graphs in zip(*(reversed(way) for way in ways), strict=False):
-            if any(graph is not graphs[0] for graph in graphs) or self._holders[graphs[0]].op_type != "If":
-                break
-            home = graphs[0]
-        return home
-
-    def _up(self, graph: ir.Graph, end: ir.Graph) -> Iterator[ir.Graph]:
-        """From a graph outwards, up to one that is around it, without that."""
-        while graph is not end:
-            yield graph
-            outer = self._holders[graph].graph
-            assert outer is not None  # only the model's own graph is inside none
-            graph = outer
-
-    def _at(self, use: TensorUse) -> ir.Graph:
-        choice = self._choices[use.choice]
-        if choice.node is None:
-            return self._main
-        region_port = choice.region_port(choice.ports[use.port])
-        graph = region_port.graph or choice.node.graph
+    def graph_of(use: TensorUse) -> ir.Graph:
+        planned = plan.nodes[use.choice]
+        if planned.node is None:
+            return main
+        graph = planned.region_port(planned.ports[use.port]).graph or planned.node.graph
         assert graph is not None
         return graph
+
+    def outwards(graph: ir.Graph, end: ir.Graph) -> Iterator[ir.Graph]:
+        """The graphs around this one, itself first, up to `end` and without it."""
+        while graph is not end:
+            yield graph
+            outer = region_ops[graph].graph
+            assert outer is not None  # only the model's own graph is in no region
+            graph = outer
+
+    def site_of(conversion: PlannedConversion) -> ir.Graph:
+        producer = graph_of(conversion.producer)
+        paths = [list(outwards(graph_of(use), producer)) for use in conversion.serves]
+        site = producer
+        for graphs in zip(*(reversed(path) for path in paths), strict=False):
+            if any(graph is not graphs[0] for graph in graphs) or region_ops[graphs[0]].op_type != "If":
+                break
+            site = graphs[0]
+        return site
+
+    sites = ((each, site_of(each)) for each in plan.conversions)
+    return {each: site for each, site in sites if site is not main}

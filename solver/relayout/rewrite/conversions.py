@@ -1,114 +1,105 @@
-"""The conversions of a solution, each made once, right after what gives its tensor."""
+"""The conversions of a plan, each emitted once, right after the producer of its tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import NodeAlternatives
-from relayout.candidates.backend_conversions import question_of, written_by
-from relayout.candidates.elision import pieces_of
+from relayout.candidates.backend_conversions import conversion_query, native_conversion
+from relayout.candidates.elision import elision_of
 from relayout.candidates.tensors import Tensor
-from relayout.formulate.formulation import PlannedConversion
+from relayout.formulate.def_use import TensorUse
+from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, one_each
-from relayout.layout.memory_format import Atom, MemoryFormat, normal_form, with_units
+from relayout.layout.memory_format import Atom, normal_form, with_units
 from relayout.ops import Free
 from relayout.rewrite.context import RewriteContext
+from relayout.rewrite.copies import stem_of
 from relayout.rewrite.operand_dims import flat, port_dims
-from relayout.rewrite.writers import ConversionWay
+from relayout.rewrite.writers import ConversionWriter
 
-__all__ = ["copies_after", "copies_inside", "make_copies"]
-
-
-def copies_after(context: RewriteContext, node: ir.Node, choice: NodeAlternatives) -> None:
-    for port in choice.ports:
-        if port.is_result:
-            make_copies(context, port.operand.tensor, stem=context.stem(port.operand))
-    context.place_after(node)
+__all__ = ["convert", "convert_from_outside", "convert_results"]
 
 
-def make_copies(context: RewriteContext, tensor: Tensor, stem: str) -> None:
-    """One Transpose for each format that is wanted in this graph and was not given, in the dimensions of its first
-    reader."""
-    for made in context.made.get(tensor, ()):
-        if context.home[made] is not context.graph or _made_by_backend(context, made, stem):
+def convert_results(context: RewriteContext, node: ir.Node, planned: PlannedNode) -> None:
+    """Emit the conversions of what the node produces after it."""
+    for port, _ in planned.results():
+        convert(context, port.operand.tensor)
+    context.insert_after(node)
+
+
+def convert(context: RewriteContext, tensor: Tensor) -> None:
+    """Emit the tensor's conversions that belong in the current graph, each in the dimensions of its first consumer."""
+    for conversion in context.plan.conversions_of.get(tensor, ()):
+        if context.insertion_graph(conversion) is not context.graph or _written_by_backend(context, conversion):
             continue
-        source = context.copies.first(made.tensor, made.source)
-        dims = _first_dims(context, made)
-        *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem}_laid")
-        # What is only regrouped at the end, others may read as it stood before.
-        same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == made.target]
-        context.copies.enter(tensor, made.target, copy, *same)
+        source = context.copies.first(tensor, conversion.source)
+        dims = _first_dims(context, conversion)
+        *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem_of(tensor)}_laid")
+        # A consumer of other dimensions reads the value before a Reshape at the end.
+        same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
+        context.copies.add(tensor, conversion.target, copy, *same)
         axes = _axes_of(copy.dims, len(tensor.extents))
         if axes is not None:
             base = context.tensors.operands[tensor.base]
             assert base is not None
-            context.annotate(copy.value, base, tuple((Atom(axis),) for axis in axes), made.target)
+            context.annotate(copy.value, base, tuple((Atom(axis),) for axis in axes), conversion.target)
 
 
-def copies_inside(context: RewriteContext) -> None:
-    """The same for tensors that are given outside this graph and wanted in another format in it alone."""
-    here = [made for made, graph in context.home.items() if graph is context.graph]
-    known = context.copies.has
-    tensors = [m.tensor for m in here if known(m.tensor, m.source) and not known(m.tensor, m.target)]
-    for tensor in dict.fromkeys(tensors):
-        make_copies(context, tensor, stem=tensor.base.name or "")
+def convert_from_outside(context: RewriteContext) -> None:
+    """Emit the conversions that belong in the current region and convert tensors that are produced outside it."""
+    copies = context.copies
+    inside = [each for each, graph in context.insertion_graphs.items() if graph is context.graph]
+    pending = [c.tensor for c in inside if copies.has(c.tensor, c.source) and not copies.has(c.tensor, c.target)]
+    for tensor in dict.fromkeys(pending):
+        convert(context, tensor)
 
 
-def _made_by_backend(context: RewriteContext, made: PlannedConversion, stem: str) -> bool:
+def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) -> bool:
     """Write the conversion with the backend's own operator, where it has one."""
-    backend, base = context.backend.at(made.device), context.tensors.operands[made.tensor.base]
-    question = question_of(context.requirements.names, base, made.source, made.target)
-    reordering = written_by(backend, question)
-    if question is None or reordering is None or reordering.rewrite is None:
+    if not conversion.by_backend:
         return False
-    way = ConversionWay(context, made, *(one_each(order) for order in _in_full(made)), stem=stem)
-    way.write(backend, reordering.rewrite, f"{question.source} to {question.target}")
-    context.copies.enter(made.tensor, made.target, way.given[0])
+    backend, tensor = context.backend.at(conversion.device), conversion.tensor
+    base = context.tensors.operands[tensor.base]
+    query = conversion_query(context.plan.names, base, conversion.source, conversion.target)
+    reordering = native_conversion(backend, query)
+    assert query is not None
+    assert reordering is not None
+    assert reordering.rewrite is not None
+    source, target = with_units(conversion.source, tensor.extents), with_units(conversion.target, tensor.extents)
+    writer = ConversionWriter(context, conversion, one_each(source), one_each(target))
+    writer.write(backend, reordering.rewrite, f"{query.source} to {query.target}")
+    context.copies.add(tensor, conversion.target, writer.defined[0])
     return True
 
 
-def _in_full(made: PlannedConversion) -> tuple[MemoryFormat, MemoryFormat]:
-    """Both formats with their unit axes, as layouts have them."""
-    extents = made.tensor.extents
-    return with_units(made.source, extents), with_units(made.target, extents)
+def _first_dims(context: RewriteContext, conversion: PlannedConversion) -> Dims:
+    """The dimensions in which the first consumer reads the copy; an elided consumer does not count beside others.
+
+    A copy that no consumer reads in this format is transferred, and its atoms are its dimensions.
+    """
+    nodes = context.plan.nodes
+    consumers = [use for use in conversion.consumers if context.plan.format_at(use) == conversion.target]
+    if not consumers:
+        return one_each(with_units(conversion.target, conversion.tensor.extents))
+    return _dims_for(context, next((use for use in consumers if not nodes[use.choice].is_elided), consumers[0]))
 
 
-def _first_dims(context: RewriteContext, made: PlannedConversion) -> Dims:
-    """The dimensions in which the first reader takes the copy, or in which those take it that a left-out node leaves it
-    to. A copy that nobody takes as it is, for it is converted where it crosses to, has its atoms one by one."""
-    wanted = [(context.requirements.choices[use.choice], use.port) for use in made.wanted_by]
-    takers = [(choice, port) for choice, port in wanted if context.chosen[id(choice)].formats[port] == made.target]
-    if not takers:
-        return one_each(_in_full(made)[1])
-    left_out = [context.chosen[id(choice)].is_left_out for choice, _ in takers]
-    return _dims_for(context, *takers[left_out.index(False) if False in left_out else 0])
-
-
-def _dims_for(context: RewriteContext, choice: NodeAlternatives, place: int) -> Dims:
-    chosen, port = context.chosen[id(choice)], choice.ports[place]
-    rule = choice.rule(context.tensors)
-    if chosen.is_left_out and isinstance(rule, Free) and rule.left_out is not None:
-        source, result = choice.ports
-        pieces = pieces_of(rule.left_out, source, result)
-        for reader, index in _readers(context, result.operand.tensor, chosen.formats[1]):
-            dims = pieces.carried(_dims_for(context, reader, index), back=True) if pieces is not None else None
-            if dims is not None:
-                return dims
-    return port_dims(choice, port, chosen.form, rule)
-
-
-def _readers(context: RewriteContext, tensor: Tensor, format_: MemoryFormat) -> Iterator[tuple[NodeAlternatives, int]]:
-    """Who reads the tensor in this format, and by which port."""
-    for choice in context.requirements.choices:
-        formats = context.chosen[id(choice)].formats
-        for index, (port, wanted) in enumerate(zip(choice.ports, formats, strict=True)):
-            if not port.is_result and port.operand.tensor is tensor and wanted == format_:
-                yield choice, index
+def _dims_for(context: RewriteContext, use: TensorUse) -> Dims:
+    """The dimensions in which this use reads its tensor, through elided nodes."""
+    plan, planned = context.plan, context.plan.nodes[use.choice]
+    rule = planned.rule
+    if planned.is_elided and isinstance(rule, Free) and rule.elidable_as is not None:
+        source, result = planned.ports
+        elision = elision_of(rule.elidable_as, source, result)
+        for consumer in plan.consumers_of.get(result.operand.tensor, ()):
+            if elision is not None and plan.format_at(consumer) == planned.formats[1]:
+                dims = elision.carried(_dims_for(context, consumer), back=True)
+                if dims is not None:
+                    return dims
+    return port_dims(planned, planned.ports[use.port])
 
 
 def _axes_of(dims: Dims, rank: int) -> tuple[int, ...] | None:
-    """The root's axis in each dimension, where every dimension is one whole axis."""
-    axes = tuple(group[0].axis for group in dims if len(group) == 1 and group[0].is_whole)
+    """The base tensor's axis in each dimension, where every dimension is one whole axis."""
+    axes = tuple([group[0].axis for group in dims if len(group) == 1 and group[0].is_whole])
     return axes if len(axes) == len(dims) == rank else None

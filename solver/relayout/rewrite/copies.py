@@ -1,38 +1,52 @@
-"""Every tensor of the source in the formats that the legal model has it in, and what makes one from another."""
+"""The values of the legal model by tensor and format, and the conversions between the shapes of one format."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import onnx_ir as ir
 
-from relayout.candidates.tensors import Tensor
+from relayout.candidates.tensors import Operand, Tensor
 from relayout.errors import InternalError
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.model.emit import Emitter, Physical, same_but_leading_units
 
-__all__ = ["Copies"]
+__all__ = ["Copies", "stem_of"]
+
+
+def stem_of(tensor: Tensor) -> str:
+    """What the names of a tensor's copies begin with."""
+    return tensor.base.name or "value"
 
 
 class Copies:
-    """Values of the legal model by tensor and format; each may be had with several groupings of its dimensions."""
+    """The values of the legal model by tensor and format; one format may have values of several shapes."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, operands: Iterable[Operand | None]) -> None:
         self._emitter = emitter
+        self._symbols = {
+            (operand.tensor, group): extent
+            for operand in operands
+            if operand is not None
+            for group, extent in zip(operand.view.axes, operand.view.extents, strict=True)
+            if isinstance(extent, str)
+        }
         self._known: dict[tuple[Tensor, MemoryFormat], list[Physical]] = {}
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What is made from here on of what there is already is forgotten in the end."""
+    def scope(self) -> Iterator[None]:
+        """Forget what is added to known tensors from here on when the scope ends."""
         known = {key: list(physicals) for key, physicals in self._known.items()}
         yield
         self._known.update(known)
 
-    def enter(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical) -> None:
-        """These are the tensor in this format, from here on; it is read as the first if it does not matter which."""
+    def add(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical) -> None:
+        """These values are the tensor in this format from here on; the first is read where shape does not matter."""
         self._known[tensor, format_] = [*physical]
+        for each in physical:
+            self._name_dims(tensor, each)
 
     def has(self, tensor: Tensor, format_: MemoryFormat) -> bool:
         return (tensor, format_) in self._known
@@ -41,8 +55,8 @@ class Copies:
         return self._of(tensor, format_)[0]
 
     def read(self, tensor: Tensor, format_: MemoryFormat, dims: Dims, *, stem: str, most: int = 0) -> Physical:
-        """The tensor in this format and with these dimensions, regrouped if nobody had them so yet. Unit dimensions in
-        front are let pass up to `most` dimensions."""
+        """The tensor in this format and with these dimensions, by a Reshape where no value has them yet. A value with
+        more leading unit dimensions will do, up to `most` dimensions."""
         known = self._of(tensor, format_)
         for physical in known:
             if physical.shape is not None:
@@ -55,14 +69,27 @@ class Copies:
         if alike is not None:
             return Physical(alike, dims)
         plain = next((physical for physical in known if physical.shape is None), known[0])
-        made = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
-        known.append(made)
-        return made
+        physical = self._emitter.convert(plain, dims, tensor.extents, f"{stem}_view")
+        self._name_dims(tensor, physical)
+        known.append(physical)
+        return physical
+
+    def _name_dims(self, tensor: Tensor, physical: Physical) -> None:
+        """Name the dims of unknown extent as a view of the tensor names them. Inference carries the names on."""
+        shape = physical.value.shape
+        if physical.shape is not None or shape is None or shape.is_static():
+            return
+        physical.value.shape = ir.Shape(
+            [
+                self._symbols.get((tensor, group)) if not isinstance(dim, int) and dim.value is None else dim
+                for group, dim in zip(physical.dims, shape, strict=True)
+            ]
+        )
 
     def read_as(
         self, tensor: Tensor, format_: MemoryFormat, dims: Dims, shape: Sequence[Extent], *, stem: str
     ) -> Physical:
-        """The tensor in this format as a value of that shape, whatever its dimensions are."""
+        """The tensor in this format as a value of this shape, whatever its dimensions are."""
         known = self._of(tensor, format_)
         for physical in known:
             if physical.shape == tuple(shape):
@@ -71,16 +98,16 @@ class Copies:
         if alike is not None:
             return Physical(alike, dims, tuple(shape))
         plain = self.read(tensor, format_, dims, stem=stem)
-        made = self._emitter.shaped(plain, tuple(shape), tensor.extents, f"{stem}_as")
-        known.append(made)
-        return made
+        physical = self._emitter.shaped(plain, tuple(shape), tensor.extents, f"{stem}_as")
+        known.append(physical)
+        return physical
 
-    def hidden(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Extent, ...] | None:
-        """The shape that hides the format's dimensions, where there is a value of such a shape already."""
+    def aliased_shape(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Extent, ...] | None:
+        """The shape of a value that has other dimensions than its format says, where there is one."""
         return next((p.shape for p in self._known.get((tensor, format_), ()) if p.shape is not None), None)
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """`new` takes the place of `old`."""
+        """Let `new` be what `old` was."""
         swap: Mapping[ir.Value, ir.Value] = {old: new}
         for key, known in self._known.items():
             self._known[key] = [Physical(swap.get(k.value, k.value), k.dims, k.shape) for k in known]
@@ -88,13 +115,13 @@ class Copies:
     def _of(self, tensor: Tensor, format_: MemoryFormat) -> list[Physical]:
         known = self._known.get((tensor, format_))
         if known is None:
-            raise InternalError(f"tensor '{tensor.base.name}' is read in a format that nothing gives")
+            raise InternalError(f"tensor '{tensor.base.name}' is read in a format that nothing produces")
         return known
 
 
 def _of_shape(known: Sequence[Physical], shape: Sequence[Extent], extents: tuple[Extent, ...]) -> ir.Value | None:
-    """One of these values of the same memory that has this shape, all of whose extents must be known: there is only one
-    such tensor, whatever its dimensions go by."""
+    """One of these values of the same memory that has this shape. All extents must be known: then values of one shape
+    are equal, whatever their dimensions stand for."""
     if None in shape:
         return None
     wanted = tuple(shape)

@@ -1,10 +1,10 @@
-"""What is left of the source in the legal model: what nothing reads any more goes, new constants come."""
+"""Dead-code elimination, and the registration of new constants."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from relayout.model.graph_json.codec import SOURCE_KEY
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.ops import graphs_of
 from relayout.rewrite.context import RewriteContext
 
@@ -12,16 +12,16 @@ __all__ = ["clean_up", "sweep"]
 
 
 def clean_up(context: RewriteContext) -> None:
-    """Enter the new constants, and drop what nothing reads any more."""
+    """Register the new constants, and drop nodes and constants that nothing reads any more."""
     _write_shapes(context)
     for value in context.emitter.constants:
-        context.constants.home.get(value, context.graph).register_initializer(value)
+        context.constants.graph_of.get(value, context.graph).register_initializer(value)
     sweep(context.graph)
     for source, copies in context.constants.replaced.items():
-        # A weight that exists in one layout only keeps its name.
+        # A weight that is left in one layout only keeps its name.
         graph = copies[0].graph
-        gone = graph is not None and source.producer() is None and source.name not in graph.initializers
-        if gone and source.name and len(copies) == 1 and copies[0].is_initializer():
+        is_dropped = graph is not None and source.producer() is None and source.name not in graph.initializers
+        if is_dropped and source.name and len(copies) == 1 and copies[0].is_initializer():
             copies[0].name = source.name
             copies[0].metadata_props.pop(SOURCE_KEY, None)
             if copies[0].const_value is not None:
@@ -29,14 +29,14 @@ def clean_up(context: RewriteContext) -> None:
 
 
 def _write_shapes(context: RewriteContext) -> None:
-    """What is known of a shape is a constant: the tensor that was asked may be gone, or lie otherwise."""
+    """Replace each Shape or Size by its constant: its tensor may be elided, or in another format."""
     for node, array in context.tensors.shapes.items():
         result = node.outputs[0]
         if not result.uses() and not result.is_graph_output():
             continue
         constant = context.emitter.constant(f"{result.name}_known", array)
         if node.graph is not None:
-            context.constants.home[constant] = node.graph
+            context.constants.graph_of[constant] = node.graph
         if result.is_graph_output():
             # The output keeps its name.
             node.op_type = "Identity"
@@ -47,22 +47,22 @@ def _write_shapes(context: RewriteContext) -> None:
 
 
 def sweep(graph: ir.Graph) -> None:
-    """Drop what nothing reads, in the graph and those inside it. From the back: what the graphs inside a node let go of
-    stands before it."""
+    """Drop nodes and initializers that nothing reads, in the graph and its regions. From the back: a region reads
+    values that stand before its node."""
     for node in reversed(list(graph)):
         if any(v.uses() or v.is_graph_output() for v in node.outputs):
             for inner in graphs_of(node):
                 sweep(inner)
         else:
-            _let_go(node)
+            _disconnect(node)
             graph.remove(node, safe=True)
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
 
 
-def _let_go(node: ir.Node) -> None:
-    """The graphs inside a node read nothing any more."""
+def _disconnect(node: ir.Node) -> None:
+    """Let the regions of a node read nothing."""
     for outer in graphs_of(node):
         for inner in outer.all_nodes():
             for index in range(len(inner.inputs)):

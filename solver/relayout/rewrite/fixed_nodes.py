@@ -1,4 +1,4 @@
-"""Nodes whose operands have named axes, each in the layout that was chosen for it."""
+"""Layout-sensitive nodes: each operand with named axes is in its planned layout."""
 
 from __future__ import annotations
 
@@ -6,72 +6,78 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import FixedLowering, in_source
+from relayout.candidates.alternatives import FixedLowering
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent
 from relayout.model.layout_functions import DOMAIN, Turn
 from relayout.ops import Edit, Fixed, Free
 from relayout.ops.named_axes import native_letters, operand_by_operand
 from relayout.rewrite.context import RewriteContext
-from relayout.rewrite.function_calls import relayout, standard, turned, word
+from relayout.rewrite.function_calls import call_function, layout_string, permuted, use_onnx_operator
 
 __all__ = ["write_fixed", "write_packed"]
 
+_Extents = dict[tuple[bool, int], tuple[Extent, ...]]
+
 
 def write_packed(
-    context: RewriteContext, node: ir.Node, rule: Free, form: FixedLowering, extents: dict[tuple[bool, int], tuple[Extent, ...]]
+    context: RewriteContext, node: ir.Node, rule: Free, lowering: FixedLowering, extents: _Extents
 ) -> Edit | None:
-    """An operator with named axes in pieces that its operands have each for itself; how its text is still to change."""
-    write_fixed(context, node, operand_by_operand(rule), form, extents)
+    """Write an operator with named axes whose operands are tiled each on its own; returns the edit left to do."""
+    write_fixed(context, node, operand_by_operand(rule), lowering, extents)
     native = native_letters(len(rule.letters))
     # The function's operator reads ONNX's own order, and so do its attributes and constants.
     return rule.edit(tuple(rule.letters.index(letter) for letter in native)) if rule.letters != native else None
 
 
 def write_fixed(
-    context: RewriteContext, node: ir.Node, rule: Fixed, form: FixedLowering, extents: dict[tuple[bool, int], tuple[Extent, ...]]
+    context: RewriteContext, node: ir.Node, rule: Fixed, lowering: FixedLowering, extents: _Extents
 ) -> None:
-    """An operator with named axes: ONNX's own where it reads these layouts, else `relayout::`."""
+    """Write the node as ONNX's own operator where that has these layouts, else as `relayout::`."""
+    if lowering.changes_nothing and node.domain != DOMAIN:
+        return
 
-    def words(letters: Sequence[str | None], laid: Sequence[Dims | None], is_result: bool) -> list[str | None]:
+    def layouts_of(letters: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
         return [
-            word(dims, names, extents.get((is_result, index))) if names is not None and dims is not None else None
-            for index, (names, dims) in enumerate(zip(letters, laid, strict=True))
+            None if names is None or dims is None else layout_string(dims, names, extents.get((is_result, index)))
+            for index, (names, dims) in enumerate(zip(letters, own, strict=True))
         ]
 
-    laid, results = words(rule.inputs, form.inputs, False), words(rule.outputs, form.outputs, True)
-    if laid == list(rule.native_inputs) and results == list(rule.native_outputs):
+    inputs = layouts_of(rule.inputs, lowering.inputs, False)
+    results = layouts_of(rule.outputs, lowering.outputs, True)
+    if inputs == list(rule.native_inputs) and results == list(rule.native_outputs):
         if node.domain == DOMAIN:
-            standard(node)
+            use_onnx_operator(node)
         return
-    if all(d is None or d == in_source(len(d)) for d in (*form.inputs, *form.outputs)):
+    if lowering.changes_nothing:
         return
-    data, result = laid[0], results[0]
+    data, result = inputs[0], results[0]
     assert data is not None
     assert result is not None
     layouts = [("data_layout", data)]
     if rule.kernel is not None:
-        kernel = laid[rule.kernel]
+        kernel = inputs[rule.kernel]
         assert kernel is not None
         layouts.append(("kernel_layout", kernel))
     if result != data:
         layouts.append(("out_layout", result))
 
     def turns(
-        letters: Sequence[str | None], natives: Sequence[str | None], laid: Sequence[Dims | None], is_result: bool
+        letters: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
     ) -> tuple[Turn | None, ...]:
         found: list[Turn | None] = []
-        for index, (names, native, dims) in enumerate(zip(letters, natives, laid, strict=True)):
+        for index, (names, native, dims) in enumerate(zip(letters, natives, own, strict=True)):
             if names is None or native is None or dims is None:
                 found.append(None)
             else:
-                places = tuple(native.index(letter) for letter in names)
-                found.append(turned(dims, places, extents.get((is_result, index))))
+                positions = tuple(native.index(letter) for letter in names)
+                found.append(permuted(dims, positions, extents.get((is_result, index))))
         return tuple(found)
 
-    relayout(context,
+    call_function(
+        context,
         node,
         tuple(layouts),
-        turns(rule.inputs, rule.native_inputs, form.inputs, False),
-        turns(rule.outputs, rule.native_outputs, form.outputs, True),
+        turns(rule.inputs, rule.native_inputs, lowering.inputs, False),
+        turns(rule.outputs, rule.native_outputs, lowering.outputs, True),
     )

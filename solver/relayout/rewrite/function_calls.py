@@ -1,12 +1,13 @@
-"""Writing a node as an operator in a layout that ONNX has no word for, and as ONNX's own again."""
+"""A node as a call of a `relayout::` function, in a layout that ONNX has no operator for, or as ONNX's own again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import NodeAlternatives
+from relayout.formulate.plan import PlannedNode
 from relayout.layout.binding import layout_of
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent
@@ -15,21 +16,22 @@ from relayout.ops import extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.operand_dims import flat
 
-__all__ = ["operand_extents", "relayout", "standard", "turned", "word"]
+__all__ = ["call_function", "layout_string", "operand_extents", "permuted", "use_onnx_operator"]
 
 
-def relayout(
+def call_function(
     context: RewriteContext,
     node: ir.Node,
     layouts: tuple[tuple[str, str], ...],
     inputs: tuple[Turn | None, ...],
     results: tuple[Turn | None, ...],
 ) -> None:
-    # What nobody reads is given as in the source: a runtime may have another kernel for fewer results.
+    """Let the node be a `relayout::` operator with these layouts; the turns lead from its operands to ONNX's order."""
+    # A result that nothing reads stays as in the source: a runtime may have another kernel for fewer results.
     named = max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
-    turned = [turn.outward() if turn is not None else None for turn in results[:named]]
-    signature = Signature(node.op_type, layouts, inputs, tuple(turned))
-    standard(node)
+    outward = [turn.outward() if turn is not None else None for turn in results[:named]]
+    signature = Signature(node.op_type, layouts, inputs, tuple(outward))
+    use_onnx_operator(node)
     node.resize_outputs(len(signature.results))
     node.domain = DOMAIN
     node.overload = ensure_function(context.model, signature)
@@ -37,42 +39,43 @@ def relayout(
         node.attributes[name] = ir.AttrString(name, layout)
 
 
-def standard(node: ir.Node) -> None:
-    """ONNX's own operator, which has no layouts to say."""
+def use_onnx_operator(node: ir.Node) -> None:
+    """Let the node be ONNX's own operator, without layout attributes."""
     node.domain, node.overload = "", ""
     for name in LAYOUT_ATTRIBUTES:
         node.attributes.pop(name, None)
 
 
-def word(dims: Dims, letters: str, extents: tuple[Extent, ...] | None) -> str | None:
-    """The layout of these dimensions. Factors that change places within one dimension are the axis itself."""
+@lru_cache(maxsize=4096)
+def layout_string(dims: Dims, letters: str, extents: tuple[Extent, ...] | None) -> str | None:
+    """The layout of these dimensions. A permutation of atoms within one dimension does not show in it."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     layout = layout_of(flat(tuple(groups)), letters, extents)
     return str(layout) if layout is not None else None
 
 
-def operand_extents(choice: NodeAlternatives) -> dict[tuple[bool, int], tuple[Extent, ...]]:
-    """Each operand's extents as in the source, constants' too."""
-    assert choice.node is not None
+def operand_extents(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Extent, ...]]:
+    """The extents of each operand in the source, constants included, by whether it is a result and its index."""
+    assert planned.node is not None
     found: dict[tuple[bool, int], tuple[Extent, ...]] = {}
-    for index, value in enumerate(choice.node.inputs):
+    for index, value in enumerate(planned.node.inputs):
         extents = extents_of(value) if value is not None else None
         if extents is not None:
             found[False, index] = extents
-    for port in choice.ports:
+    for port in planned.ports:
         found[port.is_result, port.index] = port.operand.view.extents
     return found
 
 
-def turned(dims: Dims, places: Sequence[int], extents: tuple[Extent, ...] | None) -> Turn:
-    """From an operand that has `dims` to ONNX's order, where axis i of the source is axis `places[i]`."""
-    lies = tuple(
-        (Atom(places[group[0].axis]),)
+def permuted(dims: Dims, positions: Sequence[int], extents: tuple[Extent, ...] | None) -> Turn:
+    """The way from an operand that has `dims` to ONNX's order, in which axis i of the source is axis `positions[i]`."""
+    atoms = tuple(
+        (Atom(positions[group[0].axis]),)
         if len(group) > 1
-        else tuple(Atom(places[atom.axis], atom.inner, atom.outer) for atom in group)
+        else tuple(Atom(positions[atom.axis], atom.inner, atom.outer) for atom in group)
         for group in dims
     )
-    native: list[Extent] = [None] * len(places)
-    for axis, place in enumerate(places):
-        native[place] = extents[axis] if extents is not None else None
-    return Turn.inward(lies, tuple(native))
+    native: list[Extent] = [None] * len(positions)
+    for axis, position in enumerate(positions):
+        native[position] = extents[axis] if extents is not None else None
+    return Turn.inward(atoms, tuple(native))

@@ -1,4 +1,4 @@
-"""A node with graphs inside it, and those graphs, each value in the format that was chosen for its way in or out."""
+"""Region ops (If, Loop, Scan) and their regions, each value in the planned format of its region edge."""
 
 from __future__ import annotations
 
@@ -6,101 +6,100 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from relayout.candidates.alternatives import FreeLowering, NodeAlternatives, Port
+from relayout.candidates.alternatives import FreeLowering, Port, input_dims
+from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import MemoryFormat
 from relayout.ops import RegionPort, graphs_of, read_at
-from relayout.rewrite.boundary import give_output
-from relayout.rewrite.constant_steps import input_dims
+from relayout.rewrite.boundary import set_output
 from relayout.rewrite.context import RewriteContext
-from relayout.rewrite.conversions import copies_after, copies_inside, make_copies
-from relayout.rewrite.operand_dims import own_dims, port_dims, present
-from relayout.rewrite.wiring import give, wire
+from relayout.rewrite.conversions import convert, convert_from_outside, convert_results
+from relayout.rewrite.operand_dims import port_dims, present
+from relayout.rewrite.wiring import connect_operands, register_results
 
-__all__ = ["write_holder"]
+__all__ = ["write_region_op"]
 
 Write = Callable[[RewriteContext, ir.Node], None]
 
 
-def write_holder(context: RewriteContext, choice: NodeAlternatives, node: ir.Node, write: Write) -> None:
-    """The node, and by `write` each node inside it."""
-    passing = context.passing.get(node, [])
-    wire(context, choice, node)
-    for each in passing:
-        for index, value, _ in _read(context, each, None):
-            context.replace(node, index, value)
-    context.place(node)
+def write_region_op(context: RewriteContext, planned: PlannedNode, node: ir.Node, write: Write) -> None:
+    """Write the node, and by `write` each node of its regions."""
+    region_edges = context.plan.region_edges.get(node, ())
+    connect_operands(context, planned, node)
+    for each in region_edges:
+        for index, value, _ in _operands(context, each, None):
+            context.replace_input(node, index, value)
+    context.insert_before(node)
     for graph in graphs_of(node):
         with context.inside(graph):
-            _write_graph(context, (choice, *passing), write)
-    give(context, choice, node)
-    for each in passing:
-        _set_scanned(context, each, node)
-        for region_port, port, format_, dims in _given(context, each):
+            _write_region(context, (planned, *region_edges), write)
+    register_results(context, planned, node)
+    for each in region_edges:
+        _set_scan_axis(each, node)
+        for region_port, port, format_, dims in _results(each):
             if region_port.graph is None:
                 context.register(node.outputs[region_port.index], port.operand, format_, dims)
-    for each in (choice, *passing):
-        copies_after(context, node, each)
+    for each in (planned, *region_edges):
+        convert_results(context, node, each)
 
 
-def _write_graph(context: RewriteContext, choices: tuple[NodeAlternatives, ...], write: Write) -> None:
-    """The graph at hand; `choices` say what goes into it and comes out of it."""
+def _write_region(context: RewriteContext, every: tuple[PlannedNode, ...], write: Write) -> None:
+    """Write the current graph. `every` are its region op and the region edges, which hold its inputs and outputs."""
     graph = context.graph
-    for each in choices:
-        for region_port, port, format_, dims in _given(context, each):
+    for each in every:
+        for region_port, port, format_, dims in _results(each):
             if region_port.graph is graph:
                 context.register(graph.inputs[region_port.index], port.operand, format_, dims)
-                make_copies(context, port.operand.tensor, stem=context.stem(port.operand))
-    copies_inside(context)
-    context.place(None, front=True)
+                convert(context, port.operand.tensor)
+    convert_from_outside(context)
+    context.insert_before(None, front=True)
     for inner in list(graph):
         write(context, inner)
-    done: set[ir.Value] = set()
-    for each in choices:
-        for place, value, read in _read(context, each, graph):
-            give_output(context, place, value, done)
-            context.place(None)
+    written: set[ir.Value] = set()
+    for each in every:
+        for index, value, read in _operands(context, each, graph):
+            set_output(context, index, value, written)
+            context.insert_before(None)
             if read is not None:
-                own = own_dims(each, read, context.chosen[id(each)].form, each.rule(context.tensors))
-                # Nothing that crosses the border of a graph is in a black box.
-                context.annotate(graph.outputs[place], read.operand, present(own), ())
+                # Nothing that crosses the border of a region is in a black box.
+                context.annotate(graph.outputs[index], read.operand, present(each.operand_dims(read)), ())
 
 
-def _given(context: RewriteContext, choice: NodeAlternatives) -> Iterator[tuple[RegionPort, Port, MemoryFormat, Dims]]:
-    """Everything that the choice gives, to whom, in which format and with which dimensions."""
-    alternative = context.chosen[id(choice)]
-    for port, format_ in zip(choice.ports, alternative.formats, strict=True):
-        if port.is_result:
-            own = own_dims(choice, port, alternative.form, choice.rule(context.tensors))
-            yield choice.region_port(port), port, format_, present(own)
+def _results(planned: PlannedNode) -> Iterator[tuple[RegionPort, Port, MemoryFormat, Dims]]:
+    """Each tensor that a region op or region edge produces: its region port, format and dimensions."""
+    for port, format_ in planned.results():
+        yield planned.region_port(port), port, format_, present(planned.operand_dims(port))
 
 
-def _read(context: RewriteContext, choice: NodeAlternatives, graph: ir.Graph | None) -> Iterator[tuple[int, ir.Value, Port | None]]:
-    """What the choice reads of one graph inside the node, or of the node itself: at which place, and the value; a
+def _operands(
+    context: RewriteContext, planned: PlannedNode, graph: ir.Graph | None
+) -> Iterator[tuple[int, ir.Value, Port | None]]:
+    """Each value that a region op or region edge reads of one region, or of the node itself, and its index there; a
     constant has no port."""
-    alternative, rule = context.chosen[id(choice)], choice.rule(context.tensors)
-    for port, format_ in zip(choice.ports, alternative.formats, strict=True):
-        if not port.is_result and choice.region_port(port).graph is graph:
-            dims = port_dims(choice, port, alternative.form, rule)
-            found = context.copies.read(port.operand.tensor, format_, dims, stem=context.stem(port.operand))
-            yield choice.region_port(port).index, found.value, port
-    if choice.region_edge is None or choice.node is None:
+    for port, format_ in planned.operands():
+        region_port = planned.region_port(port)
+        if region_port.graph is graph:
+            yield region_port.index, context.read(port.operand, format_, port_dims(planned, port)), port
+    if planned.region_edge is None or planned.node is None:
         return
-    region_edge, form = choice.region_edge, alternative.form
-    assert isinstance(form, FreeLowering)
-    values = read_at(choice.node, region_edge.reads)
+    region_edge, lowering = planned.region_edge, planned.lowering
+    assert isinstance(lowering, FreeLowering)
+    values = read_at(planned.node, region_edge.reads)
     for region_port, value, axes in zip(region_edge.reads, values, region_edge.rule.inputs, strict=True):
         if region_port.graph is graph and value is not None and axes is not None and context.tensors.is_constant(value):
-            yield region_port.index, context.constants.laid(value, input_dims(region_edge.rule, axes, form.dims)), None
+            dims = input_dims(region_edge.rule, axes, lowering.dims)
+            yield region_port.index, context.constants.relaid(value, dims), None
 
 
-def _set_scanned(context: RewriteContext, choice: NodeAlternatives, node: ir.Node) -> None:
-    """Say where the axis lies along which a Scan goes."""
-    region_edge, form = choice.region_edge, context.chosen[id(choice)].form
-    if region_edge is None or region_edge.scanned is None or region_edge.outer_axis is None or not isinstance(form, FreeLowering):
+def _set_scan_axis(planned: PlannedNode, node: ir.Node) -> None:
+    """Set the attribute for the axis along which a Scan runs."""
+    region_edge, lowering = planned.region_edge, planned.lowering
+    if region_edge is None or region_edge.scanned is None or region_edge.outer_axis is None:
         return
-    attribute, place, count = region_edge.scanned
+    if not isinstance(lowering, FreeLowering):
+        return
+    attribute, index, count = region_edge.scanned
     known = list(node.attributes.get_ints(attribute, (0,) * count) or ())
-    axes = [*known[:place], form.axes.index(region_edge.outer_axis), *known[place + 1 :]]
+    axes = [*known[:index], lowering.axes.index(region_edge.outer_axis), *known[index + 1 :]]
     if axes != known:
         node.attributes[attribute] = ir.AttrInt64s(attribute, axes)

@@ -1,4 +1,4 @@
-"""What rewrites work with: a backend's own for a node or a conversion, and a rule's for a node in another order."""
+"""The writers for rewrites: a backend writes a node or a conversion, a rule a node in an order that ONNX lacks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import onnx_ir as ir
 from relayout.backend.calls import guarded, wrong_answer
 from relayout.backend.interface import Backend
 from relayout.backend.rewriting import Extents, Rewrite
-from relayout.candidates.alternatives import FixedLowering, FreeLowering, NodeAlternatives, Port
+from relayout.candidates.alternatives import FreeLowering, Port
 from relayout.errors import BackendError
-from relayout.formulate.formulation import PlannedConversion
+from relayout.formulate.plan import PlannedConversion, PlannedNode
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.model.emit import Physical
@@ -23,30 +23,32 @@ from relayout.model.layout_functions import DOMAIN, ensure_body
 from relayout.ops import Axes, Free, extents_of
 from relayout.ops.operand_roles import has_letters
 from relayout.rewrite.context import RewriteContext
+from relayout.rewrite.copies import stem_of
 from relayout.rewrite.operand_dims import base_dims, port_dims
 
-__all__ = ["ConversionWay", "NodeWay", "SpaceWay"]
+__all__ = ["ConversionWriter", "NodeWriter", "SpaceWriter"]
 
 
-class _Way:
-    """What all of them share: making nodes and constants, and what was given."""
+class _Writer:
+    """The part that all share: it emits nodes and constants, and collects the results that were defined."""
 
     def __init__(self, context: RewriteContext, stem: str) -> None:
         self._context = context
         self._stem = stem
-        self.given: dict[int, Physical] = {}
+        self.defined: dict[int, Physical] = {}
 
     @property
     def opset(self) -> int:
         return self._context.emitter.opset
 
     def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
-        """Let the backend write it. Raises BackendError where it fails, or gives none of these results."""
+        """Let the backend write it. Raises BackendError where it fails, or does not define one of these results."""
         with guarded(backend, "a rewrite", where):
-            rewrite(self)  # type: ignore[arg-type]  # what a node and a conversion do not share is theirs
+            rewrite(self)  # type: ignore[arg-type]  # the subclasses have the rest of the protocol
         for index in results:
-            if index not in self.given:
-                raise wrong_answer(backend, "rewrite", where, f"result {index}, by `give`", "a rewrite that does not give it")
+            if index not in self.defined:
+                expected = f"result {index}, by `give`"
+                raise wrong_answer(backend, "rewrite", where, expected, "a rewrite that does not give it")
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         return self._context.emitter.constant(stem, array)
@@ -66,26 +68,25 @@ class _Way:
             self._context.model.opset_imports.setdefault(domain, version)
         kind = like if like is not None else next((value for value in inputs if value is not None), None)
         stem = f"{self._stem}_{operator}" if operator else self._stem
-        made = self._context.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
-        node = made.producer()
+        value = self._context.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
+        node = value.producer()
         if domain == DOMAIN and node is not None and has_letters(node):
             ensure_body(self._context.model, node)
-        return made
+        return value
 
 
-def _ports_of(context: RewriteContext, choice: NodeAlternatives) -> dict[tuple[bool, int], tuple[Port, MemoryFormat]]:
-    """The ports with the formats that were chosen, by whether it is a result and by its index."""
-    formats = context.chosen[id(choice)].formats
-    return {(port.is_result, port.index): (port, f) for port, f in zip(choice.ports, formats, strict=True)}
+def _ports_of(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Port, MemoryFormat]]:
+    """The ports with their planned formats, by whether it is a result and by its index."""
+    return {(port.is_result, port.index): (port, f) for port, f in zip(planned.ports, planned.formats, strict=True)}
 
 
-class NodeWay(_Way):
-    """One node, as its backend writes it (see `relayout.backend.Writing`)."""
+class NodeWriter(_Writer):
+    """One node, as its backend writes it (see `relayout.backend.rewriting`)."""
 
-    def __init__(self, context: RewriteContext, choice: NodeAlternatives, node: ir.Node, form: FixedLowering) -> None:
+    def __init__(self, context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
         super().__init__(context, node.outputs[0].name or "value")
-        self._choice, self._node, self._form = choice, node, form
-        self._ports = _ports_of(context, choice)
+        self._planned, self._node = planned, node
+        self._ports = _ports_of(planned)
 
     @property
     def node(self) -> ir.Node:
@@ -94,7 +95,7 @@ class NodeWay(_Way):
     def write(self, backend: Backend, rewrite: Rewrite) -> None:
         """Let the backend write the node. Raises BackendError."""
         read = [n for n, value in enumerate(self._node.outputs) if value.uses() or value.is_graph_output()]
-        self._write(backend, rewrite, self._choice.label, [n for n in read if (True, n) in self._ports])
+        self._write(backend, rewrite, self._planned.label, [n for n in read if (True, n) in self._ports])
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
         known = self._ports.get((is_result, index))
@@ -108,10 +109,10 @@ class NodeWay(_Way):
         if known is None:
             value = self._node.inputs[index]
             if value is None:
-                raise BackendError(f"{self._choice.label} has no input {index} to read")
+                raise BackendError(f"{self._planned.label} has no input {index} to read")
             return value
         port, format_ = known
-        tensor, dims, stem = port.operand.tensor, self._dims(port), port.operand.tensor.base.name or "value"
+        tensor, dims, stem = port.operand.tensor, self._dims(port), stem_of(port.operand.tensor)
         if shape is None:
             return self._context.copies.read(tensor, format_, dims, stem=stem).value
         return self._context.copies.read_as(tensor, format_, dims, shape, stem=stem).value
@@ -119,25 +120,25 @@ class NodeWay(_Way):
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
         value = self._node.inputs[index]
         if value is None or not self._context.tensors.is_constant(value):
-            raise BackendError(f"{self._choice.label}: input {index} is no constant")
-        return self._context.constants.stepped(value, steps)
+            raise BackendError(f"{self._planned.label}: input {index} is no constant")
+        return self._context.constants.after_steps(value, steps)
 
     def give(self, index: int, value: ir.Value) -> None:
         port, _ = self._ports[True, index]
         dims = self._dims(port)
-        self.given[index] = _physical(value, dims, port.operand.tensor.extents)
+        self.defined[index] = _physical(value, dims, port.operand.tensor.extents)
 
     def _dims(self, port: Port) -> Dims:
-        return port_dims(self._choice, port, self._form, None)
+        return port_dims(self._planned, port)
 
 
-class ConversionWay(_Way):
+class ConversionWriter(_Writer):
     """One conversion, as the backend writes it."""
 
-    def __init__(self, context: RewriteContext, made: PlannedConversion, source: Dims, target: Dims, *, stem: str) -> None:
-        super().__init__(context, f"{stem}_laid")
-        self._made = made
-        base = context.tensors.operands[made.tensor.base]
+    def __init__(self, context: RewriteContext, conversion: PlannedConversion, source: Dims, target: Dims) -> None:
+        super().__init__(context, f"{stem_of(conversion.tensor)}_laid")
+        self._conversion = conversion
+        base = context.tensors.operands[conversion.tensor.base]
         assert base is not None
         self._source, self._target = base_dims(base, source), base_dims(base, target)
 
@@ -150,11 +151,11 @@ class ConversionWay(_Way):
         raise BackendError("a conversion has no node")
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[Extent, ...]:
-        return tuple(dims_shape(self._target if is_result else self._source, self._made.tensor.extents))
+        return tuple(dims_shape(self._target if is_result else self._source, self._conversion.tensor.extents))
 
     def read(self, index: int, shape: Extents | None = None) -> ir.Value:
-        tensor, format_ = self._made.tensor, self._made.source
-        stem = tensor.base.name or "value"
+        tensor, format_ = self._conversion.tensor, self._conversion.source
+        stem = stem_of(tensor)
         if shape is None:
             return self._context.copies.read(tensor, format_, self._source, stem=stem).value
         return self._context.copies.read_as(tensor, format_, self._source, shape, stem=stem).value
@@ -163,17 +164,17 @@ class ConversionWay(_Way):
         raise BackendError("a conversion has no constants")
 
     def give(self, index: int, value: ir.Value) -> None:
-        self.given[index] = _physical(value, self._target, self._made.tensor.extents)
+        self.defined[index] = _physical(value, self._target, self._conversion.tensor.extents)
 
 
 def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physical:
-    """The value by its dimensions, or by its own shape where that hides them."""
+    """The value with its dimensions, and its own shape where that is another one."""
     own, shape = extents_of(value), tuple(dims_shape(dims, extents))
     if own is None or own == shape:
         return Physical(value, dims)
     if all(isinstance(extent, int) for extent in (*own, *shape)) and prod(own) != prod(shape):  # type: ignore[arg-type]
         raise BackendError(
-            "a rewrite gives another tensor than its layout says",
+            "a rewrite defines another tensor than its layout says",
             where=f"value {value.name}",
             expected=f"the elements of {list(shape)}",
             found=f"a tensor of {list(own)}",
@@ -181,13 +182,15 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
     return Physical(value, dims, own)
 
 
-class SpaceWay(_Way):
-    """One node of a Free rule in an order that its operator does not take (see `relayout.rules.SpaceWriting`)."""
+class SpaceWriter(_Writer):
+    """One node of a Free rule in an order that its operator does not take (see `relayout.ops.DecompositionWriter`)."""
 
-    def __init__(self, context: RewriteContext, choice: NodeAlternatives, node: ir.Node, rule: Free, form: FreeLowering) -> None:
+    def __init__(
+        self, context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
+    ) -> None:
         super().__init__(context, node.outputs[0].name or "value")
-        self._choice, self._node, self._rule, self._form = choice, node, rule, form
-        self._ports = _ports_of(context, choice)
+        self._planned, self._node, self._rule, self._lowering = planned, node, rule, lowering
+        self._ports = _ports_of(planned)
 
     @property
     def node(self) -> ir.Node:
@@ -195,7 +198,7 @@ class SpaceWay(_Way):
 
     @property
     def axes(self) -> Axes:
-        return self._form.axes
+        return self._lowering.axes
 
     def read(self, index: int, dims: Sequence[Axes]) -> ir.Value:
         axes = self._rule.inputs[index]
@@ -204,10 +207,9 @@ class SpaceWay(_Way):
         assert axes is not None
         known = self._ports.get((False, index))
         if known is None:
-            return self._context.constants.laid(value, tuple(self._own(group, axes) or None for group in dims))
+            return self._context.constants.relaid(value, tuple(self._own(group, axes) or None for group in dims))
         port, format_ = known
-        stem = port.operand.tensor.base.name or "value"
-        return self._context.copies.read(port.operand.tensor, format_, self._root(port, axes, dims), stem=stem).value
+        return self._context.read(port.operand, format_, self._base(port, axes, dims))
 
     def emit_dims(
         self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
@@ -220,22 +222,22 @@ class SpaceWay(_Way):
         axes = self._rule.outputs[index]
         port, _ = self._ports[True, index]
         extents = port.operand.tensor.extents
-        if axes is None:  # it lies as in the source
-            self.given[index] = Physical(value, port_dims(self._choice, port, self._form, self._rule))
+        if axes is None:  # as in the source
+            self.defined[index] = Physical(value, port_dims(self._planned, port))
             return
-        physical = Physical(value, self._root(port, axes, dims))
+        physical = Physical(value, self._base(port, axes, dims))
         value.shape = ir.Shape(dims_shape(physical.dims, extents))
-        own = port_dims(self._choice, port, self._form, self._rule)
-        self.given[index] = self._context.emitter.convert(physical, own, extents, f"{self._stem}_view")
+        own = port_dims(self._planned, port)
+        self.defined[index] = self._context.emitter.convert(physical, own, extents, f"{self._stem}_view")
 
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
 
     def places(self, axis: int) -> np.ndarray[Any, Any]:
-        return self._form.positions_of(axis, self._rule.extents[axis])
+        return self._lowering.positions_of(axis, self._rule.extents[axis])
 
-    def _root(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
-        """Dimensions of one operand as groups of atoms of its tensor's axes."""
+    def _base(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
+        """Dimensions of one operand as groups of atoms of its base tensor's axes."""
         found: list[MemoryFormat] = []
         for group in dims:
             parts = [base_dims(port.operand, ((atom,),))[0] for atom in self._own(group, axes)]
@@ -243,10 +245,10 @@ class SpaceWay(_Way):
         return tuple(found)
 
     def _own(self, group: Axes, axes: Axes) -> MemoryFormat:
-        """The places of one dimension as atoms of the operand's own axes."""
+        """The positions of one dimension as atoms of the operand's own axes."""
         return tuple(
             Atom(axes.index(atom.axis), atom.inner, atom.outer)
-            for place in group
-            for atom in self._form.dims[place]
+            for position in group
+            for atom in self._lowering.dims[position]
             if atom.axis in axes
         )

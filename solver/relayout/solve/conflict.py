@@ -1,6 +1,6 @@
 """Minimal unsatisfiable subsets (MUS) of the requirements of an infeasible problem.
 
-A **requirement** is one use of one value: the formats in which a choice wants an operand or gives a result. A dropped
+A **requirement** is one use of one item: the formats in which a choice wants an operand or gives a result. A dropped
 requirement accepts any format.
 
 QuickXplain (Junker 2004) finds a subset from which nothing can be removed. Its size is proved least by correction sets:
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from relayout.solve.network import Conversion
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = [
     "Lifted",
@@ -32,9 +32,9 @@ MOST_CORRECTIONS = 100
 
 
 class Requirement(NamedTuple):
-    """Use number `use` of value number `value`: 0 is the producer's, `k` that of consumer `k - 1`."""
+    """Use number `use` of item number `item`: 0 is the producer's, `k` that of consumer `k - 1`."""
 
-    value: int
+    item: int
     use: int
 
 
@@ -52,17 +52,17 @@ Correct = Callable[[Collection[Requirement]], "frozenset[Requirement] | None"]
 def feasibility_problem(problem: Problem, *, counted: bool) -> Problem:
     """The feasibility version of a problem: every cost 0, or with `counted` 1 for a conversion that is not free.
 
-    A value whose conversions are then all free has no consumers left.
+    An item whose conversions are then all free has no consumers left.
     """
     known: dict[Conversion, tuple[Conversion, bool]] = {}
-    values: list[Value] = []
-    for value in problem.values:
-        if value.conversion not in known:
-            asked = tuple([tuple([_asked(price, counted=counted) for price in row]) for row in value.conversion])
-            known[value.conversion] = asked, any(price != 0 for row in asked for price in row)
-        conversion, matters = known[value.conversion]
-        values.append(Value(value.name, value.producer, value.consumers if matters else (), conversion))
-    return Problem(tuple([Choice(choice.name, (0,) * len(choice.costs)) for choice in problem.choices]), tuple(values))
+    items: list[Item] = []
+    for item in problem.items:
+        if item.conversion not in known:
+            asked = tuple([tuple([_asked(price, counted=counted) for price in row]) for row in item.conversion])
+            known[item.conversion] = asked, any(price != 0 for row in asked for price in row)
+        conversion, matters = known[item.conversion]
+        items.append(Item(item.name, item.producer, item.consumers if matters else (), conversion))
+    return Problem(tuple([Choice(choice.name, (0,) * len(choice.costs)) for choice in problem.choices]), tuple(items))
 
 
 def _asked(price: int | None, *, counted: bool) -> int | None:
@@ -70,24 +70,24 @@ def _asked(price: int | None, *, counted: bool) -> int | None:
 
 
 def requirements_of(problem: Problem, choices: Collection[int] | None = None) -> list[Requirement]:
-    """The requirements of all values with consumers, or those of the given choices."""
+    """The requirements of all items with consumers, or those of the given choices."""
     return [
         Requirement(v, k)
-        for v, value in enumerate(problem.values)
-        if value.consumers
-        for k, use in enumerate((value.producer, *value.consumers))
+        for v, item in enumerate(problem.items)
+        if item.consumers
+        for k, use in enumerate((item.producer, *item.consumers))
         if choices is None or use.choice in choices
     ]
 
 
 def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
     """The feasibility problem with the requirements in `kept` alone."""
-    by_value: dict[int, list[int]] = {}
+    by_item: dict[int, list[int]] = {}
     for one in kept:
-        by_value.setdefault(one.value, []).append(one.use)
+        by_item.setdefault(one.item, []).append(one.use)
     place: dict[int, int] = {}
     choices: list[Choice] = []
-    values: list[Value] = []
+    items: list[Item] = []
 
     def placed(use: Use) -> Use:
         if use.choice not in place:
@@ -95,19 +95,19 @@ def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
             choices.append(problem.choices[use.choice])
         return Use(place[use.choice], use.formats)
 
-    for index, uses in sorted(by_value.items()):
-        value = problem.values[index]
-        consumers = tuple([placed(value.consumers[use - 1]) for use in sorted(uses) if use])
+    for index, uses in sorted(by_item.items()):
+        item = problem.items[index]
+        consumers = tuple([placed(item.consumers[use - 1]) for use in sorted(uses) if use])
         if not consumers:
             continue
         if 0 in uses:
-            producer = placed(value.producer)
+            producer = placed(item.producer)
         else:
-            formats = len(value.conversion)
-            choices.append(Choice(value.name, (0,) * formats))
+            formats = len(item.conversion)
+            choices.append(Choice(item.name, (0,) * formats))
             producer = Use(len(choices) - 1, tuple(range(formats)))
-        values.append(Value(value.name, producer, consumers, value.conversion))
-    return Problem(tuple(choices), tuple(values))
+        items.append(Item(item.name, producer, consumers, item.conversion))
+    return Problem(tuple(choices), tuple(items))
 
 
 def soft_problem(
@@ -115,11 +115,11 @@ def soft_problem(
 ) -> tuple[Problem, list[tuple[Requirement, int]]]:
     """The problem with soft constraints: every requirement outside `hard` may be dropped at a price.
 
-    An adapter choice is put between the choice and the value. Its alternatives are the value's formats; it pays where
+    An adapter choice is put between the choice and the item. Its alternatives are the item's formats; it pays where
     the choice asks for another format. Returns the problem, and each requirement with its adapter choice.
     """
     choices = list(problem.choices)
-    values: list[Value] = []
+    items: list[Item] = []
     adapters: list[tuple[Requirement, int]] = []
 
     def adapted(requirement: Requirement, use: Use, formats: int) -> Use:
@@ -130,19 +130,19 @@ def soft_problem(
         adapters.append((requirement, own))
         costs = price(requirement)
         apart = tuple([tuple([costs if f != g else 0 for g in every]) for f in every])
-        values.append(Value("", use, (Use(own, every),), apart))
+        items.append(Item("", use, (Use(own, every),), apart))
         return Use(own, every)
 
-    for v, value in enumerate(problem.values):
-        if not value.consumers or not any(None in row for row in value.conversion):
-            values.append(value)
+    for v, item in enumerate(problem.items):
+        if not item.consumers or not any(None in row for row in item.conversion):
+            items.append(item)
             continue
-        formats = len(value.conversion)
+        formats = len(item.conversion)
         producer, *consumers = (
-            adapted(Requirement(v, k), use, formats) for k, use in enumerate((value.producer, *value.consumers))
+            adapted(Requirement(v, k), use, formats) for k, use in enumerate((item.producer, *item.consumers))
         )
-        values.append(Value(value.name, producer, tuple(consumers), value.conversion))
-    return Problem(tuple(choices), tuple(values)), adapters
+        items.append(Item(item.name, producer, tuple(consumers), item.conversion))
+    return Problem(tuple(choices), tuple(items)), adapters
 
 
 def smallest_conflict(
@@ -222,15 +222,15 @@ def _suspects(problem: Problem, is_infeasible: IsInfeasible, start: int) -> list
 
 def _by_distance(problem: Problem, start: int) -> list[int]:
     """The choices connected to `start`, nearest first (breadth-first)."""
-    values: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
-    for value in problem.values:
-        together = tuple(dict.fromkeys([value.producer.choice, *[use.choice for use in value.consumers]]))
+    items: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
+    for item in problem.items:
+        together = tuple(dict.fromkeys([item.producer.choice, *[use.choice for use in item.consumers]]))
         for choice in together:
-            values[choice].append(together)
+            items[choice].append(together)
     order = [start]
     seen = {start}
     for choice in order:
-        for together in values[choice]:
+        for together in items[choice]:
             fresh = [other for other in together if other not in seen]
             seen.update(fresh)
             order += fresh

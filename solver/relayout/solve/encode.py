@@ -3,13 +3,13 @@
 Variable `c` below `len(problem.choices)` is choice `c` without its dominated alternatives. The variables after those
 are auxiliary set variables. The minimum of the sum of all tables is the minimum of the problem:
 
-- a value with one consumer that has a choice is a table over two choices; with two such consumers and few alternatives,
+- an item with one consumer that has a choice is a table over two choices; with two such consumers and few alternatives,
   a table over three;
-- any other value gets a **set variable**: its states are the sets of formats that consumers may want, with a table of
+- any other item gets a **set variable**: its states are the sets of formats that consumers may want, with a table of
   conversion costs to the producer, and a table of 0 or FORBIDDEN to each consumer;
 - if there are too many such sets, the formats are split into parts with one set variable each, down to single formats.
 
-Values with the same consumers share a set variable. Where all consumers of one value also read another, the set
+Items with the same consumers share a set variable. Where all consumers of one item also read another, the set
 variable of the second only has to contain that of the first: a network in which every layer reads all earlier ones is a
 chain. Equal tables are one object, because networks repeat their blocks."""
 
@@ -24,7 +24,7 @@ from operator import and_
 from relayout.errors import InputError
 from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import LARGEST, Conversion, Masks, Network, allowed, direct, priced, vector
-from relayout.solve.problem import Choice, Problem, Use, Value
+from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = ["SET_STATES", "check_range", "most_of", "network_of"]
 
@@ -39,10 +39,10 @@ def network_of(problem: Problem, *, set_states: int = SET_STATES, deadline: Dead
     relaxation is small and mostly integral. Raises InputError and ExpiredError."""
     check_range(problem)
     builder = _Builder(problem, set_states)
-    for value in problem.values:
+    for item in problem.items:
         deadline.check()
-        if value.consumers:
-            builder.add_value(value)
+        if item.consumers:
+            builder.add_item(item)
     builder.add_set_variables(deadline)
     return builder.network
 
@@ -63,7 +63,7 @@ def check_range(problem: Problem) -> None:
 def most_of(problem: Problem) -> int:
     """An upper bound on the cost of any assignment."""
     most = sum([max(choice.costs) for choice in problem.choices])
-    for conversion, times in Counter([value.conversion for value in problem.values]).items():
+    for conversion, times in Counter([item.conversion for item in problem.items]).items():
         most += times * max([sum(filter(None, row)) for row in conversion])
     return most
 
@@ -79,7 +79,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A value with a set variable: bit `d` of its sets is format `order[d]`."""
+    """An item with a set variable: bit `d` of its sets is format `order[d]`."""
 
     conversion: Conversion
     producer: int | None
@@ -112,12 +112,12 @@ class _Builder:
         alternatives = self.restricted.get(use.choice)
         return use.formats if alternatives is None else tuple([use.formats[a] for a in alternatives])
 
-    def add_value(self, value: Value) -> None:
-        """Add the tables of one value, or defer it to its set variable."""
-        conversion = value.conversion
-        wants, always = self.wants(value)
-        producer = value.producer.choice
-        produces = self.formats(value.producer)
+    def add_item(self, item: Item) -> None:
+        """Add the tables of one item, or defer it to its set variable."""
+        conversion = item.conversion
+        wants, always = self.wants(item)
+        producer = item.producer.choice
+        produces = self.formats(item.producer)
         if always:
             # Wanted under every assignment, so the cost depends on the producer alone.
             role = produces, (always,) * len(produces)
@@ -137,10 +137,10 @@ class _Builder:
         else:
             self.defer(conversion, producer, produces, wants)
 
-    def wants(self, value: Value) -> tuple[dict[int, Masks], int]:
+    def wants(self, item: Item) -> tuple[dict[int, Masks], int]:
         """The sets of formats that each consumer's states want, without those wanted in every state; and the latter."""
         wants: dict[int, Masks] = {}
-        for use in value.consumers:
+        for use in item.consumers:
             masks = self.masks(self.formats(use))
             if use.choice in wants:
                 masks = tuple([a | b for a, b in zip(wants[use.choice], masks, strict=True)])
@@ -156,7 +156,7 @@ class _Builder:
     def defer(
         self, conversion: Conversion, producer: int | None, produces: tuple[int, ...], wants: dict[int, Masks]
     ) -> None:
-        # Formats are numbered in order of appearance, the last consumer first. Then two values share a prefix in the
+        # Formats are numbered in order of appearance, the last consumer first. Then two items share a prefix in the
         # trie where the consumers of one are the last consumers of the other.
         order: dict[int, int] = {}
         step = 0
@@ -243,10 +243,10 @@ def _masks(formats: tuple[int, ...]) -> Masks:
 def _undominated(problem: Problem) -> list[tuple[int, ...]]:
     """The alternatives of each choice that are not dominated: of equal formats everywhere, the first cheapest."""
     formats: list[list[tuple[int, ...]]] = [[] for _ in problem.choices]
-    for value in problem.values:
-        if value.consumers:
-            formats[value.producer.choice].append(value.producer.formats)
-            for use in value.consumers:
+    for item in problem.items:
+        if item.consumers:
+            formats[item.producer.choice].append(item.producer.formats)
+            for use in item.consumers:
                 formats[use.choice].append(use.formats)
     return [_cheapest(choice, uses) for choice, uses in zip(problem.choices, formats, strict=True)]
 

@@ -9,7 +9,7 @@ from relayout.solve.deadline import Deadline, ExpiredError
 from relayout.solve.eliminate import back_substitute, eliminate, infeasible_scope
 from relayout.solve.encode import check_range, network_of
 from relayout.solve.network import FORBIDDEN, Network
-from relayout.solve.problem import Problem, Use, Value, cost_of
+from relayout.solve.problem import Item, Problem, Use, cost_of
 
 __all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices", "greedy", "least_own_costs"]
 
@@ -108,31 +108,31 @@ def greedy(problem: Problem) -> tuple[int, ...] | None:
     feasible."""
     produced: list[list[int]] = [[] for _ in problem.choices]
     read: list[list[tuple[int, Use]]] = [[] for _ in problem.choices]
-    for index, value in enumerate(problem.values):
+    for index, value in enumerate(problem.items):
         produced[value.producer.choice].append(index)
         for use in value.consumers:
             read[use.choice].append((index, use))
-    sources: list[int | None] = [None] * len(problem.values)
-    wanted: list[set[int]] = [set() for _ in problem.values]
+    sources: list[int | None] = [None] * len(problem.items)
+    wanted: list[set[int]] = [set() for _ in problem.items]
     assignment: list[int] = []
     for c, choice in enumerate(problem.choices):
         best: tuple[int, int] | None = None
         for a, own in enumerate(choice.costs):
-            price = _price(problem.values, produced[c], read[c], sources, wanted, a)
+            price = _price(problem.items, produced[c], read[c], sources, wanted, a)
             if price is not None and (best is None or own + price < best[0]):
                 best = own + price, a
         if best is None:
             return None
         assignment.append(best[1])
         for index in produced[c]:
-            sources[index] = problem.values[index].producer.formats[best[1]]
+            sources[index] = problem.items[index].producer.formats[best[1]]
         for index, use in read[c]:
             wanted[index].add(use.formats[best[1]])
     return tuple(assignment)
 
 
 def _price(
-    values: Sequence[Value],
+    values: Sequence[Item],
     produced: Sequence[int],
     read: Sequence[tuple[int, Use]],
     sources: Sequence[int | None],

@@ -67,14 +67,14 @@ def _fewest_relaxed(problem: Problem, deadline: Deadline, met: Collection[Requir
     Of equally many, those that pin an operand to one format come before those that couple it to others, then those
     with the cheapest solution.
     """
-    requirements = sum([1 + len(value.consumers) for value in problem.values])
+    requirements = sum([1 + len(item.consumers) for item in problem.items])
     apart = most_of(problem) + 1
     if apart * (requirements + 1) ** 2 >= LARGEST:
         return _fewest_relaxed(feasibility_problem(problem, counted=False), deadline, met)
 
     def price(requirement: Requirement) -> int:
-        value = problem.values[requirement.value]
-        formats = (value.producer, *value.consumers)[requirement.use].formats
+        item = problem.items[requirement.item]
+        formats = (item.producer, *item.consumers)[requirement.use].formats
         return apart * (requirements + 1 if len(set(formats)) == 1 else requirements + 2)
 
     soft, adapters = soft_problem(problem, met, price)
@@ -83,8 +83,8 @@ def _fewest_relaxed(problem: Problem, deadline: Deadline, met: Collection[Requir
         return ()
     lifted: list[Lifted] = []
     for requirement, adapter in adapters:
-        value = problem.values[requirement.value]
-        use = (value.producer, *value.consumers)[requirement.use]
+        item = problem.items[requirement.item]
+        use = (item.producer, *item.consumers)[requirement.use]
         if use.formats[answer.assignment[use.choice]] != answer.assignment[adapter]:
             lifted.append(Lifted(requirement, answer.assignment[adapter]))
     return tuple(lifted)

@@ -1,12 +1,12 @@
-"""The layout problem as pure data: choices, values and conversion costs. Knows no graph.
+"""The layout problem as pure data: choices, items and conversion costs. Knows no graph.
 
-A **choice** is a node that picks one of its alternatives (implementations). A **value** is produced by one choice and
-used by several; each alternative of its producer puts it into one of the value's formats, and each alternative of a
+A **choice** is a node that picks one of its alternatives (implementations). A **item** is produced by one choice and
+used by several; each alternative of its producer puts it into one of the item's formats, and each alternative of a
 consumer wants it in one. A format that is wanted and was not produced is made by one conversion, paid once however
 many consumers want it:
 
     cost = sum over choices  costs[alternative]
-         + sum over values   sum over {formats wanted} \\ {format produced} of conversion[produced][wanted]
+         + sum over items   sum over {formats wanted} \\ {format produced} of conversion[produced][wanted]
 
 Costs are non-negative integers, so that sums and comparisons are exact. The pairwise special case is PBQP ("Nearly
 optimal register allocation with PBQP", Scholz & Eckstein 2002).
@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from relayout.errors import InternalError
 
-__all__ = ["Choice", "Problem", "Use", "Value", "conversions_of", "cost_of"]
+__all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of"]
 
 Row = tuple[int | None, ...]
 
@@ -41,17 +41,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of a value: alternative `a` of `choice` produces or wants it in format `formats[a]`."""
+    """One use of an item: alternative `a` of `choice` produces or wants it in format `formats[a]`."""
 
     choice: int
     formats: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A value with `len(conversion)` formats; `conversion[f][g]` is the price of making `g` from `f`.
+class Item:
+    """An item with `len(conversion)` formats; `conversion[f][g]` is the price of making `g` from `f`.
 
-    The diagonal is 0; None: the conversion does not exist. One choice may use a value several times.
+    The diagonal is 0; None: the conversion does not exist. One choice may use an item several times.
     """
 
     name: str
@@ -67,27 +67,27 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Choices and the values between them. Valid by construction: every index and length is checked here."""
+    """Choices and the items between them. Valid by construction: every index and length is checked here."""
 
     choices: tuple[Choice, ...]
-    values: tuple[Value, ...]
+    items: tuple[Item, ...]
 
     def __post_init__(self) -> None:
         alternatives = [len(choice.costs) for choice in self.choices]
-        for value in self.values:
-            formats = len(value.conversion)
-            for use in (value.producer, *value.consumers):
+        for item in self.items:
+            formats = len(item.conversion)
+            for use in (item.producer, *item.consumers):
                 if not 0 <= use.choice < len(alternatives):
                     raise InternalError(
                         "a use names a choice that does not exist",
-                        where=value.name,
+                        where=item.name,
                         expected=f"0 to {len(alternatives) - 1}",
                         found=str(use.choice),
                     )
                 if len(use.formats) != alternatives[use.choice] or max(use.formats) >= formats or min(use.formats) < 0:
                     raise InternalError(
-                        "a use does not fit its choice and its value",
-                        where=f"{value.name}, {self.choices[use.choice].name}",
+                        "a use does not fit its choice and its item",
+                        where=f"{item.name}, {self.choices[use.choice].name}",
                         expected=f"{alternatives[use.choice]} formats of 0 to {formats - 1}",
                         found=str(use.formats),
                     )
@@ -106,18 +106,18 @@ def _fault_of(conversion: tuple[Row, ...]) -> str:
 
 
 def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield (value, format produced, format made) for every conversion of an assignment, in order.
+    """Yield (item, format produced, format made) for every conversion of an assignment, in order.
 
     `assignment[c]` is the alternative of choice `c`. Free conversions and those that do not exist are included.
 
     >>> use = Use(0, (0, 1)), Use(1, (0,))
-    >>> problem = Problem((Choice("a", (0, 0)), Choice("b", (0,))), (Value("v", use[0], use[1:], ((0, 3), (5, 0))),))
+    >>> problem = Problem((Choice("a", (0, 0)), Choice("b", (0,))), (Item("v", use[0], use[1:], ((0, 3), (5, 0))),))
     >>> list(conversions_of(problem, (1, 0))), cost_of(problem, (1, 0))
     ([(0, 1, 0)], 5)
     """
-    for index, value in enumerate(problem.values):
-        source = value.producer.formats[assignment[value.producer.choice]]
-        wanted = {use.formats[assignment[use.choice]] for use in value.consumers}
+    for index, item in enumerate(problem.items):
+        source = item.producer.formats[assignment[item.producer.choice]]
+        wanted = {use.formats[assignment[use.choice]] for use in item.consumers}
         for target in sorted(wanted - {source}):
             yield index, source, target
 
@@ -125,8 +125,8 @@ def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tupl
 def cost_of(problem: Problem, assignment: Sequence[int]) -> int | None:
     """The cost of an assignment by the definition at the top of this module; None: a conversion does not exist."""
     total = sum(choice.costs[alternative] for choice, alternative in zip(problem.choices, assignment, strict=True))
-    for value, source, target in conversions_of(problem, assignment):
-        price = problem.values[value].conversion[source][target]
+    for item, source, target in conversions_of(problem, assignment):
+        price = problem.items[item].conversion[source][target]
         if price is None:
             return None
         total += price

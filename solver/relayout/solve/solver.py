@@ -147,10 +147,10 @@ def _checked(problem: Problem, answer: Answer, deadline: Deadline, hint: Sequenc
 
 
 def _paid_conversions(problem: Problem, assignment: Sequence[int]) -> int:
-    return sum(1 for value, s, t in conversions_of(problem, assignment) if problem.values[value].conversion[s][t])
+    return sum(1 for item, s, t in conversions_of(problem, assignment) if problem.items[item].conversion[s][t])
 
 
 def _converted_choice(problem: Problem, assignment: Sequence[int] | None) -> int:
-    """The producer of a value that the assignment converts; 0 if it converts none."""
+    """The producer of an item that the assignment converts; 0 if it converts none."""
     made = () if assignment is None else conversions_of(problem, assignment)
-    return next((problem.values[v].producer.choice for v, s, t in made if problem.values[v].conversion[s][t]), 0)
+    return next((problem.items[v].producer.choice for v, s, t in made if problem.items[v].conversion[s][t]), 0)

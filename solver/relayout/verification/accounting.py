@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 import onnx_ir as ir
 
 from relayout.report.schema import Finding, Report
-from relayout.report.totals import totals
+from relayout.verification.counting import count
 
 __all__ = ["check_report"]
 
@@ -21,7 +21,7 @@ def check_report(
 ) -> Iterator[Finding]:
     """Yield what does not re-add in `report`, against itself and against the models where they are given."""
     for side, counted_in, claimed in (("before", original, report.before), ("after", model, report.after)):
-        counted = totals(counted_in, dims or {}, conversion_operators) if counted_in is not None else claimed
+        counted = count(counted_in, dims or {}, conversion_operators) if counted_in is not None else claimed
         if counted != claimed:
             yield _unaccounted(f"{side}: the graph has other totals", str(counted), str(claimed))
     moving = [conversion for conversion in report.conversions if conversion.kind == "transpose"]

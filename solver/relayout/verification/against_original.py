@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_correspondence import check_axes_read
-from relayout.verification.axis_names import SOURCE, fed
+from relayout.verification.axis_names import fed
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
 from relayout.verification.requirements import node_label
 
@@ -71,7 +72,7 @@ def _check_inner_shapes(model: ir.Model, original: ir.Model) -> Iterator[Finding
     sources = {value.name: value for node in original.graph for value in node.outputs}
     for node in model.graph:
         for value in node.outputs:
-            source = sources.get(value.metadata_props.get(SOURCE, value.name))
+            source = sources.get(value.metadata_props.get(SOURCE_KEY, value.name))
             format_ = memory_format_of(value)
             if source is None or format_ is None or value.is_graph_output() or _same_shape(value, source):
                 continue

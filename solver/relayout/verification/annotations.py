@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, LAYOUT_KEY, ORDER_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import BOUNDARY, LAYOUT, Derivation, walk
-from relayout.verification.memory_format import ATOMS, ORDER, MemoryFormat, memory_format_of
+from relayout.verification.axis_names import Derivation, walk
+from relayout.verification.memory_format import MemoryFormat, memory_format_of
 from relayout.verification.operator_facts import OURS, AxisNames, axis_names, is_pooled, with_whole_parts
 from relayout.verification.requirements import known_extents, node_label
 
@@ -27,9 +28,9 @@ def check_annotations(model: ir.Model, derivation: Derivation) -> Iterator[Findi
         if value in seen:
             continue
         seen.add(value)
-        if ORDER in value.metadata_props or ATOMS in value.metadata_props:
+        if ORDER_KEY in value.metadata_props or ATOMS_KEY in value.metadata_props:
             yield from _check_arrangement(value)
-        for key in (LAYOUT, BOUNDARY):
+        for key in (LAYOUT_KEY, BOUNDARY_LAYOUT_KEY):
             if key in value.metadata_props:
                 yield from _check_layout(value, key, derivation, names)
 
@@ -40,15 +41,15 @@ def _made_values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _check_arrangement(value: ir.Value) -> Iterator[Finding]:
-    key = ATOMS if ATOMS in value.metadata_props else ORDER
+    key = ATOMS_KEY if ATOMS_KEY in value.metadata_props else ORDER_KEY
     text, format_ = value.metadata_props[key], memory_format_of(value)
-    if ATOMS in value.metadata_props and ORDER in value.metadata_props:
-        yield _annotation(value, ATOMS, f"{ORDER} as well", "the value has two memory formats")
-    elif format_ is None and key == ORDER:
+    if ATOMS_KEY in value.metadata_props and ORDER_KEY in value.metadata_props:
+        yield _annotation(value, ATOMS_KEY, f"{ORDER_KEY} as well", "the value has two memory formats")
+    elif format_ is None and key == ORDER_KEY:
         yield _annotation(value, "axes such as 0,2,3,1", text, "the order is not a list of axes")
     elif format_ is None:
         yield _annotation(value, "atoms such as 0,1:16:0,2,1:1:16", text, "the order is not a list of atoms")
-    elif key == ORDER and format_.permutation is None:
+    elif key == ORDER_KEY and format_.permutation is None:
         yield _annotation(value, "each axis once", text, "the order does not fit the value")
     elif (fault := format_.fault()) is not None:
         yield _annotation(value, "all digits of every axis", f"{text}: {fault}", "the order is not one of all atoms")
@@ -102,20 +103,20 @@ def _check_layout(
     if value.shape is not None and len(value.shape) not in (rank, layout.rank):
         yield _annotation(value, f"a layout of rank {len(value.shape)}", text, f"{key} does not fit the value")
         return
-    if key == LAYOUT and _has_parts_exchanged(layout, memory_format_of(value)):
-        expected = f"{ATOMS} {value.metadata_props[ATOMS]}"
+    if key == LAYOUT_KEY and _has_parts_exchanged(layout, memory_format_of(value)):
+        expected = f"{ATOMS_KEY} {value.metadata_props[ATOMS_KEY]}"
         yield _annotation(value, expected, text, "the annotation has other tiles of axes")
-    if key == LAYOUT:
+    if key == LAYOUT_KEY:
         yield from _check_whole(value, layout, names)
     # Derivation starts from the declared layout of an input; its readers may still read it otherwise.
-    namings = derivation.candidates(value) if key == LAYOUT else []
+    namings = derivation.candidates(value) if key == LAYOUT_KEY else []
     namings += _stated(value) if namings else ()
     candidates = [naming for naming in namings if len(set(naming) - {None}) == len(naming) - naming.count(None)]
     extents = known_extents(value)
     if value.shape is None or layout.rank != len(extents):
         return
     common = names.of(value)
-    if not candidates and key == LAYOUT:
+    if not candidates and key == LAYOUT_KEY:
         yield from _check_exchanged(value, layout, common)
     if not candidates:
         return

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import SOURCE, Derivation, derive, fed, walk
+from relayout.verification.axis_names import Derivation, derive, fed, walk
 from relayout.verification.axis_reads import AxesRead, Pair, numbered_axes, relation
 from relayout.verification.memory_format import memory_format_of, whole
 from relayout.verification.operator_facts import OURS, AxisNames
@@ -123,7 +124,7 @@ def _check_results(
     """
     mine, theirs = derivations
     for value, result in zip(node.outputs, counterpart.outputs, strict=False):
-        source = namesakes.get(value.metadata_props.get(SOURCE, value.name), result)
+        source = namesakes.get(value.metadata_props.get(SOURCE_KEY, value.name), result)
         here, there, format_ = mine.made(value), theirs.made(source), memory_format_of(value)
         if here is None or there is None or value.shape is None or source.shape is None:
             continue

@@ -12,17 +12,13 @@ import onnx_ir as ir
 
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.verification.constants import computed_ahead
 from relayout.verification.operator_facts import AxisNames, axis_names, axis_sources, is_pooled, named, with_whole_parts
 from relayout.verification.subgraph_values import RegionEdge, graphs_of, region_edges
 
-__all__ = ["BOUNDARY", "DEVICE", "LAYOUT", "SOURCE", "Derivation", "derive", "fed", "passes", "walk"]
+__all__ = ["Derivation", "derive", "fed", "passes", "walk"]
 
-LAYOUT = "relayout.layout"
-BOUNDARY = "relayout.boundary_layout"
-DEVICE = "relayout.device"
-SOURCE = "relayout.source"
-"""Which value of the original this one is, where it could not keep the name."""
 
 # Distinct readings of one value; only graphs that permute their axes on purpose have more than a few.
 _MOST_READINGS = 8
@@ -161,7 +157,7 @@ def declared_names(value: ir.Value) -> AxisNames | None:
 
 def declared_layout(value: ir.Value) -> Layout | None:
     """The layout that a graph input or output declares, or None where there is none of its rank."""
-    text = value.metadata_props.get(BOUNDARY)
+    text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
     if text is None or value.shape is None:
         return None
     try:

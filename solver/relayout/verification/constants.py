@@ -3,19 +3,25 @@ axes."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 import onnx_ir as ir
 
 from relayout.model.constants import known_shape
 from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["computed_ahead"]
+__all__ = ["computed_ahead", "constants_of"]
 
-# They give other data in each run, whatever they read.
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+"""The operators that draw numbers. Without a seed they give others in each run, whatever they read."""
+
+
+def constants_of(graph: ir.Graph) -> set[ir.Value]:
+    """The values, in the graph and those inside it, that are stored or computed ahead."""
+    stored = [set(each.initializers.values()).difference(each.inputs) for each in _all_graphs(graph)]
+    return set().union(*stored, *(node.outputs for node in computed_ahead(graph)))
 
 
 def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Node]:
@@ -38,6 +44,13 @@ def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[i
 
 
 def _is_ahead(node: ir.Node, constants: Set[ir.Value]) -> bool:
-    if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM:
+    if node.domain not in ("", "ai.onnx") or node.op_type in RANDOM:
         return False
     return known_shape(node) is not None or all(value is None or value in constants for value in node.inputs)
+
+
+def _all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    yield graph
+    for node in graph:
+        for inner in graphs_of(node):
+            yield from _all_graphs(inner)

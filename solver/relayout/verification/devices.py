@@ -10,10 +10,11 @@ import onnx_ir as ir
 from relayout.backend.calls import ask
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import BackendError
-from relayout.model.tensor_sizes import price_dims, tensor_bytes
+from relayout.layout.metadata_keys import DEVICE_KEY
 from relayout.report.schema import Finding, Transfer
-from relayout.report.totals import constant_values
-from relayout.verification.axis_names import DEVICE, walk
+from relayout.verification.axis_names import walk
+from relayout.verification.constants import constants_of
+from relayout.verification.counting import bytes_of, extent_counter
 
 __all__ = ["check_placement", "check_transfers", "implementations_of"]
 
@@ -23,7 +24,7 @@ _MOVES = frozenset(["Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze",
 
 def implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation, ...]:
     """The implementations of a node: on the device that its metadata names, where it names one."""
-    device = node.metadata_props.get(DEVICE)
+    device = node.metadata_props.get(DEVICE_KEY)
     if not backend.devices():
         return ask(backend, node)
     if device in backend.devices():
@@ -36,9 +37,9 @@ def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     devices = backend.devices()
     if not devices:
         return
-    constants = constant_values(model.graph)
+    constants = constants_of(model.graph)
     for node in walk(model.graph):
-        device = node.metadata_props.get(DEVICE)
+        device = node.metadata_props.get(DEVICE_KEY)
         if device is not None and device not in devices:
             yield _finding(node, f"one of {', '.join(devices)}", device, "there is no such device")
         elif not all(value in constants for value in node.outputs) and not _moves_data(node):
@@ -67,12 +68,12 @@ def check_transfers(
     model: ir.Model, reported: tuple[Transfer, ...], dims: Mapping[str, int] | None = None
 ) -> Iterator[Finding]:
     """Yield a finding where the bytes transferred between two devices are not those of the report."""
-    elements = price_dims(model, dims or {})
+    extent_of = extent_counter(model, dims or {})
     derived: Counter[tuple[str, str]] = Counter()
-    constants = constant_values(model.graph)
+    constants = constants_of(model.graph)
     for value, source, target in _transferred(model, constants):
         if value.shape is not None:
-            derived[source, target] += tensor_bytes(elements(value.shape), value.dtype)
+            derived[source, target] += bytes_of(value, extent_of)
     claimed: Counter[tuple[str, str]] = Counter()
     for transfer in reported:
         claimed[transfer.from_, transfer.to] += transfer.bytes
@@ -92,15 +93,15 @@ def _transferred(model: ir.Model, constants: set[ir.Value]) -> Iterator[tuple[ir
     readers: dict[ir.Value, dict[str, None]] = {}
     made_at: dict[ir.Value, str] = {}
     for graph, outer_device in _graphs(model.graph, ""):
-        made_at.update({value: value.metadata_props.get(DEVICE, outer_device) for value in graph.inputs})
+        made_at.update({value: value.metadata_props.get(DEVICE_KEY, outer_device) for value in graph.inputs})
         for node in graph:
-            device = node.metadata_props.get(DEVICE, "")
+            device = node.metadata_props.get(DEVICE_KEY, "")
             made_at.update(dict.fromkeys(node.outputs, device))
             for value in node.inputs:
                 if value is not None and device:
                     readers.setdefault(value, {})[device] = None
         for value in graph.outputs:
-            if device := value.metadata_props.get(DEVICE, outer_device):
+            if device := value.metadata_props.get(DEVICE_KEY, outer_device):
                 readers.setdefault(value, {})[device] = None
     for value, devices in readers.items():
         source = made_at.get(value, "")
@@ -114,7 +115,7 @@ def _graphs(graph: ir.Graph, outer_device: str) -> Iterator[tuple[ir.Graph, str]
     for node in graph:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph(), node.metadata_props.get(DEVICE, ""))
+                yield from _graphs(attribute.as_graph(), node.metadata_props.get(DEVICE_KEY, ""))
 
 
 def _finding(node: ir.Node, expected: str, found: str, message: str) -> Finding:

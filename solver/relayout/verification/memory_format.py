@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["ATOMS", "ORDER", "Atom", "Extent", "MemoryFormat", "memory_format_of", "parse_atoms", "whole"]
+from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY
 
-ORDER = "relayout.order"
-ATOMS = "relayout.atoms"
+__all__ = ["Atom", "Extent", "MemoryFormat", "memory_format_of", "parse_atoms", "whole"]
+
 
 Extent = int | ir.SymbolicDim | None
 
@@ -180,9 +180,9 @@ def memory_format_of(value: ir.Value) -> MemoryFormat | None:
 
 
 def _annotated(metadata: Mapping[str, str]) -> MemoryFormat | None:
-    if ATOMS in metadata:
-        return parse_atoms(metadata[ATOMS])
-    text = metadata.get(ORDER)
+    if ATOMS_KEY in metadata:
+        return parse_atoms(metadata[ATOMS_KEY])
+    text = metadata.get(ORDER_KEY)
     try:
         return None if text is None else whole([int(axis) for axis in text.split(",")] if text else [])
     except ValueError:

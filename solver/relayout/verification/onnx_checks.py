@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
+from relayout.model.inference_placeholders import hide
 from relayout.model.shape_inference import is_onnx_to_blame, subgraphs_of, without_weights
 from relayout.model.tensor_types import is_absent
 from relayout.report.schema import Finding
@@ -27,6 +28,7 @@ def check_onnx(model: ir.Model) -> Iterator[Finding]:
         yield _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
         return
     try:
+        hide(proto.graph)
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         if is_onnx_to_blame(str(error), proto):
@@ -179,6 +181,7 @@ def _inferred_afresh(model: ir.Model) -> dict[str, tuple[int | None, ...]]:
     for info in proto.graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
+    hide(proto.graph)
     inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     return {
         info.name: tuple(

@@ -12,9 +12,10 @@ from relayout.backend.interface import Backend, Implementation, TensorType, elem
 from relayout.errors import LayoutSyntaxError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
+from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
-from relayout.verification.axis_names import DEVICE, LAYOUT, Derivation, declared_layout, walk
+from relayout.verification.axis_names import Derivation, declared_layout, walk
 from relayout.verification.constants import computed_ahead
 from relayout.verification.devices import implementations_of
 from relayout.verification.memory_format import memory_format_of
@@ -50,7 +51,7 @@ def check_requirements(
         if node in constant_nodes:
             continue
         implementations = implementations_of(node, backend)
-        device = node.metadata_props.get(DEVICE, "")
+        device = node.metadata_props.get(DEVICE_KEY, "")
         at = [backend.at(each.device or device) for each in implementations]
         faults = [list(_missed(node, each, own, known)) for each, own in zip(implementations, at, strict=True)]
         missed = min(faults, key=len, default=[])
@@ -218,7 +219,7 @@ def _boxes(layout: Layout | None) -> dict[int, tuple[tuple[str, str], ...]]:
 
 def _noted_layout(value: ir.Value) -> Layout | None:
     try:
-        return Layout.parse(value.metadata_props.get(LAYOUT, ""))
+        return Layout.parse(value.metadata_props.get(LAYOUT_KEY, ""))
     except LayoutSyntaxError:
         return None
 

@@ -16,7 +16,7 @@ from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
 from relayout.model.io import Source, read_model
-from relayout.report.schema import Finding, Report, Verification
+from relayout.report.schema import Finding, Numeric, Report, Verification
 from relayout.verification.accounting import check_report
 from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
@@ -30,8 +30,6 @@ from relayout.verification.requirements import check_requirements, node_label
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from relayout.report.schema import Numeric
 
 __all__ = ["verify"]
 
@@ -145,7 +143,6 @@ def _numeric(
     seed: int,
     dims: Mapping[str, int] | None,
 ) -> tuple[list[Finding], Numeric]:
-    from relayout.report.schema import Numeric
     from relayout.verification.numeric.compare import compare
 
     if any(finding.rule == "boundary" for finding in findings):

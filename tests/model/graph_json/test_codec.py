@@ -16,7 +16,7 @@ from json_graphs import Json, graph, parse, same, through_json
 from onnx.reference import ReferenceEvaluator
 
 from relayout.errors import InputError, RelayoutError
-from relayout.model.graph_json.codec import BOUNDARY_LAYOUT_KEY
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
 from relayout.model.graph_json.schema import GraphJson
 from relayout.model.io import read_model, to_json, to_proto
 

@@ -85,7 +85,7 @@ def test_a_graph_without_weights_is_legal_json_for_blocks_too(
     value = net.conv(net.node("Relu", net.conv(net.input("x", (1, 3, 32, 32)), 3, 24, 7, strides=[2, 2])), 24, 40)
     net.output(value)
     source = to_json(read_model(net.model()), weights=False)
-    legal, _ = relayout.legalize(source, backend, **options)
+    legal, _ = relayout.legalize(source, backend, backend_options=options)
     assert operators <= {step["op"] for each in legal["constants"] for step in each.get("transform", [])}
     assert to_json(read_model(json.loads(json.dumps(legal)))) == legal
     checked = relayout.load_backend(backend, options=options)

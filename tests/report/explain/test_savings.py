@@ -177,7 +177,7 @@ def test_a_limit_says_what_it_left_out_and_keeps_the_conversions() -> None:
 
 
 def test_a_negative_limit_is_an_error() -> None:
-    with pytest.raises(relayout.UsageError, match="negative"):
+    with pytest.raises(relayout.UsageError, match="0 or more"):
         relayout.explain(MODELS["one block"], limit=-1)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from relayout.backend import DEVICE_KEY, Violation
+from relayout.backend import Violation
+from relayout.layout.metadata_keys import BLOCK_KEY, DEVICE_KEY
 from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import constant_ints, is_elementwise
 from relayout_backends.x86_nchwc.checks.blocked_types import (
-    BLOCK_KEY,
     BLOCKED_DOMAIN,
     POINTWISE,
     STANDARD,
@@ -151,10 +151,19 @@ def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Ite
         yield from _check_axis(node, operands)
     elif node.op_type in ("Shape", "Size"):
         kind, padded = operands[0], extent(node.inputs[0], 1)
-        if kind is not None and kind.channels is not None and kind.channels != padded:
+        if kind is not None and kind.channels not in (None, padded) and not _reads_no_channels(node):
             yield _fault(node, 0, f"{kind.channels} channels", f"{padded} with the padding", "the padding is counted")
     elif node.op_type != "Identity":
         yield _misread(node, operands, "plain data")
+
+
+def _reads_no_channels(shape: ir.Node) -> bool:
+    """Whether the results of a Shape are gathered one by one, and the number of channels is none of them."""
+    result = shape.outputs[0]
+    if shape.op_type != "Shape" or result.is_graph_output() or "start" in shape.attributes:
+        return False
+    gathered = [constant_ints(user, "", 1) if (user.op_type, n) == ("Gather", 0) else None for user, n in result.uses()]
+    return all(axes is not None and not {1, -3} & {*axes} for axes in gathered)
 
 
 def _check_broadcast(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import BLOCK_KEY, CHANNELS_KEY
 from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import is_elementwise, named
 
 __all__ = [
     "BLOCKED_DOMAIN",
-    "BLOCK_KEY",
     "PLAIN",
     "POINTWISE",
     "STANDARD",
@@ -28,8 +28,6 @@ __all__ = [
 ]
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
-BLOCK_KEY = "relayout.block"
-CHANNELS_KEY = "relayout.channels"
 
 STANDARD = ("", "ai.onnx")
 # Elementwise on the first operand; any further operand is a parameter.

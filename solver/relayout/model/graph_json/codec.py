@@ -9,16 +9,14 @@ import onnx
 import onnx_ir as ir
 
 from relayout.errors import InputError, InternalError
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_KEY
 from relayout.model.graph_json.attributes import attribute_to_json, attribute_to_proto
 from relayout.model.graph_json.schema import FunctionJson, GraphBody, GraphJson, NodeJson, ValueJson, validate
 from relayout.model.graph_json.tensors import constant_to_proto, tensor_to_json, type_name, type_proto
 from relayout.model.operator_schema import attribute_type
 
-__all__ = ["BOUNDARY_LAYOUT_KEY", "SOURCE_KEY", "json_to_proto", "model_to_json"]
+__all__ = ["BOUNDARY_LAYOUT_KEY", "json_to_proto", "model_to_json"]
 
-BOUNDARY_LAYOUT_KEY = "relayout.boundary_layout"
-SOURCE_KEY = "relayout.source"
-"""On a constant that exists in several layouts: the name that the source has for it."""
 DEFAULT_IR_VERSION = 10
 """The first that keeps metadata of nodes and values, and overloads of functions."""
 DEEPEST_SUBGRAPH = 24

@@ -2,7 +2,7 @@
 
 The stable part is `name`, `opset`, `inputs`, `outputs`, `constants` and `nodes`. All else is optional and exists so
 that every graph that relayout reads and writes survives the way through JSON unchanged. Attributes are plain JSON
-values where their type is evident, `{"type": ..., "value": ...}` where it is not: see `json_attributes`.
+values where their type is evident, `{"type": ..., "value": ...}` where it is not: see `attributes`.
 """
 
 from __future__ import annotations

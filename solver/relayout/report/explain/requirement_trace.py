@@ -1,8 +1,8 @@
 """The requirements behind a conversion.
 
-A conversion stands between two formats, and whoever gives or reads its tensor may only pass on what others ask: an
-element-wise operator takes any order. So the requirements are looked for along the formats, from the conversion's giver
-back and from its readers on, up to the first nodes, inputs or outputs that do not take every format.
+A conversion is between two formats, and the producer or a consumer of its tensor may only pass a format on: an
+elementwise operator takes any order. So the requirements are searched along the formats, from the producer upwards and
+from the consumers downwards, up to the first nodes, inputs or outputs that do not take every format.
 """
 
 from __future__ import annotations
@@ -11,64 +11,65 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from relayout.formulate.formulation import PlannedConversion, TensorUse
-from relayout.layout.memory_format import MemoryFormat
-from relayout.report.explain.relaxed_problem import Lifting
+from relayout.formulate.def_use import TensorUse
+from relayout.formulate.plan import Plan, PlannedConversion
+from relayout.report.explain.relaxed_problem import Relaxation
 from relayout.report.schema import Part
 
-__all__ = ["Requirement", "behind"]
+__all__ = ["Requirement", "requirements_behind"]
 
 NEAREST = 32
-"""Of the requirements behind one conversion, on either side, so many that are nearest."""
+"""At most so many requirements are traced on either side of a conversion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What can be lifted: some touches of one choice."""
+    """What can be relaxed: some uses by one choice."""
 
     choice: int
     lifts: Part
     uses: tuple[TensorUse, ...]
 
 
-def behind(lifting: Lifting, assignment: Sequence[int], made: PlannedConversion) -> list[Requirement]:
-    """The requirements behind one conversion, those of its giver's side and of its readers' by turns, nearest first."""
-    # What reads the tensor as it is given holds it there as well.
-    others = [t for t in lifting.used_with(made.producer) if _format(lifting, assignment, t) == made.source]
-    starts = list(dict.fromkeys([made.producer, *others])), made.wanted_by
-    sides = [_along(lifting, assignment, each) for each in starts]
+def requirements_behind(relaxation: Relaxation, plan: Plan, conversion: PlannedConversion) -> list[Requirement]:
+    """The requirements behind one conversion, those of its producer's side and of its consumers' by turns, nearest
+    first."""
+    # A consumer of the produced format requires it as well.
+    others = [use for use in relaxation.uses_with(conversion.producer) if plan.format_at(use) == conversion.source]
+    starts = list(dict.fromkeys([conversion.producer, *others])), conversion.consumers
+    sides = [_traced(relaxation, plan, each) for each in starts]
     found: dict[Requirement, None] = {}
     for distance in range(NEAREST):
         for side in sides:
             for use in side[distance : distance + 1]:
-                found[_one(lifting, use)] = None
-                found[_whole(lifting, use)] = None
+                found[_of_use(plan, use)] = None
+                found[_of_choice(relaxation, plan, use)] = None
     return list(found)
 
 
-def _one(lifting: Lifting, use: TensorUse) -> Requirement:
-    choice = lifting.formulation.requirements.choices[use.choice]
-    if choice.node is None:
+def _of_use(plan: Plan, use: TensorUse) -> Requirement:
+    planned = plan.nodes[use.choice]
+    if planned.node is None:
         return Requirement(use.choice, "boundary", (use,))
-    return Requirement(use.choice, "result" if choice.ports[use.port].is_result else "operand", (use,))
+    return Requirement(use.choice, "result" if planned.ports[use.port].is_result else "operand", (use,))
 
 
-def _whole(lifting: Lifting, use: TensorUse) -> Requirement:
-    """All that the node or the tie requires; the same as one touch where it has no other."""
-    choice = lifting.formulation.requirements.choices[use.choice]
-    uses = [TensorUse(use.choice, port) for port in range(len(choice.ports))]
-    uses = [each for each in uses if lifting.use_of(each) is not None]
+def _of_choice(relaxation: Relaxation, plan: Plan, use: TensorUse) -> Requirement:
+    """All that the node, or the coupled inputs and outputs, require; that of the one use where there is no other."""
+    planned = plan.nodes[use.choice]
+    every = (TensorUse(use.choice, port) for port in range(len(planned.ports)))
+    uses = tuple(each for each in every if relaxation.item_of(each) is not None)
     if len(uses) < 2:
-        return _one(lifting, use)
-    return Requirement(use.choice, "boundary" if choice.node is None else "node", tuple(uses))
+        return _of_use(plan, use)
+    return Requirement(use.choice, "boundary" if planned.node is None else "node", uses)
 
 
-def _along(lifting: Lifting, assignment: Sequence[int], starts: Sequence[TensorUse]) -> list[TensorUse]:
-    """Where the format that is held at these is asked for, nearest first: at themselves, or where it was passed on to.
+def _traced(relaxation: Relaxation, plan: Plan, starts: Sequence[TensorUse]) -> list[TensorUse]:
+    """The uses that require the format of these, nearest first: these themselves, or those to which it is passed on.
 
-    If all only pass it on, they are what holds it: their operands must lie alike.
+    If every use only passes it on, these themselves are it: their operands must agree.
     """
-    firm: list[TensorUse] = []
+    requiring: list[TensorUse] = []
     seen: set[TensorUse] = set()
     queue = deque(starts)
     while queue:
@@ -76,35 +77,29 @@ def _along(lifting: Lifting, assignment: Sequence[int], starts: Sequence[TensorU
         if use in seen:
             continue
         seen.add(use)
-        if _is_firm(lifting, use):
-            firm.append(use)
+        if _requires_something(relaxation, plan, use):
+            requiring.append(use)
         else:
-            queue.extend(_passed_on(lifting, assignment, use))
-    return firm or list(starts)
+            queue.extend(_passed_on(relaxation, plan, use))
+    return requiring or list(starts)
 
 
-def _is_firm(lifting: Lifting, use: TensorUse) -> bool:
-    """Whether the choice itself asks something here: it does not take every format, or not at the same cost."""
-    value, own = lifting.value_of(use), lifting.use_of(use)
-    if value is None or own is None:
+def _requires_something(relaxation: Relaxation, plan: Plan, use: TensorUse) -> bool:
+    """Whether the choice does not take every format here, or not at the same cost."""
+    item = relaxation.item_of(use)
+    if item is None:
         return True
-    choice = lifting.formulation.requirements.choices[use.choice]
-    return len(set(own.formats)) < len(value.conversion) or len({a.cost for a in choice.alternatives}) > 1
+    costs = {a.cost for a in plan.nodes[use.choice].source.alternatives}
+    return len(set(relaxation.formats_at(use))) < len(item.conversion) or len(costs) > 1
 
 
-def _passed_on(lifting: Lifting, assignment: Sequence[int], use: TensorUse) -> Iterator[TensorUse]:
-    """Across the node to its other operands, and to who gives or reads them in the format that they have there."""
-    choice = lifting.formulation.requirements.choices[use.choice]
-    for port in range(len(choice.ports)):
+def _passed_on(relaxation: Relaxation, plan: Plan, use: TensorUse) -> Iterator[TensorUse]:
+    """Across the node to its other operands, and to the other uses of those in the same format."""
+    for port in range(len(plan.nodes[use.choice].ports)):
         other = TensorUse(use.choice, port)
-        if other == use or lifting.value_of(other) is None:
+        if other == use or relaxation.item_of(other) is None:
             continue
-        format_ = _format(lifting, assignment, other)
-        for neighbour in lifting.used_with(other):
-            if neighbour != other and _format(lifting, assignment, neighbour) == format_:
+        format_ = plan.format_at(other)
+        for neighbour in relaxation.uses_with(other):
+            if neighbour != other and plan.format_at(neighbour) == format_:
                 yield neighbour
-
-
-def _format(lifting: Lifting, assignment: Sequence[int], use: TensorUse) -> MemoryFormat:
-    choice = lifting.formulation.requirements.choices[use.choice]
-    return choice.alternatives[assignment[use.choice]].formats[use.port]

@@ -1,126 +1,120 @@
-"""Why each conversion that is left cannot go: the requirements behind it, and what lifting each of them would save."""
+"""The reasons for each conversion that is left: the requirements behind it, and what relaxing each would save."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal
 
-from relayout.candidates.alternatives import NodeAlternatives
-from relayout.formulate.formulation import Formulation, PlannedConversion, TensorUse
-from relayout.report.explain.conversions import required_layout, who
-from relayout.report.explain.relaxed_problem import Lifting, Spent, spent
-from relayout.report.explain.requirement_trace import Requirement, behind
+from relayout.formulate.def_use import TensorUse
+from relayout.formulate.formulation import Formulation
+from relayout.formulate.plan import Plan, PlannedConversion
+from relayout.report.explain.conversions import name_of, required_layout
+from relayout.report.explain.relaxed_problem import Relaxation, Spent, spent
+from relayout.report.explain.requirement_trace import Requirement, requirements_behind
 from relayout.report.schema import Conversion, Explanation, Part, Reason, Saving, SharedReason
 
 __all__ = ["LIMIT", "explained"]
 
 LIMIT = 1000
-"""So many problems are solved, unless the caller says otherwise."""
+"""The default limit on the problems that are solved."""
 
 _Kind = tuple[str, Part, int | None, str]
 
 
 @dataclass(slots=True)
-class _Question:
-    """Everything that is to be solved for one model, and what came of it."""
+class _Savings:
+    """The relaxed problems of one model that have been solved, within the limits."""
 
-    lifting: Lifting
-    assignment: Sequence[int]
-    objective: str
+    relaxation: Relaxation
+    plan: Plan
     base: Spent
     limit: int
     deadline: float | None
-    answers: dict[frozenset[TensorUse], tuple[Saving, Spent]] = field(default_factory=dict)
-    left_out: set[frozenset[TensorUse]] = field(default_factory=set)
+    solved: dict[frozenset[TensorUse], tuple[Saving, Spent]] = field(default_factory=dict)
+    unsolved: set[frozenset[TensorUse]] = field(default_factory=set)
 
-    @property
-    def formulation(self) -> Formulation:
-        return self.lifting.formulation
-
-    def saving(self, uses: Iterable[TensorUse]) -> Saving | None:
-        """What is saved without these requirements; None where it is over the limit, or they cannot be lifted."""
-        key = frozenset(use for use in uses if self.lifting.value_of(use) is not None)
+    def of(self, uses: Iterable[TensorUse]) -> Saving | None:
+        """What is saved without these requirements; None over the limits, or where they cannot be relaxed."""
+        key = frozenset(use for use in uses if self.relaxation.item_of(use) is not None)
         if not key:
             return None
-        if key not in self.answers:
+        if key not in self.solved:
             left = None if self.deadline is None else self.deadline - perf_counter()
-            if len(self.answers) >= self.limit or (left is not None and left <= 0):
-                self.left_out.add(key)
-                return None
-            found = self.lifting.spent_without(key, left)
+            is_over = len(self.solved) >= self.limit or (left is not None and left <= 0)
+            found = None if is_over else self.relaxation.spent_without(key, left)
             if found is None:
-                self.left_out.add(key)
+                self.unsolved.add(key)
                 return None
-            self.answers[key] = self._difference(found), found
-        return self.answers[key][0]
+            self.solved[key] = self._difference(found), found
+        return self.solved[key][0]
 
     def _difference(self, found: Spent) -> Saving:
         base = self.base
-        transposes, moved = len(base.made) - len(found.made), base.bytes - found.bytes
-        cost = transposes if self.objective == "transposes" else base.cost - found.cost
-        return Saving(cost=cost, transposes=transposes, bytes=moved, exact=base.proved and found.proved)
+        return Saving(
+            cost=base.cost - found.cost,
+            transposes=len(base.conversions) - len(found.conversions),
+            bytes=base.bytes - found.bytes,
+            exact=base.proved and found.proved,
+        )
 
 
 def explained(
     formulation: Formulation,
-    assignment: Sequence[int],
+    plan: Plan,
     conversions: Sequence[Conversion],
     *,
-    objective: str,
     proved: bool,
     limit: int = LIMIT,
     deadline: float | None = None,
 ) -> tuple[tuple[Conversion, ...], Explanation]:
     """The conversions with their reasons, and the reasons by kind.
 
-    `conversions` are those of the assignment, in order; `proved`: it is the optimum. At most `limit` problems are
-    solved, and none is begun after `deadline` (of `perf_counter`); what is left out is counted.
+    `conversions` are those of the plan, in order; `proved`: it is the optimum. At most `limit` problems are solved, and
+    none is begun after `deadline` (of `perf_counter`); those that are not solved are counted.
     """
-    base = spent(formulation, assignment, proved=proved)
-    question = _Question(Lifting(formulation), assignment, objective, base, limit, deadline)
-    made = list(formulation.conversions(assignment))
-    held_by = [behind(question.lifting, assignment, each) for each in made]
+    relaxation, planned = Relaxation(formulation), plan.conversions
+    savings = _Savings(relaxation, plan, spent(formulation, plan, proved=proved), limit, deadline)
+    required = [requirements_behind(relaxation, plan, each) for each in planned]
     # The conversions themselves first, then what is nearest to them, so that a limit leaves out what is far.
-    saved = [question.saving(each.wanted_by) for each in made]
-    for distance in range(max(map(len, held_by), default=0)):
-        for requirements in held_by:
+    saved = [savings.of(each.consumers) for each in planned]
+    for distance in range(max(map(len, required), default=0)):
+        for requirements in required:
             for requirement in requirements[distance : distance + 1]:
-                question.saving(requirement.uses)
-    reasons = [_reasons(question, each, requirements) for each, requirements in zip(made, held_by, strict=True)]
-    shared = _shared(question, reasons)
-    told = tuple(
+                savings.of(requirement.uses)
+    reasons = [_reasons(savings, each, requirements) for each, requirements in zip(planned, required, strict=True)]
+    shared = _shared(savings, reasons)
+    explained_conversions = tuple(
         conversion.model_copy(update={"saved": saving, "reasons": tuple(reason for _, reason in own)})
         for conversion, saving, own in zip(conversions, saved, reasons, strict=True)
     )
-    return told, Explanation(
-        solved=len(question.answers), limit=limit, left_out=len(question.left_out), shared=tuple(shared)
+    return explained_conversions, Explanation(
+        solved=len(savings.solved), limit=limit, left_out=len(savings.unsolved), shared=tuple(shared)
     )
 
 
 def _reasons(
-    question: _Question, made: PlannedConversion, requirements: Sequence[Requirement]
+    savings: _Savings, conversion: PlannedConversion, requirements: Sequence[Requirement]
 ) -> list[tuple[Requirement, Reason]]:
-    """What was found out of the requirements behind this conversion, those that save most first.
+    """The reasons for this conversion, those that save most first.
 
-    One that saves something and leaves this conversion where it is, is a reason for another. All of a node is told only
-    where it saves more than each of its operands does.
+    A requirement that saves something and keeps this conversion is a reason for another one. All requirements of a node
+    together are reported only where they save more than each of them does.
     """
     best: dict[int, int] = {}
     found: list[tuple[Requirement, Reason]] = []
     for requirement in sorted(requirements, key=lambda each: len(each.uses)):
-        answer = question.answers.get(frozenset(requirement.uses))
+        answer = savings.solved.get(frozenset(requirement.uses))
         if answer is None:
             continue
         saved, without = answer
-        if saved.cost > 0 and (made.tensor, made.device, made.target) in without.made:
+        if saved.cost > 0 and (conversion.tensor, conversion.device, conversion.target) in without.conversions:
             continue
         known = best.get(requirement.choice)
         if len(requirement.uses) > 1 and known is not None and saved.cost <= known:
             continue
         best[requirement.choice] = max(saved.cost, known or 0)
-        found.append((requirement, _reason(question, requirement, saved)))
+        found.append((requirement, _reason(savings, requirement, saved)))
     return sorted(found, key=lambda each: _by_saving(each[1]))
 
 
@@ -128,46 +122,40 @@ def _by_saving(each: Reason | SharedReason) -> tuple[int, int]:
     return -each.saved.cost, -each.saved.transposes
 
 
-def _reason(question: _Question, requirement: Requirement, saved: Saving) -> Reason:
-    choices = question.formulation.requirements.choices
-    use = requirement.uses[0]
-    choice = choices[use.choice]
-    alone = len(requirement.uses) == 1 and choice.node is not None
-    layouts = [required_layout(question.formulation, question.assignment, each) for each in requirement.uses]
+def _reason(savings: _Savings, requirement: Requirement, saved: Saving) -> Reason:
+    plan, use = savings.plan, requirement.uses[0]
+    planned = plan.nodes[use.choice]
+    is_single = len(requirement.uses) == 1 and planned.node is not None
+    layouts = [required_layout(plan, each) for each in requirement.uses]
+    is_stated = any(planned.layouts[each.port] for each in requirement.uses)
     return Reason(
-        node=choice.label if len(requirement.uses) > 1 else who(choice, use.port),
+        node=planned.label if len(requirement.uses) > 1 else name_of(planned, use.port),
         lifts=requirement.lifts,
-        operand=max(choice.ports[use.port].index, 0) if alone else None,
+        operand=max(planned.ports[use.port].index, 0) if is_single else None,
         layout=", ".join(dict.fromkeys(layouts)),
-        by="boundary" if choice.node is None else _whose(question, choice, requirement),
+        by="boundary" if planned.node is None else "backend" if is_stated else "operator",
         saved=saved,
     )
 
 
-def _whose(question: _Question, choice: NodeAlternatives, requirement: Requirement) -> Literal["backend", "operator"]:
-    picked = question.assignment[requirement.choice]
-    stated = choice.layouts[picked] if picked < len(choice.layouts) else ()
-    return "backend" if any(stated[use.port] for use in requirement.uses if stated) else "operator"
-
-
 def _shared(
-    question: _Question, reasons: Sequence[Sequence[tuple[Requirement, Reason]]]
+    savings: _Savings, reasons: Sequence[Sequence[tuple[Requirement, Reason]]]
 ) -> list[SharedReason]:
-    """The reasons by kind, each with what is saved where all of its requirements are lifted at once."""
+    """The reasons by kind, each with what is saved where all of its requirements are relaxed at once."""
     members: dict[_Kind, dict[Requirement, None]] = {}
     conversions: dict[_Kind, int] = {}
     for own in reasons:
         for requirement, reason in own:
-            members.setdefault(_kind(question, requirement, reason), {})[requirement] = None
-        for kind in {_kind(question, requirement, reason) for requirement, reason in own}:
+            members.setdefault(_kind(savings, requirement, reason), {})[requirement] = None
+        for kind in {_kind(savings, requirement, reason) for requirement, reason in own}:
             conversions[kind] = conversions.get(kind, 0) + 1
     found = []
     for kind, requirements in members.items():
-        saved = question.saving(use for requirement in requirements for use in requirement.uses)
+        saved = savings.of(use for requirement in requirements for use in requirement.uses)
         if saved is not None:
             operator, lifts, operand, layout = kind
             if lifts == "boundary" and len(requirements) == 1:
-                operator = question.formulation.requirements.choices[next(iter(requirements)).choice].label
+                operator = savings.plan.nodes[next(iter(requirements)).choice].label
             found.append(
                 SharedReason(
                     operator=operator,
@@ -182,9 +170,9 @@ def _shared(
     return sorted(found, key=_by_saving)
 
 
-def _kind(question: _Question, requirement: Requirement, reason: Reason) -> _Kind:
-    choice = question.formulation.requirements.choices[requirement.choice]
-    if choice.node is not None:
-        return choice.node.op_type, reason.lifts, reason.operand, reason.layout
-    ends = ["graph input" if port.is_result else "graph output" for port in choice.ports]
+def _kind(savings: _Savings, requirement: Requirement, reason: Reason) -> _Kind:
+    planned = savings.plan.nodes[requirement.choice]
+    if planned.node is not None:
+        return planned.node.op_type, reason.lifts, reason.operand, reason.layout
+    ends = ["graph input" if port.is_result else "graph output" for port in planned.ports]
     return ends[0] if len(ends) == 1 else "tie", reason.lifts, None, reason.layout

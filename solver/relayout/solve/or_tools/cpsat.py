@@ -16,7 +16,7 @@ import numpy as np
 from relayout.errors import InternalError
 from relayout.solve.deadline import UNLIMITED, Deadline
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
-from relayout.solve.problem import Problem, Use, Value
+from relayout.solve.problem import Item, Problem, Use
 from relayout.solve.reparametrize import implications
 
 if TYPE_CHECKING:
@@ -156,24 +156,24 @@ def solve_whole(
         deadline.check()
         model.choose(c, choice.costs)
     counted: list[cp_model.IntVar] = []
-    for value in problem.values:
+    for item in problem.items:
         deadline.check()
-        counted += _add_value(model, value)
+        counted += _add_value(model, item)
     if max_conversions is not None:
         model.model.add(model.sum(counted) <= max_conversions)
     states = None if hint is None else dict(enumerate(hint))
     return model.solve(states, deadline)
 
 
-def _add_value(model: _Model, value: Value) -> list[cp_model.IntVar]:
-    """Add one value: a copy is made from the format that is produced, and serves everyone; returns copies that cost."""
-    produced = _by_format(model, value.producer)
-    wanted = [_by_format(model, use) for use in value.consumers]
+def _add_value(model: _Model, item: Item) -> list[cp_model.IntVar]:
+    """Add one item: a copy is made from the format that is produced, and serves everyone; returns copies that cost."""
+    produced = _by_format(model, item.producer)
+    wanted = [_by_format(model, use) for use in item.consumers]
     counted: list[cp_model.IntVar] = []
     for target in sorted({target for use in wanted for target in use}):
         available = list(produced.get(target, ()))
         for source, literals in produced.items():
-            price = value.conversion[source][target]
+            price = item.conversion[source][target]
             if source == target or price is None:
                 continue
             copy = model.model.new_bool_var("")

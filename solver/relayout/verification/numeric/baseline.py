@@ -9,12 +9,14 @@ from importlib.util import find_spec
 import onnx_ir as ir
 
 from relayout.verification.axis_names import fed
+from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import RUNTIMES, Session
 from relayout.verification.numeric.symbolic_sizes import contradiction, plans
 from relayout.verification.numeric.tolerance import Arrays, arrays
+from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["Baseline", "baseline_of", "first_line", "run"]
+__all__ = ["Baseline", "baseline_of", "drawn_anew", "first_line", "run"]
 
 Feeds = list[dict[str, Array]]
 Results = list[dict[str, Arrays]]
@@ -75,6 +77,28 @@ def _contradiction(original: ir.Model, results: Results) -> str | None:
         if strange is not None:
             return strange
     return None
+
+
+def drawn_anew(original: ir.Model) -> set[str]:
+    """The values that two runs on the same inputs may give differently: they depend on numbers drawn without a seed."""
+    drawn: set[ir.Value] = set()
+    for node in original.graph:
+        bodies = list(graphs_of(node))
+        nodes = [node, *(inner for body in bodies for inner in body.all_nodes())]
+        reads = {value for each in nodes for value in each.inputs}.union(*(body.outputs for body in bodies))
+        if any(map(_draws, nodes)) or reads & drawn:
+            drawn.update(node.outputs)
+    return {str(value.name) for value in drawn}
+
+
+def _draws(node: ir.Node) -> bool:
+    if "seed" in node.attributes:
+        return False
+    if node.op_type == "Dropout" and len(node.inputs) > 2:
+        training = node.inputs[2]
+        known = ir.convenience.get_const_tensor(training) if training is not None else None
+        return training is not None and (known is None or bool(known.numpy()))
+    return node.op_type in RANDOM
 
 
 def run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:

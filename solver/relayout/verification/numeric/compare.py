@@ -8,11 +8,12 @@ from functools import partial
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding, Numeric, OutputDifference
-from relayout.report.totals import constant_values
-from relayout.verification.axis_names import SOURCE, fed
+from relayout.verification.axis_names import fed
+from relayout.verification.constants import constants_of
 from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
-from relayout.verification.numeric.baseline import baseline_of, first_line, run
+from relayout.verification.numeric.baseline import baseline_of, drawn_anew, first_line, run
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import Array, with_noise, with_weights
 from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
@@ -46,7 +47,8 @@ def compare(
         mine, theirs = with_weights(model), with_weights(original)
     except ValueError as error:
         return [], _skipped(f"absent weights cannot be drawn: {error}")
-    inner = _inner(model, original, opaque)
+    drawn = drawn_anew(original)
+    inner = {mine: source for mine, source in _inner(model, original, opaque).items() if source not in drawn}
     baseline = baseline_of(theirs, sorted(set(inner.values())), samples, seed, dims)
     if isinstance(baseline, str):
         message = "the original cannot be run, so nothing is compared"
@@ -65,7 +67,7 @@ def compare(
         finding = Finding(rule="runtime", expected=expected, found=fault, message="the model does not run")
         return [finding], _skipped(f"the model cannot be run: {fault}")
     outputs = {str(value.name) for value in model.graph.outputs}
-    sources = {str(value.name): str(value.name) for value in model.graph.outputs} | inner
+    sources = {str(value.name): str(value.name) for value in model.graph.outputs if value.name not in drawn} | inner
     quantized = any(node.op_type in _QUANTIZERS for node in original.graph.all_nodes())
     differences = list(_differences(model, sources, baseline.results, found, quantized=quantized))
     float64 = None
@@ -83,7 +85,14 @@ def compare(
     numeric = Numeric(
         status="compared", runtime=baseline.runtime, samples=samples, seed=seed, outputs=shown, float64=float64
     )
-    return list(_findings(differences, outputs, float64)), numeric
+    findings = [*_left_out(outputs & drawn), *_findings(differences, outputs, float64)]
+    return findings, numeric
+
+
+def _left_out(drawn: set[str]) -> Iterator[Finding]:
+    if drawn:
+        message = "outputs that depend on numbers drawn without a seed are not compared"
+        yield Finding(rule="random", severity="note", found=", ".join(sorted(drawn)), message=message)
 
 
 def _inner(model: ir.Model, original: ir.Model, opaque: Set[ir.Value]) -> dict[str, str]:
@@ -100,11 +109,11 @@ def _inner(model: ir.Model, original: ir.Model, opaque: Set[ir.Value]) -> dict[s
     for node in original.graph:
         for m, value in enumerate(node.outputs):
             sources[node.name, node.op_type, m] = sources[value.name] = value
-    constants = constant_values(model.graph) | constant_values(original.graph)
+    constants = constants_of(model.graph) | constants_of(original.graph)
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:
         for m, value in enumerate(node.outputs):
-            name = value.metadata_props.get(SOURCE, value.name)
+            name = value.metadata_props.get(SOURCE_KEY, value.name)
             source = sources.get(name) or sources.get((node.name, node.op_type, m))
             if source is None or value in constants or source in constants or value in opaque:
                 continue

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Step", "Steps", "UndecidedError", "steps_of", "wide"]
@@ -21,7 +22,6 @@ __all__ = ["Step", "Steps", "UndecidedError", "steps_of", "wide"]
 # Attributes that are an element type. Absent ones are float32 by default where no operand has a type.
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype")
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
-_DRAWN = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 _OWN = "a model has float64 of its own, which says where it rounds"
 
@@ -77,7 +77,7 @@ def _data(value: ir.Value) -> Array:
 
 
 def _wide_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    if node.op_type in _DRAWN or node.op_type in _TYPED:
+    if node.op_type in RANDOM or node.op_type in _TYPED:
         raise UndecidedError(f"{node.op_type} gives float32 whatever it reads")
     widened = onnx.NodeProto()
     widened.CopyFrom(node)

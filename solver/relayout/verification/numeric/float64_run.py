@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from relayout.model.runtime import import_onnxruntime
 from relayout.verification.numeric.float64_conv import convolve
 from relayout.verification.numeric.float64_model import Step, Steps, UndecidedError, wide
 from relayout.verification.numeric.inputs import Array
@@ -108,8 +109,7 @@ def _is_beyond_float32(array: Array) -> bool:
 def _by_onnxruntime(
     model: Steps, node: onnx.NodeProto, operands: Sequence[Operands], constants: Operands
 ) -> list[Operands]:
-    import onnxruntime
-
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.layout.relaid_constant import AbsentTensor, Step, apply_step, shape_before
-from relayout.model.graph_json.codec import SOURCE_KEY
 from relayout.model.shape_inference import all_graphs
 from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
 

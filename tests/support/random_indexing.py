@@ -1,4 +1,4 @@
-"""Operators that take values apart, put them together, and pick from them."""
+"""Random Split, Concat, Pad, Slice, Gather and similar operators."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def scatter_elements(b: Builder, operator: str) -> Any:
     shape = list(x.shape)
     count = b.draw.randint(1, x.shape[axis])
     shape[axis] = count
-    # Each place once: what is written twice is not defined.
+    # Every index once: the result of duplicate indices is undefined.
     order = np.argsort(b.numbers.random(x.shape), axis=axis).take(range(count), axis=axis).astype(I64)
     updates = b.pick(lambda v: v.dtype == b.real and v.shape == tuple(shape)) or b.input(tuple(shape))
     reduction = {"reduction": "add"} if operator == "ScatterElements" and b.opset >= 16 and b.chance(0.2) else {}

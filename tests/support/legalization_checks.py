@@ -1,4 +1,4 @@
-"""What the tests of all systems ask of a model that they legalize, and how they read the answer."""
+"""Legalization with the checks that every test of a whole model needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def checked(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.ModelProto, Report]:
-    """The legal model, proved optimal, without a finding of the verifier."""
+    """Legalize; assert that the result is optimal and that the verifier has no findings."""
     legal, report = relayout.legalize(model, backend, check=True, **options)
     assert report.status == "optimal"
     assert report.verification is not None
@@ -24,5 +24,5 @@ def checked(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.
 
 
 def operators(model: onnx.ModelProto) -> list[str]:
-    """The operators of the graph's nodes, in order, each with its domain where it is not ONNX's own."""
+    """The operators of the graph's nodes in order, with a domain prefix unless it is ONNX's own."""
     return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]

@@ -1,4 +1,4 @@
-"""Layouts and texts to draw from, and what every error for a text that is no layout has."""
+"""Hypothesis strategies for layouts and for strings, and checks of syntax errors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ numbers = st.builds(
 )
 namespaces = st.from_regex(r"[A-Za-z_.\-][A-Za-z0-9_.\-]{0,6}", fullmatch=True)
 data = st.text(st.characters(exclude_characters="]"), max_size=12)
-boxes = st.builds(lambda namespace, data: f"{namespace}:{data}", namespaces.filter(lambda name: name != "tile"), data)
+black_boxes = st.builds(
+    lambda namespace, data: f"{namespace}:{data}", namespaces.filter(lambda name: name != "tile"), data
+)
 
 
 @st.composite
 def dims(draw: st.DrawFn) -> list[Dim]:
-    """Dimensions that make a layout, blocked ones and all kinds of extensions among them."""
+    """Dimensions of a valid layout, including blocked ones and all kinds of extensions."""
     letters = draw(st.lists(st.sampled_from("NCHWnchw") | st.sampled_from(LETTERS), unique=True, max_size=MAX_RANK))
     names = [letter if draw(st.integers(0, 4)) else "*" for letter in letters]
     chosen = []
     for name in names:
-        extensions = draw(st.lists(boxes, max_size=2))
+        extensions = draw(st.lists(black_boxes, max_size=2))
         if draw(st.booleans()):
             extensions.append("a=" + draw(numbers))
         if (name.islower() and name.upper() in names) or draw(st.integers(0, 9)) == 0:
@@ -43,19 +45,19 @@ blanks = st.sampled_from(["", "", " ", "\t", "  \t "])
 
 @st.composite
 def spaced(draw: st.DrawFn) -> tuple[str, str]:
-    """A layout with blanks wherever they may stand, and without."""
+    """A layout string with blanks wherever they are allowed, and the same without blanks."""
     chosen = draw(dims())
-    pieces = [piece for dim in chosen for piece in (dim.name, *[f"[{extension}]" for extension in dim.extensions])]
-    return draw(blanks) + "".join([piece + draw(blanks) for piece in pieces]), "".join(pieces)
+    parts = [part for dim in chosen for part in (dim.name, *[f"[{extension}]" for extension in dim.extensions])]
+    return draw(blanks) + "".join([part + draw(blanks) for part in parts]), "".join(parts)
 
 
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
-    """A layout's text with one character too few, too many, or another."""
+    """A layout string with one character removed, added or changed."""
     text: str = str(draw(layouts))
-    place = draw(st.integers(0, len(text)))
+    position = draw(st.integers(0, len(text)))
     insertion: str = draw(st.sampled_from(["", *"[]a=:019Nc*t x-\n"]))
-    return text[:place] + insertion + text[place + draw(st.integers(0, 1)) :]
+    return text[:position] + insertion + text[position + draw(st.integers(0, 1)) :]
 
 
 texts = st.text(st.characters()) | st.text("NCHWchw*[]a=:0123456789 \ttile.", max_size=30) | damaged()
@@ -68,7 +70,7 @@ def refusal(text: str, read: Callable[[str], Layout] = Layout.parse) -> LayoutSy
 
 
 def assert_points_into(error: LayoutSyntaxError, text: str) -> None:
-    """The error has all its parts, and its caret stands under a character of the text or just after it."""
+    """The error is complete, and its caret points to a character of the text or just after its end."""
     assert error.text == text
     assert 1 <= error.column <= len(text) + 1
     assert error.expected

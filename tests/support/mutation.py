@@ -1,4 +1,4 @@
-"""Every single fault that a legal model may have: transposes, attributes, constants, bodies, layouts, annotations."""
+"""Mutants of a legal model with one fault each: transposes, attributes, constants, bodies, layouts, annotations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 
 from relayout.layout.layout import Layout
+from relayout.model.runtime import import_onnxruntime
+
+onnxruntime = import_onnxruntime()
 
 
 @dataclass
@@ -21,12 +23,12 @@ class Mutant:
 
 
 def mutants(model: ir.Model, original: ir.Model) -> Iterator[Mutant]:
-    """Every single fault, of the kinds below, in any legal model."""
+    """All mutants of a legal model, of the kinds below."""
     known = {key for node in original.graph for key in (node.name, *(value.name for value in node.outputs))}
-    for spoil in (spoilt_transposes, spoilt_attributes, spoilt_constants, spoilt_weights, spoilt_bodies):
-        for name, change in spoil(model):
+    for mutations in (transpose_mutations, attribute_mutations, constant_mutations, weight_mutations, body_mutations):
+        for name, change in mutations(model):
             yield Mutant(name, changed(model, change), states_layout=False)
-    for name, change in (*spoilt_layouts(model), *spoilt_annotations(model, known)):
+    for name, change in (*layout_mutations(model), *annotation_mutations(model, known)):
         yield Mutant(name, changed(model, change), states_layout=True)
 
 
@@ -44,7 +46,7 @@ def nth_node(model: ir.Model, n: int) -> ir.Node:
 
 
 def other_perms(perm: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The inverse, and each exchange of two axes."""
+    """The inverse, and each permutation with two axes exchanged."""
     inverse = tuple(perm.index(axis) for axis in range(len(perm)))
     swapped = []
     for i, j in itertools.combinations(range(len(perm)), 2):
@@ -58,8 +60,8 @@ def set_ints(n: int, name: str, values: tuple[int, ...]) -> Change:
     return lambda model: nth_node(model, n).attributes.add(ir.AttrInt64s(name, values))
 
 
-def spoilt_transposes(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    """Transposes dropped, flipped, with two axes exchanged; and one put where there was none."""
+def transpose_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Transposes dropped, inverted, or with two axes exchanged; and Transposes inserted."""
     for n, node in enumerate(model.graph):
         if node.op_type == "Transpose":
             yield f"{node.name} dropped", lambda model, n=n: drop(model, nth_node(model, n))  # type: ignore[misc]
@@ -84,7 +86,7 @@ def drop(model: ir.Model, node: ir.Node) -> None:
 
 
 def insert(model: ir.Model, n: int, perm: tuple[int, ...]) -> None:
-    """Transpose what the node's first reader gets."""
+    """Insert a Transpose before the first consumer of the node's result."""
     node = nth_node(model, n)
     uses = list(node.outputs[0].uses())
     transpose = ir.Node("", "Transpose", [node.outputs[0]], [ir.AttrInt64s("perm", perm)], name=f"{node.name}_odd")
@@ -94,8 +96,8 @@ def insert(model: ir.Model, n: int, perm: tuple[int, ...]) -> None:
         use.replace_input_with(operand, transpose.outputs[0])
 
 
-def spoilt_attributes(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    """Axes moved by one place, and lists of numbers turned round or rotated."""
+def attribute_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Axes shifted by one, and lists of numbers reversed or rotated."""
     for n, node in enumerate(model.graph):
         for name in ("axis", "keepdims", "group"):
             if name in node.attributes:
@@ -112,8 +114,8 @@ def spoilt_attributes(model: ir.Model) -> Iterator[tuple[str, Change]]:
                     yield f"{node.name} {name} {values} -> {other_values}", set_ints(n, name, other_values)
 
 
-def spoilt_constants(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    """Integers that operators read as axes, pads, places or shapes: turned round, rotated, or moved by one."""
+def constant_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Integers that operators read as axes, pads, indices or shapes: reversed, rotated, or shifted by one."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.INT64 or tensor.size > 16 or not value.uses():
@@ -143,8 +145,8 @@ def replace_constant(name: str, data: np.ndarray) -> Change:
     return change
 
 
-def spoilt_weights(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    """Kernels and other weights with two axes exchanged."""
+def weight_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Weights with two axes exchanged, or shuffled along one axis."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
@@ -161,8 +163,8 @@ def spoilt_weights(model: ir.Model) -> Iterator[tuple[str, Change]]:
                 yield f"weight {name} shuffled along {axis}", replace_constant(name, np.take(data, halves, axis))
 
 
-def spoilt_bodies(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    """Transposes, and integers that others read, in the bodies of functions."""
+def body_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Transposes and constants in the bodies of functions."""
     for key, function in model.functions.items():
         for n, node in enumerate(function):
             if node.op_type == "Transpose":
@@ -186,8 +188,8 @@ def spoilt_bodies(model: ir.Model) -> Iterator[tuple[str, Change]]:
                         )
 
 
-def spoilt_layouts(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    """Layouts in the attributes of operators: two dimensions exchanged, other tiles, other padding."""
+def layout_mutations(model: ir.Model) -> Iterator[tuple[str, Change]]:
+    """Layout attributes of operators: two dimensions exchanged, other tiles, other padding."""
     for n, node in enumerate(model.graph):
         for name in ("data_layout", "kernel_layout", "out_layout"):
             if node.domain == "relayout" and name in node.attributes:
@@ -206,10 +208,10 @@ def spoilt_layouts(model: ir.Model) -> Iterator[tuple[str, Change]]:
                     )
 
 
-def spoilt_annotations(model: ir.Model, known: set[str | None]) -> Iterator[tuple[str, Change]]:
-    """Annotated orders and layouts, two places exchanged; of atoms also two of one dimension.
+def annotation_mutations(model: ir.Model, known: set[str | None]) -> Iterator[tuple[str, Change]]:
+    """Annotated formats and layouts with two entries exchanged, or with the atoms of one dimension reversed.
 
-    Only of values that the original has too: what a backend makes in between lies beside nothing.
+    Only values that the original also has: an intermediate value of a backend has no counterpart to check against.
     """
     for n, node in enumerate(model.graph):
         for m, value in enumerate(node.outputs):
@@ -221,27 +223,28 @@ def spoilt_annotations(model: ir.Model, known: set[str | None]) -> Iterator[tupl
                 if text is None:
                     continue
                 parts = text.split(separator) if separator else [str(dim) for dim in Layout.parse(text).dims]
-                for place, part in enumerate(parts):
+                for position, part in enumerate(parts):
                     if "+" in part:
-                        turned = [*parts[:place], "+".join(reversed(part.split("+"))), *parts[place + 1 :]]
-                        yield f"{value.name} {key} {text} -> {','.join(turned)}", note(n, m, key, ",".join(turned))
+                        atoms = "+".join(reversed(part.split("+")))
+                        changed_text = ",".join([*parts[:position], atoms, *parts[position + 1 :]])
+                        yield f"{value.name} {key} {text} -> {changed_text}", annotate(n, m, key, changed_text)
                 for i, j in itertools.combinations(range(len(parts)), 2):
                     if extents[i] == 1 or extents[j] == 1:
-                        continue  # an axis of extent 1 may stand anywhere
+                        continue  # the position of an axis of extent 1 does not matter
                     other = list(parts)
                     other[i], other[j] = other[j], other[i]
                     yield (
                         f"{value.name} {key} {text} -> {separator.join(other)}",
-                        note(n, m, key, separator.join(other)),
+                        annotate(n, m, key, separator.join(other)),
                     )
 
 
-def note(n: int, m: int, key: str, text: str) -> Change:
+def annotate(n: int, m: int, key: str, text: str) -> Change:
     return lambda model: nth_node(model, n).outputs[m].metadata_props.update({key: text})
 
 
 def is_sound(mutant: ir.Model, original: ir.Model) -> bool:
-    """Whether both give the same on inputs that the verifier never draws; a mutant that does not run is not sound."""
+    """Whether both compute the same on inputs that the verifier never uses. False if the mutant does not run."""
     sessions = []
     for model in (original, mutant):
         options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""Operators that say how values are seen."""
+"""Random view ops: Transpose, Reshape, Squeeze and similar operators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def squeeze(b: Builder, operator: str) -> Any:
         return b.node("Squeeze", [x])
     if b.opset >= 11:
         axes = [a - x.rank if b.chance(0.3) else a for a in axes]
-    # onnx infers another rank where the attribute is not sorted.
+    # onnx infers a wrong rank unless the attribute is sorted.
     return (
         b.node("Squeeze", [x], axes=sorted(a % x.rank for a in axes))
         if b.opset < 13
@@ -88,21 +88,21 @@ def reshape(b: Builder, operator: str) -> Any:
         shape = insert_units(b, tuple(e for e in shape if e > 1), b.draw.randint(len([e for e in shape if e > 1]), 5))
     elif kind < 0.5 and shape:
         rest = list(shape)
-        place = b.draw.randrange(len(rest))
-        factors = [f for f in range(2, rest[place]) if rest[place] % f == 0]
+        position = b.draw.randrange(len(rest))
+        factors = [f for f in range(2, rest[position]) if rest[position] % f == 0]
         if factors:
             factor = b.draw.choice(factors)
-            rest[place : place + 1] = [factor, rest[place] // factor]
+            rest[position : position + 1] = [factor, rest[position] // factor]
         shape = rest
     elif kind < 0.75 and len(shape) > 1:
-        place = b.draw.randrange(len(shape) - 1)
-        shape[place : place + 2] = [shape[place] * shape[place + 1]]
+        position = b.draw.randrange(len(shape) - 1)
+        shape[position : position + 2] = [shape[position] * shape[position + 1]]
     else:
         shape = _refactored(b, x.array.size)
     given = list(shape)
-    for place, extent in enumerate(given):
-        if place < x.rank and extent == x.shape[place] and b.chance(0.2):
-            given[place] = 0
+    for position, extent in enumerate(given):
+        if position < x.rank and extent == x.shape[position] and b.chance(0.2):
+            given[position] = 0
     if given and b.chance(0.4):
         given[b.draw.randrange(len(given))] = -1
     return b.node("Reshape", [x, b.ints(given)])

@@ -1,6 +1,6 @@
-"""A `Writing` of one node: the rewritten node alone in a graph, its operands and results as graph inputs and outputs.
+"""A rewriter for one node: the rewritten node alone in a graph, its operands and results as graph inputs and outputs.
 
-What the solver and the rewriter would provide is done by numpy here, so that a backend's rewrite is tested by itself.
+numpy converts the operands and results, so that a backend's rewrite is tested without the solver and the rewriter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def to_layout(array: Array, letters: str, layout: Layout) -> Array:
-    """`array`, whose axes are `letters`, as `layout` has it: tiled dims split, padded with zeros where they must be."""
+    """`array`, whose axes are `letters`, in `layout`: tiled dims are split, and padded with zeros where needed."""
     if layout.is_any:
         return array
     tiles = {layout.names[i].upper(): size for i in range(layout.rank) if (size := layout.tile(i)) is not None}
@@ -35,7 +35,7 @@ def to_layout(array: Array, letters: str, layout: Layout) -> Array:
 
 
 def from_layout(array: Array, letters: str, layout: Layout, shape: Sequence[int]) -> Array:
-    """The other way round: the padding is cropped. Raises AssertionError where it is not zero."""
+    """The inverse of `to_layout`: crops the padding. Raises AssertionError if the padding is not zero."""
     if layout.is_any:
         return array.reshape(shape)
     tiles = {layout.names[i].upper(): size for i in range(layout.rank) if (size := layout.tile(i)) is not None}
@@ -53,14 +53,14 @@ def from_layout(array: Array, letters: str, layout: Layout, shape: Sequence[int]
 
 
 class OneNode:
-    """The writing of `node` by `way`; `letters` names the axes of its data, in the source's order."""
+    """The rewriter of `node` for one implementation; `letters` are the axis names of its data."""
 
-    def __init__(self, node: ir.Node, way: Implementation, letters: str = "NCHW", opset: int = 17) -> None:
-        self._node, self.way, self.letters, self._opset = node, way, letters, opset
+    def __init__(self, node: ir.Node, implementation: Implementation, letters: str = "NCHW", opset: int = 17) -> None:
+        self._node, self.implementation, self.letters, self._opset = node, implementation, letters, opset
         self.nodes: list[ir.Node] = []
         self.feeds: dict[int, ir.Value] = {}
         self.initializers: list[ir.Value] = []
-        self.given: dict[int, ir.Value] = {}
+        self.results_by_index: dict[int, ir.Value] = {}
         self.imports = {"": opset}
 
     @property
@@ -73,7 +73,7 @@ class OneNode:
 
     def shape_of(self, index: int, *, is_result: bool = False) -> tuple[int | str | None, ...]:
         value = (self._node.outputs if is_result else self._node.inputs)[index]
-        layout = (self.way.results if is_result else self.way.inputs)[index]
+        layout = (self.implementation.results if is_result else self.implementation.inputs)[index]
         assert value is not None
         assert value.shape is not None
         return to_layout(np.zeros(value.shape.numpy(), np.int8), self.letters, layout).shape
@@ -110,31 +110,31 @@ class OneNode:
         like: ir.Value | None = None,
     ) -> ir.Value:
         first = like or next(value for value in inputs if value is not None)
-        made = _value(f"made_{len(self.nodes)}", first.dtype, shape)
+        result = _value(f"made_{len(self.nodes)}", first.dtype, shape)
         self.nodes.append(
             ir.Node(
                 domain,
                 operator,
                 inputs,
                 [ir.convenience.convert_attribute(name, value) for name, value in (attributes or {}).items()],
-                outputs=[made],
+                outputs=[result],
             )
         )
         if domain:
             self.imports[domain] = version
-        return made
+        return result
 
     def give(self, index: int, value: ir.Value) -> None:
         extents = self.shape_of(index, is_result=True)
         assert value.shape is not None
         assert np.prod(value.shape.numpy()) == np.prod(extents), "not the same memory"  # type: ignore[arg-type]
-        self.given[index] = value
+        self.results_by_index[index] = value
 
     def model(self) -> ir.Model:
-        """What was written, as a model that takes the operands that were read and gives the results."""
+        """A model of the emitted nodes: its inputs are the operands read, its outputs the results."""
         graph = ir.Graph(
             [self.feeds[index] for index in sorted(self.feeds)],
-            [self.given[index] for index in sorted(self.given)],
+            [self.results_by_index[index] for index in sorted(self.results_by_index)],
             nodes=self.nodes,
             initializers=self.initializers,
             opset_imports=self.imports,
@@ -143,24 +143,25 @@ class OneNode:
         return ir.Model(graph, ir_version=10)
 
     def run(self, feeds: Mapping[int, Array]) -> dict[int, Array]:
-        """Feed operands as the source has them, run what was written, and return results as the source has them."""
+        """Run the rewrite on operands in the identity format, and return the results in the identity format."""
         import onnxruntime
 
-        assert self.way.rewrite is not None
-        self.way.rewrite(self)
+        assert self.implementation.rewrite is not None
+        self.implementation.rewrite(self)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         session = onnxruntime.InferenceSession(
             ir.to_proto(self.model()).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        laid = {f"in_{i}": to_layout(feeds[i], self.letters, self.way.inputs[i]) for i in self.feeds}
-        found = session.run(None, laid)
+        operands = {f"in_{i}": to_layout(feeds[i], self.letters, self.implementation.inputs[i]) for i in self.feeds}
+        found = session.run(None, operands)
         results: dict[int, Array] = {}
-        for index, array in zip(sorted(self.given), found, strict=True):
+        for index, array in zip(sorted(self.results_by_index), found, strict=True):
             shape = self._node.outputs[index].shape
             assert shape is not None
-            results[index] = from_layout(array, self.letters, self.way.results[index], [int(e) for e in shape])  # type: ignore[arg-type]
+            extents = [int(e) for e in shape]  # type: ignore[arg-type]
+            results[index] = from_layout(array, self.letters, self.implementation.results[index], extents)
         return results
 
     def _constant(self, tensor: ir.TensorProtocol) -> ir.Value:

@@ -1,4 +1,4 @@
-"""Contractions."""
+"""Random contractions: MatMul, Gemm, Einsum."""
 
 from __future__ import annotations
 

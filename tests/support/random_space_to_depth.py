@@ -1,4 +1,4 @@
-"""Random chains of operators that turn blocks of space into channels and back, spelled in every way."""
+"""Random chains of SpaceToDepth and DepthToSpace, as operators or as Reshape, Transpose, Reshape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BlockChain", "block_chain", "space_to_channels"]
 Shape = tuple[int, int, int, int]
 
 TO_CHANNELS = ((0, 3, 5, 1, 2, 4), (0, 1, 3, 5, 2, 4), (0, 5, 3, 1, 2, 4))
-"""Blocks of rows and columns before the channels, after them, and columns before rows."""
+"""Block rows and columns before the channels; after them; columns before rows."""
 
 MOST_CHANNELS = 120
 
@@ -24,14 +24,14 @@ def reshape(net: Net, value: str, *shape: int) -> str:
 
 
 def space_to_channels(net: Net, value: str, shape: Shape, block: int, perm: tuple[int, ...]) -> str:
-    """What SpaceToDepth does, spelled by Reshape, Transpose, Reshape; `perm` says in which order channels come."""
+    """SpaceToDepth as Reshape, Transpose, Reshape; `perm` gives the order of the resulting channels."""
     n, c, h, w = shape
-    pieces = reshape(net, value, n, c, h // block, block, w // block, block)
-    return reshape(net, net.transpose(pieces, *perm), n, c * block * block, h // block, w // block)
+    split = reshape(net, value, n, c, h // block, block, w // block, block)
+    return reshape(net, net.transpose(split, *perm), n, c * block * block, h // block, w // block)
 
 
 class BlockChain:
-    """A chain under construction: each step changes `value`, of shape `shape`, or leaves it where it does not fit."""
+    """A chain under construction. Each step replaces `value`, of shape `shape`, unless the step does not fit it."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -68,8 +68,8 @@ class BlockChain:
             first, perm = self.draw.choice(
                 [((block, block, deep), (0, 3, 4, 1, 5, 2)), ((deep, block, block), (0, 1, 4, 2, 5, 3))]
             )
-            pieces = self.net.transpose(reshape(self.net, self.value, n, *first, h, w), *perm)
-            self.value = reshape(self.net, pieces, n, deep, h * block, w * block)
+            split = self.net.transpose(reshape(self.net, self.value, n, *first, h, w), *perm)
+            self.value = reshape(self.net, split, n, deep, h * block, w * block)
             self._to_space(block)
 
     def elementwise(self) -> None:
@@ -94,8 +94,8 @@ class BlockChain:
         self.value = self.net.node("Add", self.value, self.net.node("ReduceMean", self.value, axes=axes, keepdims=1))
 
     def channels_last_between(self) -> None:
-        turned = self.net.node("Sigmoid", self.net.transpose(self.value, 0, 2, 3, 1))
-        self.value = self.net.transpose(turned, 0, 3, 1, 2)
+        channels_last = self.net.node("Sigmoid", self.net.transpose(self.value, 0, 2, 3, 1))
+        self.value = self.net.transpose(channels_last, 0, 3, 1, 2)
 
     def concatenation(self) -> None:
         n, c, h, w = self.shape
@@ -117,7 +117,7 @@ class BlockChain:
         return self.net.model()
 
     def _fitting_block(self) -> int:
-        """A block that goes into rows and columns, or 0."""
+        """A block size that divides rows and columns, or 0."""
         _, c, h, w = self.shape
         block = self.draw.choice([2, 3])
         return block if h % block == w % block == 0 and c * block**2 <= MOST_CHANNELS else 0
@@ -154,7 +154,7 @@ _STEPS: tuple[Callable[[BlockChain], None], ...] = (
 
 
 def block_chain(seed: int) -> onnx.ModelProto:
-    """The chain of this seed."""
+    """The chain for this seed."""
     chain = BlockChain(seed)
     for _ in range(chain.draw.randint(2, 8)):
         chain.draw.choice(_STEPS)(chain)

@@ -1,4 +1,4 @@
-"""Models that exercise every kind of layout change, each small enough to be spoilt in every place."""
+"""Models with every kind of layout change, each small enough to mutate every part of it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ SHUFFLE = """net (float[1,6,5,4] x, float[8,6,1,1] w, float[8,1,3,3] d, float[8,
     n = Relu (m)
     y = Add (n, l) }"""
 
-# Where only transposes count, norms and a global pool on channels first are written out on channels last.
+# With the objective transposes, the norms and the global pool are decomposed on channels last.
 NORMS = """net (float[1,7,6,4] x, float[4] scale, float[4] shift, float[4] mean)
                => (float[1,7,6,4] y, float[1,4,1,1] z) {
     a = Transpose <perm = [0,3,1,2]> (x)
@@ -132,7 +132,7 @@ PACKED = """net (float[1,8,5,3] x, float[8,8,3,3] w, float[8] bias, float[8] shi
     b = Relu (a)
     y = Conv <kernel_shape = [1,1]> (b, v) }"""
 
-# No channels here are a multiple of four.
+# No number of channels is a multiple of four.
 FILLED = """net (float[1,6,5,3] x, float[10,6,3,3] w, float[10] bias) => (float[1,10,5,3] y) {
     a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w, bias)
     y = Relu (a) }"""
@@ -144,7 +144,7 @@ STRIDED = """net (float[1,3,13,15] x, float[4,3,5,5] w) => (float[1,4,5,6] y) {
 
 
 class Fours(Backend):
-    """Convolutions on blocks of four channels, padded where four does not divide them."""
+    """Convolutions on blocks of four channels, with padding where four does not divide the channels."""
 
     name = "fours"
 

@@ -1,4 +1,4 @@
-"""Random If, Loop and Scan nodes: bodies that turn values, convolve them, and read what is around them."""
+"""Random If, Loop and Scan nodes. Their bodies transpose and convolve values, and read outer values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIND = helper.make_tensor_value_info
 
 
 class Body:
-    """One graph inside a node that is under construction; `read` is what it captures."""
+    """A nested graph under construction; `read` are the outer values that it captures."""
 
     def __init__(self, b: Builder, tag: str) -> None:
         self.b, self.tag = b, f"g{b._count}_{tag}"
@@ -39,7 +39,7 @@ class Body:
         return result
 
     def weight(self, *shape: int) -> str:
-        """A constant: one from outside, stored or computed there, one of the body's own, or one computed from such."""
+        """A constant: an outer one (stored or computed), one of the body, or one computed from either."""
         if self.b.chance(0.25):
             return self._computed(shape)
         if self.b.chance(0.4):
@@ -54,15 +54,15 @@ class Body:
         return name
 
     def _computed(self, shape: Shape) -> str:
-        """By operators of the body, whose numbers stay in [-1, 1]."""
+        """A constant computed by operators of the body, with numbers in [-1, 1]."""
         draw, rank = self.b.draw, len(shape)
-        kind = draw.choice(["one", "soft", "turned", "product", "large"])
+        kind = draw.choice(["one", "soft", "transposed", "product", "large"])
         if kind == "soft" and rank:
             operator = draw.choice(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"])
             extra = {"p": draw.choice([1, 2])} if operator == "LpNormalization" else {}
             made = self.node(operator, self.weight(*shape), axis=draw.randrange(rank), **extra)
             return self.node("Tanh", made)
-        if kind == "turned" and rank > 1:
+        if kind == "transposed" and rank > 1:
             perm = self.b.perm(rank)
             stored = self.weight(*(shape[p] for p in np.argsort(perm)))
             return self.node("Transpose", stored, perm=perm)
@@ -70,7 +70,7 @@ class Body:
             narrow = tuple(e if self.b.chance(0.6) else 1 for e in shape)
             return self.node("Mul", self.weight(*shape), self.weight(*narrow))
         if kind == "large":
-            # More than anyone computes while shapes are inferred.
+            # Larger than the constants that shape inference computes.
             many = 2 + 1100 // max(1, int(np.prod(shape)))
             stored = self._stored(self.b.array((many, *shape), None, -0.5, 0.5))
             if self.b.opset < 18:
@@ -85,15 +85,15 @@ class Body:
         self.read.append(found)
         return found.name
 
-    def kept(self, value: str, shape: Shape, most: int = 3) -> str:
-        """Some operators, and the value in the shape that it had."""
+    def same_shape(self, value: str, shape: Shape, most: int = 3) -> str:
+        """The value after some operators, in the same shape."""
         for _ in range(self.b.draw.randint(0, most)):
             value = self._step(value, shape)
         return value
 
-    def turned(self, value: str, shape: Shape) -> tuple[str, Shape]:
-        """The same, and at times turned."""
-        value = self.kept(value, shape)
+    def transposed(self, value: str, shape: Shape) -> tuple[str, Shape]:
+        """The value after some operators, sometimes transposed."""
+        value = self.same_shape(value, shape)
         if not self.b.chance(0.5) or len(shape) < 2:
             return value, shape
         perm = self.b.perm(len(shape))
@@ -118,7 +118,7 @@ class Body:
         return self.node(draw.choice(["Relu", "Neg", "Tanh", "Identity"]), value)
 
     def info(self, name: str, shape: Sequence[int] | None, dtype: int = 0) -> onnx.ValueInfoProto:
-        """The value's declaration, often without some of its extents."""
+        """The value's type, often without some of its extents."""
         if shape is not None and self.b.chance(0.3):
             shape = [None if self.b.chance(0.5) else e for e in shape]  # type: ignore[misc]
         return KIND(name, dtype or element_type(self.b.real), shape)
@@ -134,12 +134,12 @@ def _scalar(name: str, dtype: int) -> onnx.ValueInfoProto:
 
 
 def _named(b: Builder, results: int) -> tuple[int, list[str]]:
-    """The number of the next node, and what its results are called: told when all that it reads is there."""
+    """The number of the next node and the names of its results. Call it once all operands exist."""
     return b._count, [f"v{b._count}" + (f"_{i}" if i else "") for i in range(results)]
 
 
 def branches(b: Builder) -> Any:
-    """An If with one or two results, whose branches read values of the graph around it, or constants."""
+    """An If with one or two results, whose branches read outer values or constants."""
     x = floats(b, 1, 4)
     condition = b.input((), B) if b.chance(0.7) else b.node("Greater", [floats(b, 0, 0), b.constant(0.0, b.real)])
     if condition.rank:
@@ -148,18 +148,18 @@ def branches(b: Builder) -> Any:
     perm = b.perm(x.rank)
     shape = tuple(x.shape[p] for p in perm)
     graphs, read = [], [condition, x]
-    for place in range(2):
-        body = Body(b, str(place))
+    for index in range(2):
+        body = Body(b, str(index))
         results = []
         for _ in range(count):
             if b.chance(0.1):
                 value = body.node("Identity", body.weight(*shape))
             else:
                 start = body.captured(x.shape) or x.name
-                value = body.node("Transpose", body.kept(start, x.shape, 2), perm=perm)
-                value = body.kept(value, shape, 1)
+                value = body.node("Transpose", body.same_shape(start, x.shape, 2), perm=perm)
+                value = body.same_shape(value, shape, 1)
             results.append(body.info(value, shape))
-        graphs.append(body.graph(f"branch{place}", [], results))
+        graphs.append(body.graph(f"branch{index}", [], results))
         read += body.read
     number, names = _named(b, count)
     proto = helper.make_node(
@@ -169,7 +169,7 @@ def branches(b: Builder) -> Any:
 
 
 def loop(b: Builder) -> Any:
-    """A Loop with a state that is worked on in another order, at times a second one, and a scan result."""
+    """A Loop with a state that is transposed inside, sometimes a second state, and a scan result."""
     x = floats(b, 1, 4)
     body = Body(b, "l")
     ends = [f"{body.tag}_{each}" for each in ("round", "going", "state", "other")]
@@ -178,12 +178,12 @@ def loop(b: Builder) -> Any:
         second = b.pick(lambda v: v.dtype == b.real and v.rank >= 1) or b.parameter(x.shape)
         states.append((ends[3], second))
     going = body.node("Identity", ends[1])
-    last = [body.kept(name, value.shape) for name, value in states]
+    last = [body.same_shape(name, value.shape) for name, value in states]
     last = [body.node("Identity", value) if value in ends else value for value in last]
     outputs = [_scalar(going, TensorProto.BOOL)]
     outputs += [body.info(value, state.shape) for value, (_, state) in zip(last, states, strict=True)]
     if b.chance(0.4):
-        seen, shape = body.turned(last[0], x.shape)
+        seen, shape = body.transposed(last[0], x.shape)
         seen = body.node("Identity", seen) if seen == last[0] else seen
         outputs.append(body.info(seen, shape))
     inputs = [_scalar(ends[0], TensorProto.INT64), _scalar(ends[1], TensorProto.BOOL)]
@@ -205,18 +205,18 @@ def scan(b: Builder) -> Any:
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     names = [f"{body.tag}_{each}" for each in ("state", "piece")]
     state = b.pick(lambda v: v.dtype == b.real and v.shape == shape) or b.parameter(shape) if b.chance(0.5) else None
-    made = body.kept(names[1], shape)
+    made = body.same_shape(names[1], shape)
     outputs = []
     if state is not None:
         made = body.node("Add", names[0], made)
         outputs.append(body.info(made, shape))
-    result, turned = body.turned(made, shape)
+    result, transposed = body.transposed(made, shape)
     result = body.node("Tanh", result) if result in (made, *names) else result
-    outputs.append(body.info(result, turned))
+    outputs.append(body.info(result, transposed))
     inputs = [KIND(name, element_type(b.real), list(shape)) for name in (names if state is not None else names[1:])]
     axes = {"scan_input_axes": [axis - (x.rank if b.chance(0.2) else 0)]} if axis or b.chance(0.5) else {}
     if b.chance(0.6):
-        axes["scan_output_axes"] = [b.draw.randrange(len(turned) + 1)]
+        axes["scan_output_axes"] = [b.draw.randrange(len(transposed) + 1)]
     if b.chance(0.3):
         axes["scan_input_directions"] = [1]
     number, made_names = _named(b, len(outputs))

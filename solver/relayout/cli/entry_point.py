@@ -1,0 +1,30 @@
+"""The entry point: parse the command line, run the verb, and return the exit status; no exception leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (default: the process's own) and return its exit status; nothing is raised."""
+    try:
+        return _run(arguments)
+    except BaseException as error:
+        from relayout.cli.exit_status import status_of
+
+        return status_of(error)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from relayout.cli.commands import app
+    from relayout.cli.exit_status import INTERRUPTED
+    from relayout.cli.terminal import prepare_streams
+
+    prepare_streams()
+    status = app(args=arguments, prog_name="relayout", standalone_mode=False)
+    if status == INTERRUPTED:
+        # The parser has made this status of an interrupt.
+        raise KeyboardInterrupt
+    return status if isinstance(status, int) else 0

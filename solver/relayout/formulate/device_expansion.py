@@ -1,0 +1,58 @@
+"""The alternatives of every node for each device, or set of devices, where it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from relayout.backend.interface import DEVICE_KEY
+from relayout.candidates.alternatives import Alternative, NodeAlternatives
+from relayout.candidates.requirements import Requirements
+from relayout.layout.memory_format import MemoryFormat
+
+__all__ = ["annotated_device", "expand_devices"]
+
+_MOST_DEVICES = 4
+"""An elided node with more devices is at a single one: the sets of them would be too many."""
+
+
+def expand_devices(requirements: Requirements, devices: Sequence[str], hosts: Sequence[str]) -> Requirements:
+    """The requirements with the graph's inputs and outputs at any of the hosts, and elided nodes at any set of devices.
+
+    An alternative leaves a node as it is only at its annotated device, or else at the first device that takes it.
+    """
+    return replace(requirements, choices=tuple([_expanded(choice, devices, hosts) for choice in requirements.choices]))
+
+
+def _expanded(choice: NodeAlternatives, devices: Sequence[str], hosts: Sequence[str]) -> NodeAlternatives:
+    pairs = list(zip(choice.alternatives, choice.layouts, strict=True))
+    if choice.node is None:
+        pairs = [(replace(a, device=host), layouts) for host in hosts for a, layouts in pairs]
+    pairs = _with_device_sets(pairs)
+    known = {a.device for a, _ in pairs}
+    preferred = (annotated_device(choice), *(hosts if choice.node is None else devices))
+    usual = next(device for device in preferred if device in known)
+    alternatives = tuple([replace(a, is_source=a.is_source and a.device == usual) for a, _ in pairs])
+    return replace(choice, alternatives=alternatives, layouts=tuple([layouts for _, layouts in pairs]))
+
+
+def _with_device_sets(pairs: list[tuple[Alternative, tuple[str, ...]]]) -> list[tuple[Alternative, tuple[str, ...]]]:
+    """The alternatives, those that elide the node once for each set of the devices where it may be."""
+    devices: dict[tuple[MemoryFormat, ...], list[str]] = {}
+    for alternative, _ in pairs:
+        if alternative.is_left_out:
+            devices.setdefault(alternative.formats, []).append(alternative.device)
+    found: list[tuple[Alternative, tuple[str, ...]]] = []
+    for alternative, layouts in pairs:
+        every = devices[alternative.formats] if alternative.is_left_out else []
+        later = every[every.index(alternative.device) + 1 :] if 0 < len(every) <= _MOST_DEVICES else []
+        sets = (more for size in range(len(later) + 1) for more in combinations(later, size))
+        found += [(replace(alternative, beside=more), layouts) for more in sets]
+    return found
+
+
+def annotated_device(choice: NodeAlternatives) -> str | None:
+    """The device at which an earlier run put the node, input or output."""
+    holder = choice.node if choice.node is not None else choice.ports[0].operand.value
+    return holder.metadata_props.get(DEVICE_KEY)

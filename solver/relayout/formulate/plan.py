@@ -1,0 +1,328 @@
+"""A solution of the cost problem as what is to be done to the graph: the plan that is carried out and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from relayout.candidates.alternatives import Alternative, Lowering, NodeAlternatives, OperandDims, Port
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.boundary import Boundary
+from relayout.candidates.tensors import Tensor, Tensors
+from relayout.errors import InternalError
+from relayout.formulate.def_use import DefUse, TensorUse
+from relayout.formulate.formulation import Formulation
+from relayout.formulate.objective import Objective
+from relayout.formulate.transfers import TransferChoices
+from relayout.layout.memory_format import MemoryFormat
+from relayout.ops import RegionEdge, RegionPort, Rule
+from relayout.solve.solver import Solution
+
+__all__ = ["Plan", "PlannedConversion", "PlannedNode", "PlannedTransfer", "plan", "plan_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """A node, a graph input or output (`node` is None), or a region edge of a node, with the alternative chosen for it.
+
+    `layouts` has the layout that was required of each port, "" where none was.
+    """
+
+    source: NodeAlternatives
+    chosen: Alternative
+    layouts: tuple[str, ...]
+    rule: Rule | None
+
+    @property
+    def node(self) -> ir.Node | None:
+        return self.source.node
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        return self.source.ports
+
+    @property
+    def region_edge(self) -> RegionEdge | None:
+        return self.source.region_edge
+
+    @property
+    def formats(self) -> tuple[MemoryFormat, ...]:
+        return self.chosen.formats
+
+    @property
+    def device(self) -> str:
+        return self.chosen.device
+
+    @property
+    def lowering(self) -> Lowering:
+        return self.chosen.form
+
+    @property
+    def is_elided(self) -> bool:
+        return self.lowering.is_elided
+
+    def operand_dims(self, port: Port) -> OperandDims:
+        """The dimensions of the port's operand."""
+        return self.lowering.operand_dims(port, self.rule)
+
+    def region_port(self, port: Port) -> RegionPort:
+        """Where the node, or a graph inside it, has this port."""
+        return self.source.region_port(port)
+
+    def results(self) -> Iterator[tuple[Port, MemoryFormat]]:
+        """The ports that produce a tensor, each with its format."""
+        return ((port, f) for port, f in zip(self.ports, self.formats, strict=True) if port.is_result)
+
+    def operands(self) -> Iterator[tuple[Port, MemoryFormat]]:
+        """The ports that read a tensor, each with its format."""
+        return ((port, f) for port, f in zip(self.ports, self.formats, strict=True) if not port.is_result)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedConversion:
+    """A conversion of `tensor` at a device, from the format that is produced or transferred there to one that
+    `consumers` want. `serves` are these and the consumers at other devices to which `target` is transferred.
+
+    `cost` is charged; `bytes` are read and written in so many `passes`, `padding` of them without a Transpose.
+    `by_backend`: an operator of the backend's own does it.
+    """
+
+    tensor: Tensor
+    source: MemoryFormat
+    target: MemoryFormat
+    device: str
+    producer: TensorUse
+    consumers: tuple[TensorUse, ...]
+    serves: tuple[TensorUse, ...]
+    cost: int
+    bytes: int
+    padding: int
+    passes: int
+    by_backend: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """A copy of `tensor` from one device to another, with its size in bytes and what it is charged."""
+
+    tensor: Tensor
+    format: MemoryFormat
+    source: str
+    target: str
+    producer: TensorUse
+    consumers: tuple[TensorUse, ...]
+    cost: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a solution does to a graph. `nodes` are in the order of the choices, to which a `TensorUse` refers."""
+
+    tensors: Tensors
+    names: AxisNames
+    boundary: Boundary
+    nodes: tuple[PlannedNode, ...]
+    conversions: tuple[PlannedConversion, ...]
+    transfers: tuple[PlannedTransfer, ...]
+
+    @cached_property
+    def of_node(self) -> dict[ir.Node, PlannedNode]:
+        """Each node of the source that has a choice."""
+        return {each.node: each for each in self.nodes if each.node is not None and each.region_edge is None}
+
+    @cached_property
+    def region_edges(self) -> dict[ir.Node, tuple[PlannedNode, ...]]:
+        """The region edges of each region op that have a choice of their own."""
+        found: dict[ir.Node, tuple[PlannedNode, ...]] = {}
+        for each in self.nodes:
+            if each.node is not None and each.region_edge is not None:
+                found[each.node] = (*found.get(each.node, ()), each)
+        return found
+
+    @cached_property
+    def conversions_of(self) -> dict[Tensor, tuple[PlannedConversion, ...]]:
+        """The conversions of each tensor that has any."""
+        found: dict[Tensor, list[PlannedConversion]] = {}
+        for each in self.conversions:
+            found.setdefault(each.tensor, []).append(each)
+        return {tensor: tuple(conversions) for tensor, conversions in found.items()}
+
+    @cached_property
+    def consumers_of(self) -> dict[Tensor, tuple[TensorUse, ...]]:
+        """The uses that read each tensor."""
+        found: dict[Tensor, list[TensorUse]] = {}
+        for c, each in enumerate(self.nodes):
+            for p, port in enumerate(each.ports):
+                if not port.is_result:
+                    found.setdefault(port.operand.tensor, []).append(TensorUse(c, p))
+        return {tensor: tuple(uses) for tensor, uses in found.items()}
+
+    @property
+    def keeps_nodes(self) -> bool:
+        """Whether every node stays as the source has it."""
+        return all(each.chosen.is_source for each in self.nodes)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that the conversions read and write."""
+        return sum(each.bytes for each in self.conversions)
+
+    def cost(self, objective: Objective) -> int:
+        """What the plan costs in the objective's unit."""
+        if objective.unit == "transposes":
+            return len(self.conversions)
+        own = sum(each.chosen.cost for each in self.nodes)
+        return own + sum(each.cost for each in self.conversions) + sum(each.cost for each in self.transfers)
+
+    def format_at(self, use: TensorUse) -> MemoryFormat:
+        """The format that the tensor has at this use."""
+        return self.nodes[use.choice].formats[use.port]
+
+
+def plan(formulation: Formulation, solution: Solution) -> Plan:
+    """The plan of a solution that has an assignment."""
+    assert solution.assignment is not None
+    return plan_of(formulation, _with_fewest_devices(formulation, solution.assignment))
+
+
+def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
+    """The plan of an assignment of the requirements' choices, with the cheapest transfers."""
+    requirements = formulation.requirements
+    conversions: list[PlannedConversion] = []
+    transfers: list[PlannedTransfer] = []
+    for def_use in formulation.def_use:
+        if def_use.transfers is None:
+            conversions += _conversions(formulation, def_use, assignment)
+        else:
+            own = _between_devices(formulation, def_use, def_use.transfers, assignment)
+            conversions += own[0]
+            transfers += own[1]
+    return Plan(
+        requirements.tensors,
+        requirements.names,
+        requirements.boundary,
+        tuple(
+            [
+                PlannedNode(
+                    choice,
+                    choice.alternatives[picked],
+                    choice.layouts[picked] if picked < len(choice.layouts) else ("",) * len(choice.ports),
+                    choice.rule(requirements.tensors),
+                )
+                for choice, picked in zip(requirements.choices, assignment, strict=True)
+            ]
+        ),
+        tuple(conversions),
+        tuple(transfers),
+    )
+
+
+def _with_fewest_devices(formulation: Formulation, assignment: Sequence[int]) -> tuple[int, ...]:
+    """The part of a problem's assignment that is about the requirements' choices, with each elided node at no more
+    devices than use its result."""
+    choices = formulation.requirements.choices
+    picked = list(assignment[: len(choices)])
+    # From the back: an elided node may feed another one.
+    for def_use in reversed(formulation.def_use):
+        chosen = def_use.producer.choice
+        alternatives, own = choices[chosen].alternatives, formulation.chosen(def_use.producer, picked)
+        if def_use.transfers is None or not own.beside:
+            continue
+        produced, wanted = formulation.states(def_use, picked)
+        transfers = def_use.transfers.plan(produced, wanted).values()
+        needed = {device for device in own.devices if device in wanted} | {each.source for each in transfers}
+        same = (i for i, a in enumerate(alternatives) if a.is_left_out and a.formats == own.formats)
+        picked[chosen] = next((i for i in same if {*alternatives[i].devices} == needed), picked[chosen])
+    return tuple(picked)
+
+
+def _conversions(
+    formulation: Formulation, def_use: DefUse, assignment: Sequence[int]
+) -> Iterator[PlannedConversion]:
+    """The conversions of a tensor that stays at one device, each to one format that consumers want."""
+    producer = formulation.chosen(def_use.producer, assignment)
+    produced = producer.formats[def_use.producer.port]
+    wanted: dict[MemoryFormat, list[TensorUse]] = {}
+    for use in def_use.consumers:
+        target = formulation.chosen(use, assignment).formats[use.port]
+        if target != produced:
+            wanted.setdefault(target, []).append(use)
+    for target, consumers in wanted.items():
+        yield _conversion(formulation, def_use, producer.device, produced, target, consumers, consumers)
+
+
+def _between_devices(
+    formulation: Formulation, def_use: DefUse, choices: TransferChoices, assignment: Sequence[int]
+) -> tuple[list[PlannedConversion], list[PlannedTransfer]]:
+    """The conversions and transfers of a tensor that several devices use."""
+
+    def at(device: str) -> list[TensorUse]:
+        return [use for use in def_use.consumers if device in formulation.chosen(use, assignment).devices]
+
+    def of(uses: Sequence[TensorUse], format_: MemoryFormat) -> list[TensorUse]:
+        return [use for use in uses if formulation.chosen(use, assignment).formats[use.port] == format_]
+
+    def receivers(device: str, format_: MemoryFormat) -> list[TensorUse]:
+        """The consumers at a device in this format, or else all for which it is converted there."""
+        return of(at(device), format_) or at(device)
+
+    produced, wanted = formulation.states(def_use, assignment)
+    incoming = choices.plan(produced, wanted)
+    conversions = []
+    for device, f, g in choices.conversions(produced, wanted, incoming):
+        target = def_use.formats[g]
+        consumers = of(at(device), target)
+        beyond = [
+            use
+            for q, transfer in incoming.items()
+            if device == transfer.source and g in transfer.formats
+            for use in receivers(q, target)
+        ]
+        serves = [*consumers, *beyond]
+        source = def_use.formats[f]
+        conversions.append(_conversion(formulation, def_use, device, source, target, consumers or beyond, serves))
+    transfers = []
+    for device, transfer in incoming.items():
+        for format_ in (def_use.formats[f] for f in transfer.formats):
+            size = formulation.costs.bytes_of(def_use.tensor, format_)
+            cost = formulation.costs.transfer(def_use.tensor, format_, transfer.source, device)
+            uses = def_use.producer, tuple(receivers(device, format_))
+            transfers.append(PlannedTransfer(def_use.tensor, format_, transfer.source, device, *uses, cost, size))
+    return conversions, transfers
+
+
+def _conversion(
+    formulation: Formulation,
+    def_use: DefUse,
+    device: str,
+    source: MemoryFormat,
+    target: MemoryFormat,
+    consumers: Sequence[TensorUse],
+    serves: Sequence[TensorUse],
+) -> PlannedConversion:
+    table, formats = formulation.costs.table(def_use.tensor, device, def_use.formats), def_use.formats
+    cost = table.rows[formats.index(source)][formats.index(target)]
+    if cost is None:
+        raise InternalError(f"tensor '{def_use.tensor.base.name}' is wanted in a format that cannot be made")
+    return PlannedConversion(
+        def_use.tensor,
+        source,
+        target,
+        device,
+        def_use.producer,
+        tuple(consumers),
+        tuple(serves),
+        cost.cost,
+        cost.bytes,
+        cost.padding,
+        cost.passes,
+        cost.by_backend,
+    )

@@ -1,0 +1,49 @@
+"""The keys of the metadata that relayout reads and writes on nodes, values and constants.
+
+They are part of the file format: a file that an earlier version wrote has them.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ATOMS_KEY",
+    "BLOCK_KEY",
+    "BOUNDARY_LAYOUT_KEY",
+    "CHANNELS_KEY",
+    "DEVICE_KEY",
+    "LAYOUT_KEY",
+    "ORDER_KEY",
+    "SOURCE_KEY",
+    "TRANSFORM_KEY",
+    "WRITTEN_KEY",
+]
+
+LAYOUT_KEY = "relayout.layout"
+"""On a value: the layout that it is in, with its black boxes."""
+
+ORDER_KEY = "relayout.order"
+"""On a value that is permuted: the source's axes in the value's order, `0,2,3,1`."""
+
+ATOMS_KEY = "relayout.atoms"
+"""On a value whose dimensions are not whole axes: the atoms of each dimension."""
+
+BOUNDARY_LAYOUT_KEY = "relayout.boundary_layout"
+"""On an input or output of the graph: the layout that its caller has asked for, or `any`."""
+
+SOURCE_KEY = "relayout.source"
+"""On a constant that exists in several layouts: the name that the source has for it."""
+
+TRANSFORM_KEY = "relayout.transform"
+"""On a constant without data: the steps that turn the source's data into its own, in JSON."""
+
+DEVICE_KEY = "relayout.device"
+"""On a node, an input or an output, where a backend has several devices: the device that it is on."""
+
+WRITTEN_KEY = "relayout.written_at"
+"""On a node that was rewritten for a device: that device."""
+
+BLOCK_KEY = "relayout.block"
+"""On an operator of onnxruntime's blocked layout: how many channels a block has."""
+
+CHANNELS_KEY = "relayout.channels"
+"""On an operator of onnxruntime's blocked layout: how many channels the source has, without padding."""

@@ -1,0 +1,140 @@
+"""A view: a tensor that re-reads the memory of another (Transpose, Reshape, Squeeze, ...), as MLIR's memref.
+
+Each axis of the view is a sequence of atoms of the base tensor, so a memory format of one is a memory format of the
+other wherever their factors nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
+
+__all__ = ["View"]
+
+
+class _Range(NamedTuple):
+    """Strides [lo, hi) of one axis are the strides [target_lo, target_hi) of axis `target`; hi 0 = up to the end."""
+
+    lo: int
+    hi: int
+    target: int
+    target_lo: int
+    target_hi: int
+
+
+_Ranges = tuple[tuple[_Range, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a tensor's axes re-read the memory of a base tensor.
+
+    `axes[j]` holds the base's atoms that make up axis j of the view, outermost first: one whole atom where an axis is
+    kept, none for a unit axis that the base does not have, several where axes merged, a factor where one was split.
+    """
+
+    axes: tuple[MemoryFormat, ...]
+    extents: tuple[Extent, ...]
+    base_extents: tuple[Extent, ...]
+    _down: _Ranges
+    _up: _Ranges
+    is_plain: bool
+
+    @classmethod
+    def of(
+        cls, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...], base_extents: tuple[Extent, ...]
+    ) -> View | None:
+        """The view with these atoms, or None where an inner atom's extent is unknown so that strides have no number."""
+        axes = tuple(axes)
+        down: list[tuple[_Range, ...]] = []
+        up: list[list[_Range]] = [[] for _ in base_extents]
+        for j, atoms in enumerate(axes):
+            ranges: list[_Range] = []
+            stride = 1
+            for index, atom in enumerate(reversed(atoms)):
+                if index == len(atoms) - 1:
+                    high = 0
+                else:
+                    extent = atom_extent(atom, base_extents)
+                    if not isinstance(extent, int):
+                        return None
+                    high = stride * extent
+                ranges.append(_Range(stride, high, atom.axis, atom.inner, atom.outer))
+                up[atom.axis].append(_Range(atom.inner, atom.outer, j, stride, high))
+                stride = high
+            down.append(tuple(ranges))
+        plain = all(len(atoms) <= 1 and all(a.is_whole for a in atoms) for atoms in axes)
+        return cls(axes, extents, base_extents, tuple(down), tuple(tuple(sorted(p)) for p in up), plain)
+
+    @classmethod
+    def identity(cls, extents: tuple[Extent, ...]) -> View:
+        view = _identity(extents)
+        assert view is not None
+        return view
+
+    def to_base(self, format_: MemoryFormat) -> MemoryFormat | None:
+        """A format of the view's axes, as one of the base's in normal form; None where the factors do not nest."""
+        if self.is_plain and all(a.is_whole for a in format_):
+            return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in format_)), self.base_extents)
+        return _carry(format_, self._down, self.extents, self.base_extents)
+
+    def from_base(self, format_: MemoryFormat) -> MemoryFormat | None:
+        """The inverse of `to_base`. Unit axes that the base lacks do not appear."""
+        return _carry(format_, self._up, self.base_extents, self.extents)
+
+    def then(self, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...]) -> View | None:
+        """The view of this view: `axes` are given in this view's atoms; None where they do not nest."""
+        through: list[MemoryFormat] = []
+        for atoms in axes:
+            mapped: list[Atom] = []
+            for atom in atoms:
+                if atom_extent(atom, self.extents) == 1:
+                    continue
+                part = _parts(atom, self._down)
+                if part is None:
+                    return None
+                mapped += part
+            through.append(normal_form(tuple(mapped), self.base_extents))
+        return View.of(through, extents, self.base_extents)
+
+
+@cache
+def _identity(extents: tuple[Extent, ...]) -> View | None:
+    return View.of(((atom,) for atom in source_order(len(extents))), extents, extents)
+
+
+def _carry(
+    format_: MemoryFormat, ranges: _Ranges, extents: tuple[Extent, ...], target_extents: tuple[Extent, ...]
+) -> MemoryFormat | None:
+    carried: list[Atom] = []
+    for atom in format_:
+        if atom_extent(atom, extents) == 1:
+            continue
+        part = _parts(atom, ranges)
+        if part is None:
+            return None
+        carried += part
+    return normal_form(tuple(carried), target_extents)
+
+
+def _parts(atom: Atom, ranges: _Ranges) -> list[Atom] | None:
+    """The atom in the other tensor's atoms, outermost first; None where a boundary of one falls inside the other."""
+    found: list[Atom] = []
+    for range_ in ranges[atom.axis]:
+        low = max(atom.inner, range_.lo)
+        high = min(atom.outer, range_.hi) if atom.outer and range_.hi else atom.outer or range_.hi
+        if high and low >= high:
+            continue
+        if low % range_.lo or high % low:
+            return None
+        inner = range_.target_lo * (low // range_.lo)
+        outer = range_.target_hi if high == range_.hi else range_.target_lo * (high // range_.lo)
+        if range_.target_hi and outer > range_.target_hi:
+            return None  # what pads a factor of an axis is no padding of that axis
+        found.append(Atom(range_.target, inner, outer))
+    return found[::-1]

@@ -1,0 +1,62 @@
+"""A lazy import of sympy by onnx_ir: most of the time that a small run would take.
+
+onnx_ir needs sympy only for arithmetic on symbolic dims such as `2*height`. While onnx_ir is imported, placeholders
+stand where it looks for sympy and for its own module that reads names from sympy. A placeholder imports its module when
+an attribute of it is first read. `import sympy` anywhere else imports sympy as ever.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+__all__ = ["import_sympy_lazily"]
+
+
+class _Placeholder(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+class _OnnxIrFinder(MetaPathFinder, Loader):
+    """Finds onnx_ir once, and loads it with the placeholders in place."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "onnx_ir":
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self.loader
+        names = {"sympy", "onnx_ir._symbolic_shapes"} - sys.modules.keys()
+        placeholders = {name: _Placeholder(name) for name in names}
+        sys.modules.update(placeholders)
+        try:
+            self.loader.exec_module(module)
+        finally:
+            for name, placeholder in placeholders.items():
+                if sys.modules.get(name) is placeholder:
+                    del sys.modules[name]
+
+
+def import_sympy_lazily() -> None:
+    """Let the first import of onnx_ir, if it is yet to come, leave sympy for when it is used."""
+    if "onnx_ir" not in sys.modules:
+        sys.meta_path.insert(0, _OnnxIrFinder())

@@ -1,0 +1,111 @@
+"""Classes of nodes that are alike: the same operator with the same attributes on operands of the same types.
+
+Networks repeat their blocks. What depends on nothing else of a node, as its rule does, is found once a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from relayout.layout.memory_format import Extent
+from relayout.layout.relaid_constant import AbsentTensor
+from relayout.ops.node_reader import NodeSnapshot, Reading, constant_array, extents_of
+from relayout.ops.registry import built_rule, row_of
+from relayout.ops.rule import Rule
+
+__all__ = ["OperatorClass", "OperatorClasses"]
+
+_SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR, *_SUBGRAPHS)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OperatorClass:
+    """One class; `rule` is that of all its nodes (None: pinned)."""
+
+    rule: Rule | None
+    has_graphs: bool
+
+
+@dataclass(eq=False, slots=True)
+class _Known:
+    """The classes of one signature. `reads` are the inputs whose numbers a rule read; the numbers tell them apart."""
+
+    reads: frozenset[int]
+    classes: dict[object, OperatorClass]
+
+
+class OperatorClasses:
+    """The classes of the nodes seen so far, under these opsets."""
+
+    def __init__(self, opsets: Mapping[str, int]) -> None:
+        self._opsets = dict(opsets)
+        # Each value's type, as its number among the types so far.
+        self._types: dict[object, int] = {}
+        self._values: dict[ir.Value | None, int] = {None: -1}
+        self._known: dict[object, _Known] = {}
+
+    def of(self, node: ir.Node) -> OperatorClass:
+        """The node's class."""
+        has_graphs = False
+        attributes: list[object] = []
+        for name, attribute in node.attributes.items():
+            kind, given = attribute.type, attribute.value
+            if kind in _MUTABLE:
+                has_graphs = has_graphs or kind in _SUBGRAPHS
+                given = id(given)
+            attributes.append((name, kind, tuple(given) if isinstance(given, list) else given, attribute.ref_attr_name))
+        values = self._values
+        for value in (*node.inputs, *node.outputs):
+            if value not in values:
+                values[value] = self._types.setdefault(_type(value), len(self._types))
+        signature = (
+            node.domain,
+            node.op_type,
+            tuple(attributes),
+            tuple([values[value] for value in node.inputs]),
+            tuple([(values[value], _is_used(value)) for value in node.outputs]),
+        )
+        known = self._known.get(signature)
+        if known is None:
+            known = self._known[signature] = _Known(frozenset(), {})
+        found = known.classes.get(_numbers(node, known.reads))
+        if found is None:
+            found, reads = self._made(node, has_graphs=has_graphs)
+            if not reads <= known.reads:
+                known.reads |= reads
+                known.classes.clear()
+            known.classes[_numbers(node, known.reads)] = found
+        return found
+
+    def _made(self, node: ir.Node, *, has_graphs: bool) -> tuple[OperatorClass, frozenset[int]]:
+        row = None if has_graphs else row_of(node, self._opsets)
+        if row is None:
+            return OperatorClass(None, has_graphs), frozenset()
+        reading = Reading(NodeSnapshot.of(node), row[1])
+        return OperatorClass(built_rule(row[0], reading), has_graphs), frozenset(reading.reads)
+
+
+def _type(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, str, str, bool]:
+    """What a rule or a backend may know of an operand, its numbers excepted."""
+    assert value is not None
+    constant, producer = value.const_value, value.producer()
+    is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
+    is_absent = constant is not None and isinstance(constant, AbsentTensor)
+    kind = "absent" if is_absent else "constant" if is_constant else ""
+    dtype = value.dtype
+    return extents_of(value), type(value.type), dtype.name if dtype is not None else "", kind, value.is_graph_input()
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
+
+
+def _numbers(node: ir.Node, reads: frozenset[int]) -> Any:
+    """The numbers of these inputs, as far as a rule can read them."""
+    arrays = [constant_array(node.inputs[index]) for index in sorted(reads)]
+    return tuple([None if a is None else (a.dtype.str, a.shape, str(a.tolist())) for a in arrays])

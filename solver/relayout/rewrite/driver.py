@@ -1,0 +1,31 @@
+"""The rewrite of a model by a plan."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from relayout.backend.interface import Backend
+from relayout.formulate.plan import Plan
+from relayout.rewrite.boundary import enter_inputs, leave_outputs
+from relayout.rewrite.context import RewriteContext
+from relayout.rewrite.dead_code import clean_up
+from relayout.rewrite.devices import assign_devices
+from relayout.rewrite.nodes import write
+
+__all__ = ["rewrite"]
+
+
+def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> None:
+    """Rewrite the model by its plan, in place.
+
+    The caller owns the only copy of the model: to clone one of 10,000 nodes takes as long as this whole rewrite. The
+    public entry functions read a model of their own and leave their argument as it is.
+    """
+    context = RewriteContext(model, backend, plan)
+    enter_inputs(context)
+    for node in list(model.graph):
+        write(context, node)
+    leave_outputs(context)
+    clean_up(context)
+    if backend.devices():
+        assign_devices(context)

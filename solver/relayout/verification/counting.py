@@ -1,0 +1,135 @@
+"""The verifier's own count of a graph's transposes and bytes, which a report is compared with.
+
+An extent that is not known before the run counts 64. It counts 1 where it is a batch, the first axis of a graph input.
+The first extent of a view op's result counts the remaining elements of the operand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Set
+from itertools import pairwise
+
+import onnx_ir as ir
+
+from relayout.layout.metadata_keys import ORDER_KEY
+from relayout.report.schema import Totals
+from relayout.verification.constants import constants_of
+from relayout.verification.subgraph_values import graphs_of
+
+__all__ = ["bytes_of", "count", "extent_counter"]
+
+_UNKNOWN = 64
+_KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_OWN = ("", "ai.onnx")
+
+Dim = int | ir.SymbolicDim
+ExtentOf = Callable[[Dim, int], int]
+"""What a dim counts at this place of a shape."""
+
+
+def count(
+    model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
+) -> Totals:
+    """Count nodes, transposes of data, the bytes that these read and write, and the backend's own conversion operators.
+
+    Local functions count once a call, but those of the domain `relayout`, which are one operator each.
+    """
+    if any(domain != "relayout" for domain, _, _ in model.functions):
+        from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+
+        model = model.clone()
+        InlinePass(criteria=lambda function: function.domain != "relayout")(model)
+        ShapeInferencePass()(model)
+    extent_of, constants = extent_counter(model, dims), constants_of(model.graph)
+    nodes = list(_nodes(model.graph))
+    transposes = [n for n in nodes if n.op_type == "Transpose" and n.domain in _OWN and n.inputs[0] not in constants]
+    return Totals(
+        nodes=sum(node.op_type != "Constant" for node in nodes),
+        transposes=len(transposes),
+        bytes=sum(2 * _moved(node, extent_of) for node in transposes),
+        reorders=sum((node.domain, node.op_type) in conversion_operators for node in nodes),
+    )
+
+
+def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
+    """The bytes of a value; an element of unknown type, or a string, counts four."""
+    elements = _UNKNOWN if value.shape is None else math.prod(map(extent_of, value.shape, range(len(value.shape))))
+    is_sized = value.dtype is not None and value.dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+    return math.ceil(elements * value.dtype.bitwidth / 8) if is_sized and value.dtype is not None else 4 * elements
+
+
+def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
+    """What each extent of the model counts, where `dims` gives sizes to names."""
+    first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
+    batches = [dim.value for dim in first if not isinstance(dim, int)]
+    sizes = {name: 1 for name in batches if name is not None} | {**dims}
+
+    def extent_of(dim: Dim, place: int) -> int:
+        if isinstance(dim, int):
+            return dim
+        if dim.value is None:
+            return 1 if place == 0 and None in batches else _UNKNOWN
+        return sizes[dim.value] if dim.value in sizes else _evaluated(dim, sizes)
+
+    met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
+    for node in _nodes(model.graph):
+        for value in node.outputs:
+            new = [name for name in _names(value) if name not in met]
+            met.update(new)
+            read = node.inputs[0] if node.inputs and node.op_type in _KEEP_ELEMENTS else None
+            if len(new) != 1 or not new[0].isidentifier() or read is None or read.shape is None:
+                continue
+            whole = math.prod(map(extent_of, read.shape, range(len(read.shape))))
+            shape = [(dim, place) for place, dim in enumerate(value.shape or ()) if _name(dim) != new[0]]
+            rest = math.prod(extent_of(dim, place) for dim, place in shape)
+            if rest and whole % rest == 0:
+                sizes[new[0]] = whole // rest
+    return extent_of
+
+
+def _moved(transpose: ir.Node, extent_of: ExtentOf) -> int:
+    """The bytes that a Transpose moves: none where only axes of extent 1 change places."""
+    read, result = transpose.inputs[0], transpose.outputs[0]
+    value = result if read is None or read.shape is None else read
+    moved = bytes_of(value, extent_of)
+    if value.shape is None:
+        return moved
+    rank = len(value.shape)
+    perm = transpose.attributes["perm"].as_ints() if "perm" in transpose.attributes else list(range(rank))[::-1]
+    if sorted(perm) != list(range(rank)):
+        return moved
+    long = [axis for n, axis in enumerate(perm) if value.shape[n if value is result else axis] != 1]
+    return moved if any(a > b for a, b in pairwise(long)) else 0
+
+
+def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    for node in graph:
+        yield node
+        for inner in graphs_of(node):
+            yield from _nodes(inner)
+
+
+def _batch(value: ir.Value) -> int:
+    """The place of the source's first axis, where the input's annotation tells it."""
+    order = value.metadata_props.get(ORDER_KEY, "").split(",")
+    return order.index("0") if value.shape is not None and len(order) == len(value.shape) and "0" in order else 0
+
+
+def _names(value: ir.Value) -> list[str]:
+    return [name for dim in value.shape or () if (name := _name(dim)) is not None]
+
+
+def _name(dim: Dim) -> str | None:
+    return None if isinstance(dim, int) else dim.value
+
+
+def _evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int:
+    """The value of a dim such as `2*height`; 64 for a mere name, and for text that is no expression."""
+    if dim.value is None or dim.value.isidentifier():
+        return _UNKNOWN
+    try:
+        result = dim.evaluate({name: sizes.get(name, _UNKNOWN) for name in dim.free_symbols()})
+    except Exception:  # exporters write any text into a dim's name
+        return _UNKNOWN
+    return result if isinstance(result, int) and result >= 0 else _UNKNOWN

@@ -1,0 +1,90 @@
+"""A backend is asked once about nodes that are alike, where it declares that its answers follow from their types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net, assert_same_numbers
+
+from relayout import Backend, Implementation, legalize
+from relayout.backend.calls import answers_by_type
+
+
+def chain(*strides: int) -> onnx.ModelProto:
+    """Convolutions one after the other, each behind a Transpose of its own."""
+    net = Net()
+    x = net.input("x", (1, 8, 8, 4))
+    for stride in strides:
+        x = net.transpose(net.conv(net.transpose(x, 0, 3, 1, 2), 4, 4, strides=[stride] * 2), 0, 2, 3, 1)
+    net.output(x)
+    return net.model()
+
+
+class Counting(Backend):
+    name = "counting"
+    answers_by_type = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        self.asked.append(node.op_type)
+        return super().implementations(node)
+
+
+class ByName(Counting):
+    """What it overrides looks at names, and it declares nothing."""
+
+    name = "by-name"
+
+    def nth_input_layout_requirements(self, node: ir.Node, n: int) -> str:
+        rank = len(node.inputs[n].shape or ()) if node.inputs[n] is not None else 0  # type: ignore[union-attr]
+        return "NHWC" if node.op_type == "Conv" and n == 0 and node.name == "n1" else "*" * rank
+
+
+class Plain(Backend):
+    name = "plain"
+
+
+class Undeclared(Plain):
+    def supports(self, node: ir.Node) -> bool:
+        return True
+
+
+def test_nodes_that_are_alike_are_asked_about_once() -> None:
+    backend = Counting()
+    legalize(chain(1, 1, 1), backend)
+    assert backend.asked.count("Conv") == 1
+
+
+def test_other_attributes_are_another_question() -> None:
+    backend = Counting()
+    legalize(chain(1, 1, 2), backend)
+    assert backend.asked.count("Conv") == 2
+
+
+def test_a_class_that_overrides_an_answer_declares_it_anew_or_is_asked_about_every_node() -> None:
+    backend = ByName()
+    model = chain(1, 1, 1)
+    legal, _ = legalize(model, backend)
+    assert backend.asked.count("Conv") == 3
+    assert_same_numbers(model, legal)
+    required = [node.name for node in legal.graph.node if any(a.s == b"NHWC" for a in node.attribute)]
+    assert required == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"), [(Plain(), True), (Counting(), True), (ByName(), False), (Undeclared(), False)]
+)
+def test_the_declaration_counts_where_the_answers_are(backend: Backend, *, expected: bool) -> None:
+    assert answers_by_type(backend) is expected
+
+
+def test_an_answer_that_an_instance_has_of_its_own_is_not_declared() -> None:
+    backend = Plain()
+    backend.supports = lambda node: True  # type: ignore[method-assign]
+    assert not answers_by_type(backend)

@@ -1,0 +1,56 @@
+"""The check that a legal model passes the verifier and computes the same as its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from graphs import run
+
+from relayout import legalize, verify
+
+__all__ = ["Feeds", "assert_legal_and_equivalent", "drawn", "first_difference", "node_texts"]
+
+Feeds = Mapping[str, np.ndarray]
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_legal_and_equivalent(model: onnx.ModelProto, backend: str, feeds: Sequence[Feeds]) -> Any:
+    """Legalize; the model passes onnx and the verifier, and gives the source's numbers for all feeds."""
+    legal, report = legalize(model, backend)
+    if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
+        onnx.checker.check_model(legal, full_check=True)
+    assert report.status == "optimal"
+    assert verify(legal, backend=backend).findings == ()
+    for feed in feeds:
+        for one, other in zip(run(model, feed), run(legal, feed), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            scale = float(np.abs(one.astype(np.float64)).max(initial=1.0))
+            np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=1e-4, atol=1e-5 * scale)
+    return report
+
+
+def node_texts(model: onnx.ModelProto) -> list[bytes]:
+    """The nodes, without what is only known of the shapes inside their subgraphs."""
+    nodes = []
+    for node in model.graph.node:
+        bare = onnx.NodeProto()
+        bare.CopyFrom(node)
+        for attribute in bare.attribute:
+            attribute.g.ClearField("value_info")
+            for value in attribute.g.output:
+                value.ClearField("type")
+        nodes.append(bare.SerializeToString(deterministic=True))
+    return nodes
+
+
+def first_difference(one: onnx.ModelProto, other: onnx.ModelProto) -> str:
+    for a, b in zip(one.graph.node, other.graph.node, strict=False):
+        if a != b:
+            return f"{a.op_type} {list(a.input)} -> {b.op_type} {list(b.input)}"
+    return f"{len(one.graph.node)} nodes became {len(other.graph.node)}"

@@ -1,0 +1,137 @@
+"""`Options` is the one list of options: the library, the command, the JSON body and the query have its fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import relayout
+from relayout.cli.commands import app
+from relayout.cli.options import SHARED, Request, with_options
+from relayout.errors import UsageError
+from relayout.options import Option, Options, given_options, options_of
+from relayout.solve.solver import ENGINES
+from relayout_api import query, schemas
+
+COMMANDS: dict[str, Any] = {each.callback.__name__: each.callback for each in app.registered_commands if each.callback}
+VERBS = [verb for verb in COMMANDS if options_of(verb)]
+SERVED = [verb for verb in VERBS if hasattr(schemas, f"{verb.title()}Options")]
+CASES = [pytest.param(verb, option, id=f"{verb}-{option.name}") for verb in VERBS for option in options_of(verb)]
+
+
+def body_of(verb: str) -> Any:
+    return getattr(schemas, f"{verb.title()}Options")
+
+
+def query_of(verb: str) -> Any:
+    return getattr(query, f"{verb.title()}Query")
+
+
+def test_every_field_belongs_to_verbs_that_the_command_has() -> None:
+    options = {option.name: option for verb in VERBS for option in options_of(verb)}
+    assert {*options} == {*signature(Options).parameters}
+    assert {verb for option in options.values() for verb in option.verbs} == {*VERBS}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_derives_its_flags_from_the_fields_and_no_others(verb: str) -> None:
+    own = {*signature(COMMANDS[verb].__wrapped__).parameters, *(each.name for each in SHARED)}
+    derived = {name: each for name, each in signature(COMMANDS[verb]).parameters.items() if name not in own}
+    assert [*derived] == [option.name for option in options_of(verb)]
+    for option in options_of(verb):
+        [declared] = derived[option.name].annotation.__metadata__
+        assert declared.default == option.flag
+        assert declared.help.startswith(option.help)
+        assert derived[option.name].default == ([] if option.is_mapping else option.default)
+
+
+@pytest.mark.parametrize("verb", SERVED)
+def test_the_body_and_the_query_have_the_fields_and_no_others(verb: str) -> None:
+    body, asked = body_of(verb).model_fields, query_of(verb).model_fields
+    assert [*body] == [option.name for option in options_of(verb)]
+    assert [*asked] == ["backend", *(option.single for option in options_of(verb))]
+    for option in options_of(verb):
+        assert body[option.name].description == option.help
+        assert body[option.name].default == ({} if option.is_mapping else option.default)
+
+
+@pytest.mark.parametrize("function", [relayout.legalize, relayout.explain])
+def test_the_library_has_the_fields_and_no_others(function: Callable[..., Any]) -> None:
+    model, backend, progress, *others = signature(function).parameters.values()
+    assert (model.name, backend.name, progress.name) == ("model", "backend", "progress")
+    assert [(each.name, each.default) for each in others] == [
+        (option.name, option.default) for option in options_of(function.__name__)
+    ]
+
+
+def sample(option: Option) -> tuple[str, Any]:
+    """A value that is not the default, as text and in Python."""
+    if option.is_mapping:
+        text = option.example.split()[0]
+        name, _, value = text.partition("=")
+        return text, {name: value if option.type is str else int(value)}
+    value = option.choices[-1] if option.choices else True if option.type is bool else option.type(3)
+    return str(value), value
+
+
+@pytest.mark.parametrize(("verb", "option"), CASES)
+def test_a_value_arrives_the_same_from_everywhere(verb: str, option: Option) -> None:
+    text, value = sample(option)
+    expected = given_options(verb, {option.name: value})
+    assert getattr(expected, option.name) == value != option.default
+    requests: list[Request] = []
+
+    @with_options(verb)
+    def command(request: Request) -> int:
+        requests.append(request)
+        return 0
+
+    defaults = {name: each.default for name, each in signature(command).parameters.items()}
+    command(**{**defaults, option.name: [text] if option.is_mapping else value})
+    assert getattr(requests[0].options, option.name) == value
+    if verb in SERVED:
+        asked = query_of(verb).model_validate({option.single: [text] if option.is_mapping else text})
+        for options in (asked.parameters().options, body_of(verb).model_validate({option.name: value})):
+            assert getattr(Options(**options.model_dump()), option.name) == value
+
+
+@pytest.mark.parametrize(("verb", "option"), [case for case in CASES if case.values[1].type not in (bool, Any)])
+def test_a_value_that_is_no_choice_or_out_of_range_is_refused(verb: str, option: Option) -> None:
+    wrong: Any = "?" if option.choices or option.type is str else -1
+    if option.is_mapping:
+        wrong = {"x": wrong}
+    with pytest.raises((UsageError, relayout.LayoutSyntaxError)) as caught:
+        given_options(verb, {option.name: wrong})
+    assert caught.value.where.startswith((option.name, option.flag))
+
+
+def test_options_are_given_by_name_and_only_to_verbs_that_have_them() -> None:
+    with pytest.raises(TypeError):
+        Options("bytes")  # type: ignore[misc]
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'check'"):
+        relayout.explain({}, check=True)
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'skip'"):
+        relayout.legalize({}, skip=["conv"])
+
+
+def test_the_engines_are_the_solvers() -> None:
+    [engine] = [option for option in options_of("legalize") if option.name == "engine"]
+    assert engine.choices == ENGINES
+
+
+@pytest.mark.parametrize("verb", SERVED)
+def test_the_manual_has_each_option_in_its_table_of_the_service(verb: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)\S*` \| (.*) \|$", page, re.MULTILINE)
+    listed = [(name, single) for name, single, verbs in rows if f"`{verb}`" in verbs]
+    assert listed == [(option.name, option.single) for option in options_of(verb)]
+
+
+def test_the_manual_names_each_flag_of_the_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert [each.flag for verb in VERBS for each in options_of(verb) if f"{each.flag}" not in page] == []

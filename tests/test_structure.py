@@ -1,0 +1,193 @@
+"""The arrangement of the code, computed from the syntax trees: circles, sizes, late imports, package files, names."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = (ROOT / "solver", ROOT / "backends", ROOT / "api")
+LIBRARY = ROOT / "solver" / "relayout"
+
+# Imports of our own modules inside functions: the importing module or package, the imported ones, and the reason. Each
+# saves start-up time of the command, of a worker or of `import relayout`.
+LATE = {
+    "relayout.cli": ("*", "--help and a wrong option need no model, no solver and no report"),
+    "relayout.options": ("relayout.backend.options relayout.layout.layout", "the parser of the command needs neither"),
+    "relayout.legalization": ("relayout.verification.verifier", "only --check needs the verifier"),
+    "relayout.verification.verifier": ("relayout.verification.numeric.compare", "only --against runs models"),
+    "relayout.backend.loading": (
+        "relayout.backend.declarative relayout.backend.declarative_reader",
+        "only tables need pydantic's schema of them",
+    ),
+    "relayout.solve.engines": (
+        "relayout.solve.kernel_search relayout.solve.or_tools",
+        "most problems are solved without ortools, whose import takes longest",
+    ),
+    "relayout_api.tasks": ("*", "the server process does no work and imports none of it"),
+}
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Every module of the three source roots, by its dotted name; a package has the name of its folder."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for root in SOURCES
+        for path in sorted(root.rglob("*.py"))
+    }
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text())
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The modules of ours that these statements import; `from package import module` imports the module."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules())
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield from [inner] if inner in modules() else [node.module] if node.module in modules() else []
+
+
+@cache
+def graph() -> Mapping[str, Set[str]]:
+    """Module -> the modules that it imports, wherever the statement stands."""
+    return {name: frozenset(imported(ast.walk(tree(name)))) for name in modules()}
+
+
+def circle(edges: Mapping[str, Set[str]]) -> list[str]:
+    """One circle of these edges, or none."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def merged(edges: Mapping[str, Set[str]], depth: int) -> dict[str, Set[str]]:
+    """The edges between packages: between the first `depth` parts of the modules' names."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, others in edges.items():
+        own = ".".join(name.split(".")[:depth])
+        found[own] |= {".".join(other.split(".")[:depth]) for other in others} - {own}
+    return dict(found)
+
+
+def package_of(name: str) -> str:
+    return name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circle(graph()) == []
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_package_imports_itself_by_way_of_others(depth: int) -> None:
+    # `relayout` itself names what its modules export, for type checkers.
+    inner = {name: others for name, others in graph().items() if name != "relayout" or depth == 1}
+    assert circle(merged(inner, depth)) == []
+
+
+def test_circles_are_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+    assert circle(merged({"p.a.x": {"p.b.x"}, "p.b.y": {"p.a.y"}}, 2))
+    assert not circle(merged({"p.a.x": {"p.b.x"}, "p.b.y": {"p.b.x"}}, 2))
+    assert "relayout.backend.interface" in graph()["relayout.backend"], "an import for type checkers counts"
+    assert "relayout_api.work" in graph()["relayout_api.tasks"], "an import inside a function counts"
+
+
+def test_the_library_has_few_packages_and_few_modules_beside_them() -> None:
+    packages = [path for path in LIBRARY.iterdir() if (path / "__init__.py").is_file()]
+    assert len(packages) <= 12
+    assert len(list(LIBRARY.glob("*.py"))) <= 6
+
+
+def test_no_package_has_more_modules_than_one_can_know() -> None:
+    sizes = Counter(package_of(name) for name in modules() if modules()[name].name != "__init__.py")
+    assert {name: size for name, size in sizes.items() if size > 25} == {}
+
+
+def test_the_import_contracts_are_short_and_between_packages() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    start = text.index("[tool.importlinter]")
+    lines = [line for line in text[start:].splitlines() if line]
+    assert len(lines) <= 20
+    contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
+    named = {name for each in contracts for layer in each.get("layers", ()) for name in layer.split(" : ")}
+    assert [name for name in named if name.count(".") > 0] == []
+
+
+def late_imports(name: str) -> set[str]:
+    functions = [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {module for function in functions for module in imported(ast.walk(function))}
+
+
+def test_imports_inside_functions_are_those_that_save_start_up_time() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for name in modules():
+        if late := late_imports(name):
+            listed = next((each for each in LATE if name == each or name.startswith(f"{each}.")), name)
+            found[listed] |= late
+    assert {*found} == {*LATE}
+    allowed = {name: {*names.split()} for name, (names, _) in LATE.items()}
+    assert {name: late for name, late in found.items() if allowed[name] not in ({"*"}, late)} == {}
+
+
+PACKAGES = [name for name, path in modules().items() if path.name == "__init__.py"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_file_exports_and_does_nothing_else(name: str) -> None:
+    """Imports (in `ops` they register the rows), `__all__`, and the functions of lazy exports."""
+    for node in tree(name).body:
+        if isinstance(node, ast.Expr):
+            assert isinstance(node.value, ast.Constant), "a docstring"
+        elif isinstance(node, ast.FunctionDef):
+            assert node.name in ("__getattr__", "__dir__")
+        elif isinstance(node, ast.Assign):
+            [target] = node.targets
+            assert isinstance(target, ast.Name)
+            assert target.id in ("__all__", "_EXPORTS", "_MODULE_OF")
+        elif isinstance(node, ast.If):
+            assert ast.unparse(node.test) == "TYPE_CHECKING"
+        else:
+            assert isinstance(node, ast.Import | ast.ImportFrom)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_public_name_is_unique_in_its_package(package: str) -> None:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    names = [
+        node.name
+        for name in modules()
+        if package_of(name) == package
+        for node in tree(name).body
+        if isinstance(node, kinds) and not node.name.startswith("_")
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_no_module_has_the_name_of_a_function_that_its_package_exports() -> None:
+    for package in PACKAGES:
+        inner = {name.rpartition(".")[2] for name in modules() if name.rpartition(".")[0] == package}
+        exported = [
+            alias.asname or alias.name
+            for node in ast.walk(tree(package))
+            if isinstance(node, ast.ImportFrom) and f"{node.module}" in modules()
+            for alias in node.names
+            if f"{node.module}.{alias.name}" not in modules()
+        ]
+        assert inner & {*exported} == set(), package
