@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -22,6 +23,14 @@ LATE = {
     "relayout.cli": ("*", "--help and a wrong option need no model, no solver and no report"),
     "relayout.options": ("relayout.backend.options relayout.layout.layout", "the parser of the command needs neither"),
     "relayout.legalization": ("relayout.verification.verifier", "only --check needs the verifier"),
+    "relayout.model.io": (
+        "relayout.model.graph_json.codec relayout.model.graph_json.schema",
+        "only graph JSON needs pydantic's schema of it",
+    ),
+    "relayout.verification.numeric.runtimes": (
+        "relayout.verification.numeric.scans",
+        "only the reference evaluator needs it, and imports onnx.reference",
+    ),
     "relayout.verification.verifier": ("relayout.verification.numeric.compare", "only --against runs models"),
     "relayout.backend.loading": (
         "relayout.backend.declarative relayout.backend.declarative_reader",
@@ -151,10 +160,14 @@ PACKAGES = [name for name, path in modules().items() if path.name == "__init__.p
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_file_exports_and_does_nothing_else(name: str) -> None:
-    """Imports (in `ops` they register the rows), `__all__`, and the functions of lazy exports."""
+    """Imports (in `ops` they register the rows), `__all__`, and the functions of lazy exports.
+
+    The library's own also prepares the import of onnx_ir, which must happen before any other module imports it.
+    """
     for node in tree(name).body:
         if isinstance(node, ast.Expr):
-            assert isinstance(node.value, ast.Constant), "a docstring"
+            is_preparation = name == "relayout" and ast.unparse(node) == "import_sympy_lazily()"
+            assert is_preparation or isinstance(node.value, ast.Constant), "a docstring"
         elif isinstance(node, ast.FunctionDef):
             assert node.name in ("__getattr__", "__dir__")
         elif isinstance(node, ast.Assign):
@@ -191,3 +204,15 @@ def test_no_module_has_the_name_of_a_function_that_its_package_exports() -> None
             if f"{node.module}.{alias.name}" not in modules()
         ]
         assert inner & {*exported} == set(), package
+
+
+def test_the_architecture_page_lists_the_packages_of_the_library() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("| package | subject |")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted(listed) == sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("module", re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
+def test_the_architecture_page_names_files_that_exist(module: str) -> None:
+    assert (LIBRARY / module).is_file() or (ROOT / module).is_file()

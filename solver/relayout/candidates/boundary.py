@@ -25,7 +25,7 @@ from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
 
-__all__ = ["Boundary", "capped_tensors", "coupled_formats", "format_in", "list_boundary", "orders_of", "set_boundary", "shown"]
+__all__ = ["Boundary", "capped_tensors", "coupled_formats", "format_in", "list_boundary", "order_texts", "orders_of", "set_boundary"]
 
 Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 """The formats of each tensor that are considered."""
@@ -72,7 +72,7 @@ def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Bou
         for order in orders_of(choice.ports, formats):
             own = [format_in(port, order) for port in choice.ports]
             if None not in own:
-                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, shown(choice, order, names))
+                found.add(cast(list[MemoryFormat], own), BoundaryLowering(order), 0, order_texts(choice, order, names))
         return found.listed()
 
     inputs, outputs = tuple(map(listed, boundary.inputs)), tuple(map(listed, boundary.outputs))
@@ -144,7 +144,7 @@ class _Ends:
         operand = self._operand(end)
         own = NodePorts(_label([end]), None, (end.port(operand),))
         order = source_order(len(operand.view.axes))
-        return _single(own, own.ports[0].format_of(None), order, shown(own, order, self._names))
+        return _single(own, own.ports[0].format_of(None), order, order_texts(own, order, self._names))
 
     def set(self, side: str, key: str, wanted: str) -> None:
         """Add the choices of one option, `--input-layout` or `--output-layout`."""
@@ -317,7 +317,7 @@ def format_in(port: Port, order: MemoryFormat) -> MemoryFormat | None:
     return view.to_base(normal_form(order, view.extents))
 
 
-def shown(choice: NodePorts, order: MemoryFormat, names: AxisNames) -> list[str]:
+def order_texts(choice: NodePorts, order: MemoryFormat, names: AxisNames) -> list[str]:
     """The order as text for each port of the choice: by axis names, else by numbers."""
     natural = order == source_order(len(order))
     if any(not atom.is_whole for atom in order):

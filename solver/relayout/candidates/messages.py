@@ -9,7 +9,7 @@ from relayout.candidates.tensors import Operand
 from relayout.errors import InfeasibleError
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, with_units
 
-__all__ = ["contradiction", "operand_name", "relaxed", "required", "shown"]
+__all__ = ["contradiction", "format_text", "operand_name", "relaxed", "required"]
 
 
 def operand_name(index: int, *, is_result: bool) -> str:
@@ -41,7 +41,7 @@ def contradiction(problem: str, conflict: Sequence[str], relaxation: Sequence[st
     return InfeasibleError(problem, conflict=conflict, relaxation=relaxation, hint=hint)
 
 
-def shown(names: AxisNames, operand: Operand, format_: MemoryFormat) -> str:
+def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> str:
     """A format by axis names where the axes have some, else by the numbers of the source's axes.
 
     A format does not contain unit axes; they are shown where the source has them.

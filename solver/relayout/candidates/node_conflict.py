@@ -12,7 +12,7 @@ from relayout.backend.interface import Implementation
 from relayout.candidates.alternatives import NodeAlternatives, NodePorts
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_requirements import has_requirement
-from relayout.candidates.messages import contradiction, operand_name, relaxed, required, shown
+from relayout.candidates.messages import contradiction, format_text, operand_name, relaxed, required
 from relayout.errors import InfeasibleError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
@@ -99,7 +99,7 @@ def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Imple
     layout = _in_letters_of_its_own(running.node, operand, _layout(stated[0], operand).names)
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
         if (port.is_result, port.index) == operand:
-            layout = shown(names, port.operand, format_)
+            layout = format_text(names, port.operand, format_)
     return relaxed(running.label, _name(operand), layout, is_result=operand[0])
 
 

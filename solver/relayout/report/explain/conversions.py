@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from relayout.candidates.alternatives import BoundaryLowering
 from relayout.candidates.axis_names import AxisNames
-from relayout.candidates.messages import shown
+from relayout.candidates.messages import format_text
 from relayout.candidates.tensors import Operand
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import Plan, PlannedConversion, PlannedNode
@@ -30,8 +30,8 @@ def conversions_of(plan: Plan) -> tuple[Conversion, ...]:
         found.append(
             Conversion(
                 value=conversion.tensor.base.name or "",
-                from_=shown(plan.names, operand, conversion.source),
-                to=shown(plan.names, operand, conversion.target),
+                from_=format_text(plan.names, operand, conversion.source),
+                to=format_text(plan.names, operand, conversion.target),
                 kind=_kind(conversion),
                 bytes=conversion.bytes,
                 passes=conversion.passes,
@@ -65,7 +65,7 @@ def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
                 value=transfer.tensor.base.name or "",
                 from_=transfer.source,
                 to=transfer.target,
-                layout=shown(plan.names, producer.ports[transfer.producer.port].operand, transfer.format),
+                layout=format_text(plan.names, producer.ports[transfer.producer.port].operand, transfer.format),
                 bytes=transfer.bytes,
                 cost=transfer.cost,
                 producer=producer.label,
@@ -145,7 +145,7 @@ def name_of(planned: PlannedNode, port: int) -> str:
 def required_layout(plan: Plan, use: TensorUse) -> str:
     """The layout that is required here: as the backend or the caller spells it, else the format that was chosen."""
     planned = plan.nodes[use.choice]
-    return planned.layouts[use.port] or shown(plan.names, planned.ports[use.port].operand, plan.format_at(use))
+    return planned.layouts[use.port] or format_text(plan.names, planned.ports[use.port].operand, plan.format_at(use))
 
 
 def _required_by(plan: Plan, use: TensorUse) -> RequiredBy:

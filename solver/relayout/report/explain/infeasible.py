@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from relayout.candidates.alternatives import Port
 from relayout.candidates.boundary_options import ANY
-from relayout.candidates.messages import contradiction, operand_name, relaxed, required, shown
+from relayout.candidates.messages import contradiction, format_text, operand_name, relaxed, required
 from relayout.errors import InfeasibleError
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
@@ -101,7 +101,7 @@ class _Messages:
             for a, alternative in enumerate(self._choices[use.choice].alternatives):
                 if alternative.formats[use.port] == format_:
                     return self._layout(use, a)
-        return shown(self._formulation.requirements.names, self._port(def_use.producer).operand, format_)
+        return format_text(self._formulation.requirements.names, self._port(def_use.producer).operand, format_)
 
     def _layout(self, use: TensorUse, alternative: int) -> str:
         """The layout of one port in one alternative: as it was required, else by the names of the axes."""
@@ -110,7 +110,7 @@ class _Messages:
         if stated not in ("", ANY):
             return stated
         format_ = choice.alternatives[alternative].formats[use.port]
-        return shown(self._formulation.requirements.names, self._port(use).operand, format_)
+        return format_text(self._formulation.requirements.names, self._port(use).operand, format_)
 
     def _port(self, use: TensorUse) -> Port:
         return self._choices[use.choice].ports[use.port]
