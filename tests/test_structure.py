@@ -36,6 +36,10 @@ LATE = {
         "relayout.backend.declarative relayout.backend.declarative_reader",
         "only tables need pydantic's schema of them",
     ),
+    "relayout_backends.x86_nchwc.backend": (
+        "relayout_backends.x86_nchwc.checks.blocked relayout_backends.x86_nchwc.checks.blocked_types",
+        "only the verifier runs the checks of a backend",
+    ),
     "relayout.solve.engines": (
         "relayout.solve.kernel_search relayout.solve.or_tools",
         "most problems are solved without ortools, whose import takes longest",

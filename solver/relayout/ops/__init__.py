@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     )
     from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
 
-_ROWS = """
-    axis_ops contractions convolutions elementwise pooling reductions resize slicing split view_ops
-""".split()
+# The modules without names register rows.
 _EXPORTS = {
     "node_reader": "constant_array extents_of",
     "operator_classes": "OperatorClass OperatorClasses",
@@ -43,6 +41,16 @@ _EXPORTS = {
         free
     """,
     "subgraph_values": "RegionEdge RegionPort given_at graphs_of read_at region_edges_of",
+    "axis_ops": "",
+    "contractions": "",
+    "convolutions": "",
+    "elementwise": "",
+    "pooling": "",
+    "reductions": "",
+    "resize": "",
+    "slicing": "",
+    "split": "",
+    "view_ops": "",
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
@@ -80,7 +88,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in _ROWS:
+    for module in _EXPORTS:
         import_module(f"relayout.ops.{module}")
     value = globals()[name] = getattr(import_module(f"relayout.ops.{_MODULE_OF[name]}"), name)
     return value
