@@ -1,5 +1,5 @@
 # The steps of .ci/run by name. They need uv on the PATH; `make check` is what CI runs and needs only python3 and pip.
-.PHONY: check lint types imports test
+.PHONY: check lint types imports quick test
 
 check:
 	bash .ci/run
@@ -12,6 +12,10 @@ types:
 
 imports:
 	uv run --all-extras lint-imports
+
+# The tests for the inner loop; `make test` runs all of them.
+quick:
+	uv run --all-extras pytest -n 2 -m "not slow"
 
 test:
 	uv run --all-extras pytest -n 2

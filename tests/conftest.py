@@ -1,9 +1,14 @@
-"""What holds for every test: property tests never depend on the clock, and in CI not on chance either."""
+"""Settings of every test, and its tier.
+
+`make quick` leaves out the slow tier: folders and files that run whole models, servers, the manual or random graphs.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Before the first test module imports onnxruntime: its telemetry writes into the home folder.
@@ -13,3 +18,37 @@ settings.register_profile(
     "relayout", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("relayout")
+
+TESTS = Path(__file__).parent
+SLOW = [
+    TESTS / name
+    for name in (
+        "behaviour/test_node_tests.py",
+        "behaviour/test_whole_models.py",
+        "ops/test_op_table.py",
+        "properties",
+        "relayout_api",
+        "relayout_backends",
+        "systems",
+        "test_docs.py",
+    )
+]
+
+
+def _is_slow(path: Path) -> bool:
+    return any(path == each or each in path.parents for each in SLOW)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: of the slow tier, which `make quick` leaves out")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the slow tier for the quick one."""
+    return True if config.option.markexpr == "not slow" and _is_slow(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_slow(item.path):
+            item.add_marker("slow")
