@@ -143,7 +143,9 @@ def test_a_symbolic_axis_split_by_a_number_has_an_unknown_outer_extent() -> None
     ],
 )
 def test_a_reshape_is_a_view_where_the_factors_nest(
-    source: tuple[int | str | None, ...], target: tuple[int | str | None, ...], expected: tuple[MemoryFormat, ...] | None
+    source: tuple[int | str | None, ...],
+    target: tuple[int | str | None, ...],
+    expected: tuple[MemoryFormat, ...] | None,
 ) -> None:
     assert factor(source, target) == expected
 
