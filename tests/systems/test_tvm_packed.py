@@ -63,7 +63,7 @@ def test_a_tile_of_one_is_a_dimension_that_moves_nothing(groups: int, data: str,
     legal, report = converted(chain(8, group=groups), desired)
     assert report.after.transposes == transposes
     assert layouts(legal, "Conv") == [{"data_layout": data, "kernel_layout": kernel}] * 2
-    again, second = relayout.legalize(legal, "convert-layout", desired_layouts=desired)
+    again, second = relayout.legalize(legal, "convert-layout", backend_options={"desired_layouts": desired})
     assert (second.after, operators(again)) == (report.after, operators(legal))
 
 

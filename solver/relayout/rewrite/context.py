@@ -62,10 +62,10 @@ class RewriteContext:
     def register(self, value: ir.Value, operand: Operand, format_: MemoryFormat, own: Dims) -> None:
         """`value` now is the operand's tensor, with these dimensions of its own axes."""
         dims = base_dims(operand, own)
-        self.copies.add(operand.tensor, format_, Physical(value, dims))
         is_permuted = own != in_source(len(operand.view.axes))
         if is_permuted:
             value.shape = ir.Shape(dims_shape(dims, operand.tensor.extents))
+        self.copies.add(operand.tensor, format_, Physical(value, dims))
         if is_permuted or boxes_of(format_):
             self.annotate(value, operand, own, format_)
 
