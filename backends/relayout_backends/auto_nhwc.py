@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["AutoNhwc", "NchwCompatible"]
 
 CHANNELS_LAST = (0, 2, 3, 1)
-"""The order in which a twin has the axes of each operand that is transposed, kernels included."""
+"""The order of the axes of each transposed operand of a counterpart, kernels included."""
 
 # The operators that implement OneFlow's interface and have a data format or an axis, by ONNX's names. Those without
 # (relu, add, cast, concatenation ...) take any order by themselves.

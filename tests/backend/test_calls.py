@@ -1,4 +1,4 @@
-"""A backend is a stranger's code: whatever goes wrong in it is told as its fault, by name, and never as ours."""
+"""A fault of a backend, which is a plugin, is an error that names the backend."""
 
 from __future__ import annotations
 

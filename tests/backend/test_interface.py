@@ -119,7 +119,7 @@ def test_a_blocked_layout_speaks_of_as_many_axes_as_the_tensor_has() -> None:
     assert ask(Answering([way(["NCHWc[tile:4]", "*"])]), conv())[0].inputs[0].rank == 5
 
 
-# What a stranger's code may do
+# Faults of a plugin
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ print(sorted({"numpy", "onnx", "onnx_ir", "ortools", "pydantic", "relayout_backe
     assert done.stdout == "[]\n[]\n"
 
 
-# A stranger's
+# A plugin of another package
 
 
 def test_a_package_that_is_installed_brings_its_backend(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

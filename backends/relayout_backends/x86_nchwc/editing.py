@@ -146,7 +146,7 @@ class Editing:
 
 
 def _comes_back_to(view: ir.Node) -> ir.Value | None:
-    """What a view of views has the shape of, and is; None where it is none of them."""
+    """The base that a view of views has the shape of; None without one."""
     result = view.outputs[0]
     return next((source for source in sources(result)[1:] if same_shape(source, result)), None)
 

@@ -49,7 +49,7 @@ class CommonNames:
 
     @property
     def written(self) -> Set[ir.Value]:
-        """The values of whose axes nothing is told but how a node of ours is written, to which they mean nothing."""
+        """The values whose axes only the layout of a position-wise node of `relayout` names."""
         return self._written if self._names else set()
 
     def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:

@@ -191,8 +191,8 @@ def _forward(
     if channels_only:
         # It reads the channels alone by name; the operand names the rest.
         rest = own if written is not None else (None,) * rank
-        told = (theirs or written for theirs, written in zip(carried, rest, strict=True))
-        return tuple(mine if mine == "C" else other for mine, other in zip(own, told, strict=True))
+        rest_names = (theirs or written for theirs, written in zip(carried, rest, strict=True))
+        return tuple(mine if mine == "C" else other for mine, other in zip(own, rest_names, strict=True))
     return tuple(mine or theirs for mine, theirs in zip(own, carried, strict=True))
 
 
