@@ -126,12 +126,12 @@ def test_the_engines_are_the_solvers() -> None:
 
 @pytest.mark.parametrize("verb", SERVED)
 def test_the_manual_has_each_option_in_its_table_of_the_service(verb: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "http.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)\S*` \| (.*) \|$", page, re.MULTILINE)
     listed = [(name, single) for name, single, verbs in rows if f"`{verb}`" in verbs]
     assert listed == [(option.name, option.single) for option in options_of(verb)]
 
 
 def test_the_manual_names_each_flag_of_the_command() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
     assert [each.flag for verb in VERBS for each in options_of(verb) if f"{each.flag}" not in page] == []

@@ -292,5 +292,5 @@ def test_operands_whose_pieces_cut_through_each_other_lead_to_no_order_of_both()
 
     # One row of the first is a column of the second: halves of it beside thirds.
     rows, thirds = (Atom(0), *cut(1, 2)), (*cut(0, 3), *cut(1, 3))
-    assert geometry.reached(0, rows, 1, (*cut(0, 2), *cut(1, 3)))
-    assert not geometry.reached(0, rows, 1, thirds)
+    assert geometry.merged_orders(0, rows, 1, (*cut(0, 2), *cut(1, 3)))
+    assert not geometry.merged_orders(0, rows, 1, thirds)

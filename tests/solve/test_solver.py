@@ -177,5 +177,5 @@ def test_the_gap_is_relative_to_the_cost() -> None:
 
 
 def test_an_engine_that_does_not_exist_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no such engine"):
+    with pytest.raises(UsageError, match="unknown engine"):
         solve(Problem((), ()), engine="simplex")
