@@ -13,6 +13,7 @@ import pytest
 from http_bodies import GRAPH, onnx_model
 
 import relayout
+from relayout.backend import load_backend
 from relayout.cli import main
 from relayout.model.io import read_model, to_json
 from relayout.report.totals import totals
@@ -59,7 +60,8 @@ def test_a_graph_in_json(backend: str, check: bool, inline: bool, client: httpx.
     # Where nothing changes, the command copies its source.
     written = to_json(read_model(tmp_path / "legal.json"))
     assert written == to_json(read_model(answer["graph"])) == to_json(read_model(legal))
-    assert report.after == totals(read_model(legal), {"N": 3})
+    operators = load_backend(backend, options=options["backend_options"]).conversion_operators()
+    assert report.after == totals(read_model(legal), {"N": 3}, operators)
     assert (report.verification is not None) == check
 
 

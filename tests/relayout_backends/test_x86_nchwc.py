@@ -354,34 +354,8 @@ def test_a_plain_convolution_costs_more_and_a_depthwise_one_much_more() -> None:
     assert depthwise.ways()[0].cost / multiplications > 10 * plain.cost / (64 * multiplications)
 
 
-@pytest.mark.skipif(BLOCK != 16, reason="measured with blocks of 16 channels")
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "kernel", "groups", "extent", "cheapest"),
-    [
-        (8, 8, 1, 1, 28, "plain"),
-        (8, 16, 1, 1, 28, "blocked"),
-        (3, 32, 3, 1, 64, "reads plain"),
-        (12, 16, 3, 1, 28, "reads plain"),
-        (64, 2, 1, 1, 14, "plain"),
-        (64, 2, 3, 1, 14, "blocked"),
-        (128, 128, 1, 8, 28, "blocked"),
-        (64, 64, 3, 4, 28, "blocked"),
-        (8, 8, 3, 8, 56, "blocked"),
-    ],
-)
-def test_the_cheapest_convolution_is_the_fastest_that_was_measured(
-    inputs: int, outputs: int, kernel: int, groups: int, extent: int, cheapest: str
-) -> None:
-    weights = draw(outputs, inputs // groups, kernel, kernel)
-    pads = [kernel // 2] * 4
-    ways = One("Conv", draw(1, inputs, extent, extent), weights, group=groups, pads=pads).ways()
-    plain, *blocked = [way.cost for way in ways]
-    costs = dict(zip(("reads plain", "blocked")[-len(blocked) :], blocked, strict=True), plain=plain)
-    assert min(costs, key=lambda kind: costs[kind]) == cheapest
-
-
 def test_blocks_that_are_mostly_padding_cost_more_than_a_plain_convolution() -> None:
-    plain, *_ = One("Conv", draw(1, 64, 14, 14), draw(2, 64, 1, 1)).ways()
+    plain, *_ = One("Conv", draw(1, 64, 14, 14), draw(2, 64, 3, 3)).ways()
     assert plain.cost == 0
 
 

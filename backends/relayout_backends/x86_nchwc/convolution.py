@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from relayout.backend import Implementation, Writing, rank_of
 from relayout.layout.layout import Layout
 from relayout_backends.x86_nchwc.blocks import Blocks, zeros_after
-from relayout_backends.x86_nchwc.costs import Work, blocked_convolution, depthwise, plain_convolution
+from relayout_backends.x86_nchwc.costs import multiplying, multiplying_depthwise
 from relayout_backends.x86_nchwc.shapes import attributes, channels_of, extents, is_float_image, is_known, volume
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ class _Shape:
     height: int
     width: int
     groups: int
-
-    @property
-    def is_pointwise(self) -> bool:
-        return self.height == self.width == 1
 
     @property
     def is_depthwise(self) -> bool:
@@ -71,7 +67,7 @@ def convolutions(node: ir.Node, plain: Implementation, blocks: Blocks) -> Iterat
     if shape is None:
         yield plain
         return
-    places = volume(node.outputs[0], (0, 2, 3))
+    places = volume(node.outputs[0], (0, 2, 3)) * shape.height * shape.width
     ways = [_way(node, shape, blocks, reads_blocks) for reads_blocks in _readings(shape, blocks)]
     costs = [_plain_cost(shape, places)]
     costs += [_blocked_cost(shape, blocks, places, reads_blocks) for reads_blocks in _readings(shape, blocks)]
@@ -127,17 +123,12 @@ def _bias(writing: Writing, outputs: int, padded: int) -> ir.Value:
 
 
 def _plain_cost(shape: _Shape, places: int) -> int:
-    depth = shape.inputs * shape.height * shape.width
-    work = Work(places * shape.outputs, depth, shape.outputs, shape.groups)
-    if shape.is_depthwise:
-        return depthwise(work, is_blocked=False)
-    return plain_convolution(work, is_pointwise=shape.is_pointwise)
+    cost = multiplying_depthwise if shape.is_depthwise else multiplying
+    return cost(places * shape.outputs * shape.inputs, blocked=False)
 
 
 def _blocked_cost(shape: _Shape, blocks: Blocks, places: int, reads_blocks: bool) -> int:
-    inputs = blocks.padded(shape.inputs) if reads_blocks and not shape.is_depthwise else shape.inputs
-    outputs = blocks.padded(shape.outputs)
-    work = Work(places * outputs, inputs * shape.height * shape.width, outputs, shape.groups)
     if shape.is_depthwise:
-        return depthwise(work, is_blocked=True)
-    return blocked_convolution(work, reads_blocks=reads_blocks, is_pointwise=shape.is_pointwise)
+        return multiplying_depthwise(places * blocks.padded(shape.outputs), blocked=True)
+    inputs = blocks.padded(shape.inputs) if reads_blocks else shape.inputs
+    return multiplying(places * blocks.padded(shape.outputs) * inputs, blocked=True)
