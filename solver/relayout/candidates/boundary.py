@@ -25,7 +25,16 @@ from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
 
-__all__ = ["Boundary", "capped_tensors", "coupled_formats", "format_in", "list_boundary", "order_texts", "orders_of", "set_boundary"]
+__all__ = [
+    "Boundary",
+    "capped_tensors",
+    "coupled_formats",
+    "format_in",
+    "list_boundary",
+    "order_texts",
+    "orders_of",
+    "set_boundary",
+]
 
 Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 """The formats of each tensor that are considered."""

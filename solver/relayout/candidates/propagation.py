@@ -96,7 +96,8 @@ def propagate(
     run.to_fixpoint()
     while coupled is not None and run.add_new(coupled(run.formats)):
         run.to_fixpoint()
-    return Candidates(run.formats, run.orders, {s: tuple(found) for s, found in run.shuffled.items()}, tuple(run.capped))
+    shuffled = {space: tuple(found) for space, found in run.shuffled.items()}
+    return Candidates(run.formats, run.orders, shuffled, tuple(run.capped))
 
 
 class _Propagation:

@@ -138,8 +138,8 @@ class AxisTraits:
     `tileable`: the factors may be dimensions of their own, wherever they stand, for neighbours along the axis do not
     matter. `tile_multiple`: the operator works on multiples of this number, so the axis may be tiled by divisors of it;
     0: it may not. `zero_preserving`: the axis may be padded, for zeros there give zeros. `companion`: the axis beside
-    which this one stands, the lower number first, unless something says otherwise. `broadcasts`: an input that lacks the axis is read as
-    if it had extent 1 there.
+    which this one stands, the lower number first, unless something says otherwise. `broadcasts`: an input that lacks
+    the axis is read as if it had extent 1 there.
     """
 
     tileable: bool = False
