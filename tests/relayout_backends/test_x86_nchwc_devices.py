@@ -27,7 +27,7 @@ def convolutions(*, at_host: str = "") -> onnx.ModelProto:
         parameters.append(net.constant(net.rng.uniform(0.5, 2, outputs).astype(np.float32)))
         value = net.node("Relu", net.node("BatchNormalization", value, *parameters))
         channels = outputs
-    value = net.conv(net.node("Softmax", value, axis=1), channels, 24)
+    value = net.conv(net.node("Softmax", value, axis=1), channels, 32)
     value = net.node("Relu", value)
     net.nodes[-1].name = at_host or net.nodes[-1].name
     net.output(net.node("GlobalAveragePool", net.node("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])))
