@@ -23,12 +23,24 @@ TESTS = Path(__file__).parent
 SLOW = [
     TESTS / name
     for name in (
+        "backend/test_composite.py",
+        "behaviour/test_black_box_layouts.py",
+        "behaviour/test_deep_graphs.py",
+        "behaviour/test_many_formats.py",
         "behaviour/test_node_tests.py",
+        "behaviour/test_space_to_depth.py",
+        "behaviour/test_tiling.py",
         "behaviour/test_whole_models.py",
+        "cli/test_exit_status.py",
+        "cli/test_start_up.py",
+        "model/test_runtime.py",
         "ops/test_op_table.py",
         "properties",
         "relayout_api",
         "relayout_backends",
+        "rewrite/test_constant_folding.py",
+        "solve/test_conflict.py",
+        "solve/test_solver.py",
         "systems",
         "test_docs.py",
     )
