@@ -187,7 +187,7 @@ def _placements(planned: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
 def _is_in_place(planned: Plan, backend: Backend, elements: Elements) -> bool:
     """Whether the source is the plan already: it changes no node, and its view ops spend what the conversions spend."""
     tensors = planned.tensors
-    if not planned.keeps_nodes or tensors.undone or tensors.dead:
+    if not planned.keeps_nodes or tensors.cancelling or tensors.dead:
         return False
     if (len(planned.conversions), planned.bytes) != _spent_by_transposes(tensors, elements):
         return False

@@ -113,17 +113,17 @@ class FixedLowering:
     outputs: tuple[Dims | None, ...]
     pick: int = 0
     rewrite: Rewrite | None = None
-    left_out: bool = False
+    elided: bool = False
 
     @property
     def changes_nothing(self) -> bool:
-        if self.pick or self.rewrite is not None or self.left_out:
+        if self.pick or self.rewrite is not None or self.elided:
             return False
         return all(dims is None or dims == in_source(len(dims)) for dims in (*self.inputs, *self.outputs))
 
     @property
     def is_elided(self) -> bool:
-        return self.left_out
+        return self.elided
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         side = self.outputs if port.is_result else self.inputs
@@ -171,7 +171,7 @@ def input_dims(rule: Free, axes: Axes, dims: Dims) -> OperandDims:
 def is_parameter(rule: Free, axes: Axes) -> bool:
     """Whether an operand of an operator with named axes has only some of them: it stays whole, however data are
     tiled."""
-    return bool(rule.letters) and len(axes) < len(rule.extents)
+    return bool(rule.axis_names) and len(axes) < len(rule.extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +215,22 @@ class Alternative:
     inside it and the values that cross into them. `beside`: the other devices of an elided node."""
 
     formats: tuple[MemoryFormat, ...]
-    form: Lowering
+    lowering: Lowering
     cost: int = 0
     is_source: bool = False
     device: str = ""
-    moves: int = 0
-    way: int = 0
-    beside: tuple[str, ...] = ()
+    elidable_bytes: int = 0
+    implementation_index: int = 0
+    other_devices: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The node's devices; an elided node may be at several, for it runs nowhere."""
-        return (self.device, *self.beside)
+        return (self.device, *self.other_devices)
 
     @property
-    def is_left_out(self) -> bool:
-        return self.form.is_elided
+    def is_elided(self) -> bool:
+        return self.lowering.is_elided
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -279,9 +279,7 @@ class NodeAlternatives(NodePorts):
 
     def of(self, node: NodePorts) -> NodeAlternatives:
         """The same alternatives of a node that is like this one."""
-        return NodeAlternatives(
-            node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts
-        )
+        return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts)
 
 
 class AlternativeList:
@@ -294,18 +292,26 @@ class AlternativeList:
     def add(
         self,
         formats: Sequence[MemoryFormat],
-        form: Lowering,
+        lowering: Lowering,
         cost: int,
         layouts: Sequence[str],
         device: str = "",
-        moves: int = 0,
-        way: int = 0,
+        elidable_bytes: int = 0,
+        implementation_index: int = 0,
     ) -> None:
         """Add an alternative. Of two with the same formats, device and implementation the cheaper stays, then the one
         with less elidable traffic, then the one that changes nothing."""
         identity = all(port.is_source_format(f) for port, f in zip(self.node.ports, formats, strict=True))
-        new = Alternative(tuple(formats), form, cost, identity and form.changes_nothing, device, moves, way)
-        key = (new.formats, device, way)
+        new = Alternative(
+            tuple(formats),
+            lowering,
+            cost,
+            identity and lowering.changes_nothing,
+            device,
+            elidable_bytes,
+            implementation_index,
+        )
+        key = (new.formats, device, implementation_index)
         known = self._found.get(key)
         if known is None or _rank(new) < _rank(known[0]):
             self._found[key] = (new, tuple(layouts))
@@ -318,7 +324,7 @@ class AlternativeList:
 
 
 def _rank(alternative: Alternative) -> tuple[int, int, bool]:
-    return alternative.cost, alternative.moves, not alternative.is_source
+    return alternative.cost, alternative.elidable_bytes, not alternative.is_source
 
 
 def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
@@ -365,4 +371,3 @@ def label_of(node: ir.Node) -> str:
 def in_source(rank: int) -> Dims:
     """Each axis as one dimension, as in the source."""
     return one_each(source_order(rank))
-

@@ -34,6 +34,7 @@ __all__ = ["AxisNames", "conventional"]
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
+
 def conventional(rank: int) -> str | None:
     """ONNX's names for the axes of a tensor of which nothing is known but its rank."""
     return _CONVENTION.get(rank)
@@ -83,8 +84,8 @@ class AxisNames:
     def of(self, operand: Operand) -> str | None:
         """The names of the operand's axes, or None where one is unknown or occurs twice."""
         own = self._letters.get(operand.value, {})
-        letters = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
-        return letters if len(set(letters)) == len(operand.view.axes) else None
+        axis_names = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
+        return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
 
     def key(self, value: ir.Value) -> tuple[tuple[int, str, bool], ...]:
         """All that is known of the names of a value's axes: equal keys give equal answers of `of` and `filled`."""
@@ -98,12 +99,12 @@ class AxisNames:
         its axes that are longer than 1, and for the others the names that are left, in the layout's order. None where
         no axis has one."""
         asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
-        letters, rank = self.of(operand), len(operand.view.axes)
-        if letters is not None and (len(asked) != rank or sorted(letters) == sorted(asked)):
-            return letters
+        axis_names, rank = self.of(operand), len(operand.view.axes)
+        if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
+            return axis_names
         known = self._known_names(operand, asked)
         if not known or len(asked) != rank:
-            return letters
+            return axis_names
         rest = iter([letter for letter in asked if letter not in known.values()])
         return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
 
@@ -124,25 +125,25 @@ class AxisNames:
     def in_order(self, operand: Operand, order: MemoryFormat) -> str | None:
         """The names of the operand's axes in this order, outermost first; None where not all are known, or where the
         names of one axis conflict."""
-        letters = self.of(operand)
-        if letters is None or self._is_conflicting(operand.value):
+        axis_names = self.of(operand)
+        if axis_names is None or self._is_conflicting(operand.value):
             return None
-        if len(order) != len(letters) or not all(a.is_whole for a in order):
+        if len(order) != len(axis_names) or not all(a.is_whole for a in order):
             return None
-        return "".join(letters[a.axis] for a in order)
+        return "".join(axis_names[a.axis] for a in order)
 
     def layout(self, operand: Operand, order: MemoryFormat, *, padded: bool = False) -> Layout | None:
         """The same as a layout, with inner factors and black boxes, and with padding where that is wanted."""
-        letters = self.of(operand)
-        if letters is None or self._is_conflicting(operand.value):
+        axis_names = self.of(operand)
+        if axis_names is None or self._is_conflicting(operand.value):
             return None
-        layout = layout_of(order, letters, operand.view.extents if padded else None)
+        layout = layout_of(order, axis_names, operand.view.extents if padded else None)
         return layout if layout is None else carrying(layout, order)
 
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
-        for value, letters in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
-            if value is not None and letters is not None and self._has_names(value):
-                for axis, letter in enumerate(letters):
+        for value, axis_names in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
+            if value is not None and axis_names is not None and self._has_names(value):
+                for axis, letter in enumerate(axis_names):
                     self._stated.append(((value, axis), letter))
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
@@ -157,10 +158,10 @@ class AxisNames:
         kept = [(value, kept_by(node, rule, value, axes)) for value, axes in members]
         non_propagating = {place for value, axes in members for place in repeated_by(rule, value, axes)}
         join(self._shared, kept, len(rule.extents), non_propagating)
-        if rule.letters:
+        if rule.axis_names:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
-                    letter = rule.letters[space_axis]
+                    letter = rule.axis_names[space_axis]
                     stated = self._stated if tells_apart(node, letter) else self._assumed
                     stated_names = stated if rule.elidable_as is None else self._of_elidable
                     stated_names.append(((value, axis), letter))

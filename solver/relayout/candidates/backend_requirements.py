@@ -32,11 +32,20 @@ class Requirement:
     `Alternative`). Values that cross into the graphs inside a node have no requirements.
     """
 
-    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "is_tiled", "layouts", "shown", "way")
+    __slots__ = (
+        "_ports",
+        "boxes",
+        "implementation",
+        "implementation_index",
+        "is_empty",
+        "is_tiled",
+        "layouts",
+        "shown",
+    )
 
-    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], way: int = 0) -> None:
+    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], implementation_index: int = 0) -> None:
         self.implementation = implementation
-        self.way = way
+        self.implementation_index = implementation_index
         self._ports = ports
         layouts: list[Layout | None] = []
         for port in ports:
@@ -56,7 +65,9 @@ class Requirement:
             return self
         own = self.implementation
         anything = [tuple([Layout.any(each.rank) for each in side]) for side in (own.inputs, own.results)]
-        return Requirement(replace(own, inputs=anything[0], results=anything[1]), self._ports, self.way)
+        return Requirement(
+            replace(own, inputs=anything[0], results=anything[1]), self._ports, self.implementation_index
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -99,17 +110,17 @@ class RequirementChecker:
         return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def dry_run(
-        self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], form: FreeLowering, device: str
+        self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], lowering: FreeLowering, device: str
     ) -> bool:
         """Whether every operator of the decomposition in this lowering meets the backend's requirements."""
         assert choice.node is not None
-        letters = list(rule.letters or "*" * len(rule.extents))
+        axis_names = list(rule.axis_names or "*" * len(rule.extents))
         for port, axes in zip(choice.ports, axes_of, strict=True):
             for axis, name in zip(axes or (), self._names.of(port.operand) or "", strict=False):
-                letters[axis] = name if letters[axis] == "*" else letters[axis]
+                axis_names[axis] = name if axis_names[axis] == "*" else axis_names[axis]
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
-        written = DryRun(choice.node, rule, form, "".join(letters), opset)
+        written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
         return written.meets_requirements(self._backend, device)
 
     def has_no_requirement(self, choice: NodePorts, laid: Sequence[Dims | None], device: str) -> bool:
@@ -128,20 +139,20 @@ class RequirementChecker:
         if device and not self._takes(permuted, device):
             return False
         stated = ask(self._backend.at(device), permuted)
-        return any(not any(map(has_requirement, (*way.inputs, *way.results))) for way in stated)
+        return any(not any(map(has_requirement, (*each.inputs, *each.results))) for each in stated)
 
     def _takes(self, node: ir.Node, device: str) -> bool:
         is_run = supported_by(self._backend, node)
-        return is_run and any(way.device == device for way in ask(self._backend, node))
+        return is_run and any(each.device == device for each in ask(self._backend, node))
 
     def is_met(
-        self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], letters: Sequence[str | None]
+        self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], axis_names: Sequence[str | None]
     ) -> bool:
         """Whether every port, with these dimensions, meets the requirement. `letters`: the operator's axis names."""
         device = requirement.implementation.device
         return all(
             layout is None or self._meets(port, layout, dims, own, device)
-            for port, layout, dims, own in zip(choice.ports, requirement.layouts, laid, letters, strict=True)
+            for port, layout, dims, own in zip(choice.ports, requirement.layouts, laid, axis_names, strict=True)
         )
 
     def constants_meet(self, choice: NodePorts, requirement: Requirement, dims: Sequence[Dims | None]) -> bool:
@@ -172,7 +183,7 @@ class RequirementChecker:
         devices = [self._backend.at(device) for device in self.devices]
         return any(native_conversion(each, query) is not None for each in devices)
 
-    def letters(self, port: Port, wanted: Layout) -> str | None:
+    def axis_names(self, port: Port, wanted: Layout) -> str | None:
         """The names of the operand's axes by which `wanted` is read, as far as the graph gives them."""
         return self._names.filled(port.operand, wanted)
 
@@ -180,14 +191,14 @@ class RequirementChecker:
         """Whether the operand with these dimensions meets the layout. Where no axis names are known, the layout's
         own mean the source's order; an axis of extent 1 may stand anywhere."""
         extents = port.operand.view.extents
-        letters = names_for(required, own or self.letters(port, required), len(extents))
+        axis_names = names_for(required, own or self.axis_names(port, required), len(extents))
         natural = in_source(len(extents))
         laid = natural if dims is None else dims
         if required.rank != len(laid):
             return False
-        if letters is None and required.names.strip("*") and not _is_in_place(laid, extents):
+        if axis_names is None and required.names.strip("*") and not _is_in_place(laid, extents):
             return False
-        current = _known(laid, letters) if letters is not None else Layout.any(len(laid))
+        current = _known(laid, axis_names) if axis_names is not None else Layout.any(len(laid))
         if current is None:
             return False
         if own is None:
@@ -209,11 +220,11 @@ def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _known(dims: Dims, letters: str) -> Layout | None:
+def _known(dims: Dims, axis_names: str) -> Layout | None:
     """The layout of an operand with these dimensions. Factors that are permuted within one dimension count as the whole
     axis: they have no names."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
-    return layout_of(tuple(chain.from_iterable(groups)), letters)
+    return layout_of(tuple(chain.from_iterable(groups)), axis_names)
 
 
 @lru_cache(maxsize=4096)

@@ -25,7 +25,16 @@ from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, normal_form, source_order, with_units
 
-__all__ = ["Boundary", "capped_tensors", "coupled_formats", "format_in", "list_boundary", "order_texts", "orders_of", "set_boundary"]
+__all__ = [
+    "Boundary",
+    "capped_tensors",
+    "coupled_formats",
+    "format_in",
+    "list_boundary",
+    "order_texts",
+    "orders_of",
+    "set_boundary",
+]
 
 Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 """The formats of each tensor that are considered."""
@@ -186,9 +195,10 @@ class _Ends:
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
         pads = all(end.side == "input" for end in ends)
-        letters = [self._names.of(operand) or lent for operand in operands]
+        axis_names = [self._names.of(operand) or lent for operand in operands]
         orders = [
-            order_named(operand, own, wanted, where, pads=pads) for operand, own in zip(operands, letters, strict=True)
+            order_named(operand, own, wanted, where, pads=pads)
+            for operand, own in zip(operands, axis_names, strict=True)
         ]
         if len(set(orders)) > 1:
             raise UsageError(

@@ -49,19 +49,19 @@ def boundary_layouts(
     return found[0], found[1]
 
 
-def order_named(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
+def order_named(operand: Operand, axis_names: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
     """The operand's axes in the layout's order, by these names; stars stand for the axes that are left."""
     layout, rank = Layout.parse(wanted), len(operand.view.axes)
-    names = names_for(layout, letters, rank)
+    names = names_for(layout, axis_names, rank)
     if is_tiled(layout):
         extents = operand.view.extents
         order = bind(layout, names, extents, 1, pads=pads) if names is not None else None
         if order is None or not is_tiled_layout(order, extents, pads=pads):
-            raise misfit(letters, wanted, where)
+            raise misfit(axis_names, wanted, where)
         return order
     filled = fill(layout.names, names) if names is not None else None
     if names is None or filled is None:
-        raise misfit(letters, wanted, where)
+        raise misfit(axis_names, wanted, where)
     axes = tuple(names.index(name) for name in filled)
     tensor = TensorType(element_size(operand.tensor.base), tuple(operand.view.extents[axis] for axis in axes))
     factors = tensor.stride_factors()
@@ -74,12 +74,12 @@ def order_named(operand: Operand, letters: str | None, wanted: str, where: str, 
     return order_of(axes)
 
 
-def misfit(letters: str | None, wanted: str, where: str) -> UsageError:
+def misfit(axis_names: str | None, wanted: str, where: str) -> UsageError:
     """The error for a layout that does not fit its tensor."""
     return UsageError(
         "the layout does not fit the tensor",
         where=where,
-        expected=f"the letters of {letters} in any order" if letters else "a tensor whose axes have names",
+        expected=f"the letters of {axis_names} in any order" if axis_names else "a tensor whose axes have names",
         found=wanted,
         hint="the letters are those of the operators that use the tensor; `any` lets the solver choose",
     )

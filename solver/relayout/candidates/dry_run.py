@@ -30,16 +30,16 @@ Places = Sequence[Axes]
 class DryRun:
     """One node as its rule would decompose it, in a graph of its own (see `relayout.ops.DecompositionWriter`).
 
-    `letters` are the axis names of the iteration space, `*` for an axis without one.
+    `axis_names` are the names of the axes of the iteration space, `*` for an axis without one.
     """
 
-    def __init__(self, node: ir.Node, rule: Free, form: FreeLowering, letters: str, opset: int) -> None:
+    def __init__(self, node: ir.Node, rule: Free, lowering: FreeLowering, axis_names: str, opset: int) -> None:
         self.opset = opset
-        self._source, self._rule, self._form, self._letters = node, rule, form, letters
+        self._source, self._rule, self._form, self._letters = node, rule, lowering, axis_names
         self._nodes: list[ir.Node] = []
         self._layouts: dict[ir.Value, Layout] = {}
-        assert form.rewritten is not None
-        form.rewritten.write(self)
+        assert lowering.rewritten is not None
+        lowering.rewritten.write(self)
         ir.Graph([], [], nodes=self._nodes, opset_imports={"": opset})
 
     @property

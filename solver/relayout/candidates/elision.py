@@ -30,10 +30,10 @@ class Elision:
     operands: tuple[tuple[Operand, Axes], ...]
     sides: tuple[tuple[MemoryFormat, tuple[Extent, ...]], ...]
 
-    def form(self, order: MemoryFormat) -> FixedLowering:
+    def lowering(self, order: MemoryFormat) -> FixedLowering:
         """The lowering of the elided node when the factors are in this order."""
         read, given = (one_each(_own(order, atoms, extents)) for atoms, extents in self.sides)
-        return FixedLowering((read,), (given,), left_out=True)
+        return FixedLowering((read,), (given,), elided=True)
 
     def carried(self, dims: Dims, *, back: bool = False) -> Dims | None:
         """Dimensions of the tensor that is read, in atoms of the one that is produced, or `back`; None where these

@@ -35,9 +35,9 @@ def port_axis_names(rule: Rule | None, ports: Sequence[Port]) -> tuple[str | Non
     """The names that the node's own rule gives the axes of each port; None where it gives none."""
     if isinstance(rule, Fixed):
         return of_ports(ports, rule.inputs, rule.outputs)
-    if isinstance(rule, Free) and rule.letters:
+    if isinstance(rule, Free) and rule.axis_names:
         orders = of_ports(ports, rule.inputs, rule.outputs)
-        return tuple("".join(rule.letters[a] for a in axes) if axes is not None else None for axes in orders)
+        return tuple("".join(rule.axis_names[a] for a in axes) if axes is not None else None for axes in orders)
     return (None,) * len(ports)
 
 
@@ -64,8 +64,8 @@ def fixed_lowerings(choice: NodePorts, rule: Fixed, implementation: Implementati
         (rule.inputs, rule.native_inputs, implementation.inputs, choice.node.inputs),
         (rule.outputs, rule.native_outputs, implementation.results, choice.node.outputs),
     )
-    for side, (letters, natives, layouts, values) in enumerate(sides):
-        operands = list(zip(letters, natives, layouts, values, strict=False))
+    for side, (axis_names, natives, layouts, values) in enumerate(sides):
+        operands = list(zip(axis_names, natives, layouts, values, strict=False))
         data = [each for n, each in enumerate(operands) if each[0] is not None and (side, n) != (0, rule.kernel)]
         common = next((layout for _, _, layout, value in data if value is not None and has_requirement(layout)), None)
         words: set[str] = set()
@@ -99,10 +99,10 @@ def rewritten_lowering(
         if layout is None:
             continue
         extents = port.operand.view.extents
-        known = own or checker.letters(port, layout) or conventional(len(extents))
-        letters = names_for(layout, known, len(extents))
+        known = own or checker.axis_names(port, layout) or conventional(len(extents))
+        axis_names = names_for(layout, known, len(extents))
         size = element_size(port.operand.tensor.base)
-        order = bind(layout, letters, extents, size, pads=implementation.pads) if letters else None
+        order = bind(layout, axis_names, extents, size, pads=implementation.pads) if axis_names else None
         if order is None:
             return None
         dims[port.is_result, port.index] = one_each(order)

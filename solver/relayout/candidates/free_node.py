@@ -82,8 +82,8 @@ class FreeNode:
 
     def native(self) -> MemoryFormat:
         """The order of ONNX's own layout, for a rule that names its axes."""
-        letters = self._rule.letters
-        return self._normal(order_of(tuple(letters.index(letter) for letter in native_letters(len(letters)))))
+        axis_names = self._rule.axis_names
+        return self._normal(order_of(tuple(axis_names.index(letter) for letter in native_letters(len(axis_names)))))
 
     def suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
         """The orders that the rule suggests beside one in which the node runs."""
@@ -98,17 +98,17 @@ class FreeNode:
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""
         laid = [
-            (port, axes, layout, letters)
-            for port, axes, layout, letters in zip(
+            (port, axes, layout, axis_names)
+            for port, axes, layout, axis_names in zip(
                 self._choice.ports, self._axes, requirement.layouts, self._letters, strict=True
             )
             if axes is not None
         ]
-        for place, (port, axes, layout, letters) in enumerate(laid):
+        for place, (port, axes, layout, axis_names) in enumerate(laid):
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
-            names = names_for(layout, letters or self._checker.letters(port, layout), len(extents))
+            names = names_for(layout, axis_names or self._checker.axis_names(port, layout), len(extents))
             pads = requirement.implementation.pads
             own = bind(layout, names, extents, size, pads=pads) if names is not None else None
             if own is None:
@@ -136,9 +136,9 @@ class FreeNode:
                 break
             if requirement.is_empty and self._is_tiled_unknowingly(dims):
                 continue  # tiles that only a backend can require
-            way = self._as_onnx(requirement, dims) if requirement.is_empty else self._as_required(requirement, dims)
-            if way is not None:
-                return way
+            met = self._as_onnx(requirement, dims) if requirement.is_empty else self._as_required(requirement, dims)
+            if met is not None:
+                return met
             if written is None and (requirement.is_empty or self._is_unreachable(requirement)):
                 written = self._decomposed(requirement.relaxed(), dims)
         return written
@@ -156,18 +156,20 @@ class FreeNode:
         """The node as ONNX's own operator, for an implementation without requirements."""
         if self._is_permuted_asymmetrically(dims):
             return None
-        form = next((form for form in self._lowerings(dims) if self._rule.allows(form.axes)), None)
-        if form is None or not self._has_no_requirement(requirement, form):
+        lowering = next((lowering for lowering in self._lowerings(dims) if self._rule.allows(lowering.axes)), None)
+        if lowering is None or not self._has_no_requirement(requirement, lowering):
             return None
-        cost = self._cost(requirement, form)
-        return (requirement, form, cost) if cost is not None else None
+        cost = self._cost(requirement, lowering)
+        return (requirement, lowering, cost) if cost is not None else None
 
-    def _has_no_requirement(self, requirement: Requirement, form: FreeLowering) -> bool:
+    def _has_no_requirement(self, requirement: Requirement, lowering: FreeLowering) -> bool:
         """Whether nothing is required of the node in this lowering: a permuted operand has other axes by the same
         names, a tiled one another rank."""
-        letters = self._rule.letters
-        laid = [operand_dims(axes, form.dims) for axes in self._axes]
-        is_native = not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters)))
+        axis_names = self._rule.axis_names
+        laid = [operand_dims(axes, lowering.dims) for axes in self._axes]
+        is_native = not axis_names or lowering.axes == tuple(
+            axis_names.index(letter) for letter in native_letters(len(axis_names))
+        )
         if is_native and all(d is None or len(d) == len(a) for d, a in zip(laid, self._axes, strict=True) if a):
             return True
         return self._checker.has_no_requirement(self._choice, laid, requirement.implementation.device)
@@ -177,13 +179,13 @@ class FreeNode:
         then the requirements of the decomposition's operators count instead."""
         if requirement not in self._reach:
             dims = [d for order in self.required_orders(requirement) if (d := self._maps.grouped(order)) is not None]
-            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.letters
+            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.axis_names
             self._reach[requirement] = is_written and not any(self._is_taken(each) for each in dims)
         return self._reach[requirement]
 
     def _is_taken(self, dims: Dims) -> bool:
         """Whether ONNX's operator takes an order, wherever its unit axes are inserted."""
-        return any(self._rule.allows(form.axes) for form in self._lowerings(dims))
+        return any(self._rule.allows(lowering.axes) for lowering in self._lowerings(dims))
 
     def _lowerings(self, dims: Dims, decomposition: Decomposition | None = None) -> Iterator[FreeLowering]:
         """The lowerings in these dimensions, by where the unit axes are inserted."""
@@ -193,28 +195,32 @@ class FreeNode:
     def _decomposed(self, requirement: Requirement, dims: Dims) -> Answer | None:
         """The node decomposed, for an implementation without requirements."""
         for written in self._rule.decompositions:
-            form = next((form for form in self._lowerings(dims, written) if written.takes(form.axes)), None)
-            if form is None or not self._meets_by_parts(requirement, form):
+            lowering = next(
+                (lowering for lowering in self._lowerings(dims, written) if written.takes(lowering.axes)), None
+            )
+            if lowering is None or not self._meets_by_parts(requirement, lowering):
                 continue
-            cost = self._cost(requirement, form, written.extra(form.axes))
+            cost = self._cost(requirement, lowering, written.extra(lowering.axes))
             if cost is not None:
-                return requirement, form, cost
+                return requirement, lowering, cost
         return None
 
     def _as_required(self, requirement: Requirement, dims: Dims) -> Answer | None:
         """The node with its unit axes inserted where they meet the requirement."""
         rule, permuted = self._rule, self._is_permuted_asymmetrically(dims)
         for place in unit_axis_insertions(dims, len(rule.extents)):
-            form = FreeLowering(place, asked=True)
-            is_itself = not permuted and (rule.allows(form.axes) or bool(rule.letters))
+            lowering = FreeLowering(place, asked=True)
+            is_itself = not permuted and (rule.allows(lowering.axes) or bool(rule.axis_names))
             for written in (None,) if is_itself else rule.decompositions:
-                if written is not None and not written.takes(form.axes):
+                if written is not None and not written.takes(lowering.axes):
                     continue
-                form = FreeLowering(place, asked=True, rewritten=written)
-                cost = self._cost(requirement, form, written.extra(form.axes) if written is not None else _NOTHING)
-                by_parts = cost is not None and (written is None or self._meets_by_parts(requirement, form))
+                lowering = FreeLowering(place, asked=True, rewritten=written)
+                cost = self._cost(
+                    requirement, lowering, written.extra(lowering.axes) if written is not None else _NOTHING
+                )
+                by_parts = cost is not None and (written is None or self._meets_by_parts(requirement, lowering))
                 if cost is not None and by_parts and self._meets(requirement, place):
-                    return requirement, form, cost
+                    return requirement, lowering, cost
         return None
 
     def _meets(self, requirement: Requirement, dims: Dims) -> bool:
@@ -224,25 +230,25 @@ class FreeNode:
         is_met = self._checker.is_met(self._choice, requirement, own, self._letters)
         return is_met and self._checker.constants_meet(self._choice, requirement, inputs)
 
-    def _meets_by_parts(self, requirement: Requirement, form: FreeLowering) -> bool:
+    def _meets_by_parts(self, requirement: Requirement, lowering: FreeLowering) -> bool:
         """Whether the operators of the lowering's decomposition meet the backend's requirements of them."""
-        return self._checker.dry_run(self._choice, self._rule, self._axes, form, requirement.implementation.device)
+        return self._checker.dry_run(self._choice, self._rule, self._axes, lowering, requirement.implementation.device)
 
-    def _cost(self, requirement: Requirement, form: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
+    def _cost(self, requirement: Requirement, lowering: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
         """The node's cost in this lowering beyond its best order; None where the device does not run it so."""
-        traffic, own = self._traffic(form, extra), self._rule.outputs[0]
+        traffic, own = self._traffic(lowering, extra), self._rule.outputs[0]
         if own is None:
             return traffic
         assert self._choice.node is not None
-        axes = tuple([own.index(axis) for axis in form.axes if axis in own])
-        device, is_rewritten = requirement.implementation.device, form.rewritten is not None
+        axes = tuple([own.index(axis) for axis in lowering.axes if axis in own])
+        device, is_rewritten = requirement.implementation.device, lowering.rewritten is not None
         return self._checker.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
 
-    def _traffic(self, form: FreeLowering, traffic: Traffic) -> int:
+    def _traffic(self, lowering: FreeLowering, traffic: Traffic) -> int:
         """Bytes that are read and written."""
         assert self._choice.node is not None
         size = element_size(self._choice.node.outputs[0])
-        laid = dims_shape(form.dims, self._rule.extents) if traffic else []
+        laid = dims_shape(lowering.dims, self._rule.extents) if traffic else []
         return sum(times * self._elements(ir.Shape([laid[p] for p in places])) * size for places, times in traffic)
 
 

@@ -67,7 +67,7 @@ class IndexingMaps:
             for index, axis in enumerate(axes)
             if operand.view.extents[index] != extents[axis]
         }
-        self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven - different
+        self._named = frozenset(range(len(extents)) if rule.axis_names else ()) - uneven - different
         self._companions = {a: own.companion for a, own in traits if own.companion is not None}
         self._insertion_rule = rule.insertion_rule
         self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
@@ -269,9 +269,9 @@ class IndexingMaps:
         if wanted is not None:
             return wanted
         companion = self._companions.get(axis)
-        beside = [p for p, atom in enumerate(order) if atom.axis == companion]
-        if companion is not None and beside:
-            return beside[-1] + 1 if axis > companion else beside[0]
+        companions = [p for p, atom in enumerate(order) if atom.axis == companion]
+        if companion is not None and companions:
+            return companions[-1] + 1 if axis > companion else companions[0]
         before = [p for p, atom in enumerate(order) if atom.axis < axis]
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
 
@@ -285,7 +285,7 @@ class IndexingMapsCache:
     def of(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:
         """The maps between a space of `rule` and its operands."""
         views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
-        key = (rule.extents, rule.traits, bool(rule.letters), rule.insertion_rule, views)
+        key = (rule.extents, rule.traits, bool(rule.axis_names), rule.insertion_rule, views)
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = IndexingMaps(rule, operands)

@@ -46,7 +46,7 @@ def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> st
 
     A format does not contain unit axes; they are shown where the source has them.
     """
-    letters = names.of(operand)
+    axis_names = names.of(operand)
     own = operand.view.from_base(format_)
     boxes = operand.boxes(format_)
     if own is None or not all(a.is_whole for a in own):
@@ -58,10 +58,10 @@ def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> st
         if axis not in axes:
             before = [p for p, other in enumerate(axes) if other < axis]
             axes.insert(max(before, key=lambda p: axes[p]) + 1 if before else 0, axis)
-    words = [letters[a] if letters else str(a) for a in axes]
+    words = [axis_names[a] if axis_names else str(a) for a in axes]
     for axis, _, namespace, data in boxes:
         words[axes.index(axis)] += f"[{namespace}:{data}]"
-    return ("" if letters else ",").join(words)
+    return ("" if axis_names else ",").join(words)
 
 
 def _atom_text(atom: Atom) -> str:

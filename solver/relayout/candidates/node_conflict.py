@@ -67,9 +67,7 @@ def _restricted(implementation: Implementation, kept: frozenset[_Operand]) -> Im
     return replace(implementation, inputs=inputs, results=results)
 
 
-def _smallest(
-    operands: tuple[_Operand, ...], holds: Callable[[tuple[_Operand, ...]], bool]
-) -> tuple[_Operand, ...]:
+def _smallest(operands: tuple[_Operand, ...], holds: Callable[[tuple[_Operand, ...]], bool]) -> tuple[_Operand, ...]:
     """A smallest set for which this holds, as it does for all of them and for more of any; the first of several."""
     sets = (some for size in range(1, len(operands)) for some in combinations(operands, size))
     for some in islice(sets, MOST_TRIED):

@@ -75,7 +75,7 @@ class NodeSpace:
 
     space: IterationSpace[_Answer]
     axes: tuple[Axes | None, ...]
-    moves: int = 0
+    elidable_bytes: int = 0
 
 
 class _PortFormat(NamedTuple):
@@ -124,7 +124,7 @@ class NodeSeed:
         spaces = []
         for own in self.spaces:
             space = IterationSpace(own.space.maps, _operands(node, own.axes), own.space.accepts, own.space.suggests)
-            spaces.append(NodeSpace(space, own.axes, own.moves))
+            spaces.append(NodeSpace(space, own.axes, own.elidable_bytes))
         shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
         return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
 
@@ -180,16 +180,16 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
 
     def add(
         met: Requirement,
-        form: FreeLowering | FixedLowering,
+        lowering: FreeLowering | FixedLowering,
         formats: Sequence[MemoryFormat],
         extra: int = 0,
-        moves: int = 0,
+        elidable_bytes: int = 0,
     ) -> None:
         cost, device = met.implementation.cost + extra, met.implementation.device
-        found.add(formats, form, cost, met.shown, device, moves, met.way)
+        found.add(formats, lowering, cost, met.shown, device, elidable_bytes, met.implementation_index)
 
-    for requirement, form, formats in seed.fixed:
-        add(requirement, form, formats)
+    for requirement, lowering, formats in seed.fixed:
+        add(requirement, lowering, formats)
     for shuffled in candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ():
         add(*shuffled)
     for own in seed.spaces:
@@ -199,20 +199,20 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
                 port.format_of(None) if axes is None else next(given)
                 for port, axes in zip(seed.node.ports, own.axes, strict=True)
             ]
-            for requirement, form, extra in answer:
-                boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, form))
+            for requirement, lowering, extra in answer:
+                boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, lowering))
                 if boxed is not None:
-                    add(requirement, form, boxed, extra, own.moves)
+                    add(requirement, lowering, boxed, extra, own.elidable_bytes)
     return found.listed()
 
 
 def _port_dims(
-    node: NodePorts, axes_of: Sequence[Axes | None], form: FreeLowering | FixedLowering
+    node: NodePorts, axes_of: Sequence[Axes | None], lowering: FreeLowering | FixedLowering
 ) -> Sequence[Dims | None]:
     """The dimensions of each port's operand."""
-    if isinstance(form, FixedLowering):
-        return of_ports(node.ports, form.inputs, form.outputs)
-    return [operand_dims(axes, form.dims) for axes in axes_of]
+    if isinstance(lowering, FixedLowering):
+        return of_ports(node.ports, lowering.inputs, lowering.outputs)
+    return [operand_dims(axes, lowering.dims) for axes in axes_of]
 
 
 def _refused(
@@ -295,18 +295,20 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
     by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]
-    written = _placed(context, own, [(each, form) for each, form in by_backend if form is not None])
+    written = _placed(context, own, [(each, lowering) for each, lowering in by_backend if lowering is not None])
     requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
         return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
-    letters = port_axis_names(rule, own.ports)
-    forms = [(each, form) for each in requirements for form in node_lowerings(own, rule, each.implementation)]
-    placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
+    axis_names = port_axis_names(rule, own.ports)
+    lowerings = [
+        (each, lowering) for each in requirements for lowering in node_lowerings(own, rule, each.implementation)
+    ]
+    placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
     mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
     return NodeSeed(
         own,
         written.fixed + placed.fixed,
-        shuffle=axis_shuffle(own, mixes, [(met, form) for met, form, _ in placed.fixed]) if mixes else None,
+        shuffle=axis_shuffle(own, mixes, [(met, lowering) for met, lowering, _ in placed.fixed]) if mixes else None,
         start=written.start + placed.start,
         blocking=written.blocking | placed.blocking,
         has_boxes=has_boxes,
@@ -315,20 +317,24 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
 
 
 def _is_met(
-    context: SeedContext, node: NodePorts, requirement: Requirement, form: FixedLowering, letters: Sequence[str | None]
+    context: SeedContext,
+    node: NodePorts,
+    requirement: Requirement,
+    lowering: FixedLowering,
+    axis_names: Sequence[str | None],
 ) -> bool:
-    laid = of_ports(node.ports, form.inputs, form.outputs)
-    is_met = context.checker.is_met(node, requirement, laid, letters)
-    return is_met and context.checker.constants_meet(node, requirement, form.inputs)
+    laid = of_ports(node.ports, lowering.inputs, lowering.outputs)
+    is_met = context.checker.is_met(node, requirement, laid, axis_names)
+    return is_met and context.checker.constants_meet(node, requirement, lowering.inputs)
 
 
-def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
+def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
     fixed: list[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]]] = []
     start: list[_PortFormat] = []
     blocking: set[ir.Value] = set()
     are_all = True
-    for requirement, form in forms:
-        laid = of_ports(node.ports, form.inputs, form.outputs)
+    for requirement, lowering in lowerings:
+        laid = of_ports(node.ports, lowering.inputs, lowering.outputs)
         formats: list[MemoryFormat] = []
         for port, dims in zip(node.ports, laid, strict=True):
             format_ = port.format_in(dims)
@@ -344,7 +350,7 @@ def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Require
             start += [_PortFormat(index, format_) for index, format_ in enumerate(formats)]
             boxed = with_black_boxes(node, requirement, formats, laid)
             if boxed is not None:
-                fixed.append((requirement, form, boxed))
+                fixed.append((requirement, lowering, boxed))
     return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)
 
 
@@ -369,15 +375,20 @@ def _seed_free(
         spaces.append(_elided(context, own, pieces))
     # Packed layouts may ask for what no order of the space says: both parts of an axis side by side, one that is all of
     # its axis, or one of an axis that has another extent in the result.
-    packed = operand_by_operand(rule) if rule.letters else None
-    letters = port_axis_names(packed, own.ports)
+    packed = operand_by_operand(rule) if rule.axis_names else None
+    axis_names = port_axis_names(packed, own.ports)
     tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
-    forms = [(w, form) for w in tiled if packed is not None for form in fixed_lowerings(own, packed, w.implementation)]
-    placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
+    lowerings = [
+        (w, lowering)
+        for w in tiled
+        if packed is not None
+        for lowering in fixed_lowerings(own, packed, w.implementation)
+    ]
+    placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
     sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
     start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
     start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
-    if rule.letters:
+    if rule.axis_names:
         # No requirement names the layout that the node has; it can always run in ONNX's own.
         start.append(_SpaceOrder(0, free.native(), is_fallback=True))
     return NodeSeed(
@@ -398,7 +409,7 @@ def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
     free = [Requirement(Implementation(*nothing, device=device), own.ports) for device in context.checker.devices]
 
     def accepts(order: MemoryFormat) -> _Answer:
-        return tuple((requirement, pieces.form(order), 0) for requirement in free)
+        return tuple((requirement, pieces.lowering(order), 0) for requirement in free)
 
     maps = context.maps.of(pieces.rule, pieces.operands)
     return NodeSpace(IterationSpace(maps, pieces.operands, accepts), tuple(axes for _, axes in pieces.operands))

@@ -96,7 +96,9 @@ def propagate(
     run.to_fixpoint()
     while coupled is not None and run.add_new(coupled(run.formats)):
         run.to_fixpoint()
-    return Candidates(run.formats, run.orders, {s: tuple(found) for s, found in run.shuffled.items()}, tuple(run.capped))
+    return Candidates(
+        run.formats, run.orders, {s: tuple(found) for s, found in run.shuffled.items()}, tuple(run.capped)
+    )
 
 
 class _Propagation:
@@ -177,12 +179,12 @@ class _Propagation:
         """Consider the forms of the node in which port `index` has the factors of this format."""
         found = self.shuffled[shuffle]
         tensors = [port.operand.tensor for port in shuffle.node.ports]
-        for form in tuple(shuffle.follow(index, format_, found)):
+        for lowering in tuple(shuffle.follow(index, format_, found)):
             if len(shuffle.base) + len(found) >= FORMS_PER_NODE:
                 self.capped.update(dict.fromkeys(tensors))
                 return
-            found.append(form)
-            for tensor, each in zip(tensors, form.formats, strict=True):
+            found.append(lowering)
+            for tensor, each in zip(tensors, lowering.formats, strict=True):
                 self.add_format(tensor, each, is_required=False)
 
     def _reached(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:

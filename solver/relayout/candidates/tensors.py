@@ -81,7 +81,7 @@ class Tensors:
     constant_nodes: AbstractSet[ir.Node]
     shapes: Mapping[ir.Node, np.ndarray]
     dead: AbstractSet[ir.Node]
-    undone: AbstractSet[ir.Node]
+    cancelling: AbstractSet[ir.Node]
     """Nodes that cancel elidable nodes before them (DepthToSpace after SpaceToDepth)."""
     materialized: frozenset[ir.Value]
     """Results of view ops that are tensors all the same; their nodes may be elided."""
@@ -229,9 +229,7 @@ class _Collector:
         if read is None or given is None or self.is_constant(source) or not all(map(self.is_constant, others)):
             return None
         axes = tuple(range(len(read) + len(given)))
-        return free(
-            (*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule
-        )
+        return free((*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule)
 
     def _enter_view(self, node: ir.Node, rule: Relabel, view: Operand | None) -> bool:
         """Let the node's result be this view, if there is one."""

@@ -54,9 +54,7 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
         if path.exists() and not path.is_file():
             continue  # /dev/stdout, a named pipe
         if not path.parent.is_dir():
-            raise UsageError(
-                "no such folder", where=where, expected="a folder", found=f"none at {path.parent}"
-            )
+            raise UsageError("no such folder", where=where, expected="a folder", found=f"none at {path.parent}")
         if not os.access(path.parent, os.W_OK):
             raise UsageError("the folder cannot be written", where=where, found=f"no permission for {path.parent}")
 

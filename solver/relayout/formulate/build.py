@@ -49,7 +49,7 @@ def build(
             choice.label,
             tuple(
                 [
-                    scale.price(a.cost, changes=change, elidable=bool(a.moves))
+                    scale.price(a.cost, changes=change, elidable=bool(a.elidable_bytes))
                     for a, change in zip(choice.alternatives, changed, strict=True)
                 ]
             ),
@@ -100,12 +100,16 @@ class _ScaledTables:
 def _region_items(requirements: Requirements) -> Iterator[Item]:
     """The region edges of a node are at the device of the node, and in its implementation."""
     for node, choices in requirements.region_ops().items():
-        known = list(dict.fromkeys((a.device, a.way) for c in choices for a in requirements.choices[c].alternatives))
+        known = list(
+            dict.fromkeys(
+                (a.device, a.implementation_index) for c in choices for a in requirements.choices[c].alternatives
+            )
+        )
         table = tuple(tuple(0 if p == q else None for q in known) for p in known)
         if len(known) > 1:
             alternatives = [requirements.choices[c].alternatives for c in choices]
             uses = [
-                Use(c, tuple([known.index((a.device, a.way)) for a in each]))
+                Use(c, tuple([known.index((a.device, a.implementation_index)) for a in each]))
                 for c, each in zip(choices, alternatives, strict=True)
             ]
             yield Item(f"{node.name or ''} implementation", uses[0], tuple(uses[1:]), table)
@@ -144,13 +148,11 @@ def _stated(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFo
     choice = requirements.choices[use.choice]
     is_result = choice.ports[use.port].is_result
     return use.choice, tuple(
-        [State(a.devices, number[a.formats[use.port]], is_result and a.is_left_out) for a in choice.alternatives]
+        [State(a.devices, number[a.formats[use.port]], is_result and a.is_elided) for a in choice.alternatives]
     )
 
 
-def _scale(
-    requirements: Requirements, costs: ConversionCosts, chains: Sequence[DefUse], objective: Objective
-) -> Scale:
+def _scale(requirements: Requirements, costs: ConversionCosts, chains: Sequence[DefUse], objective: Objective) -> Scale:
     """The scale for all that may be charged, and at most how much of each quantity can add up."""
     charges = {a.cost for c in requirements.choices for a in c.alternatives}
     most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
@@ -171,7 +173,7 @@ def _scale(
     most = {
         "bytes": most_bytes,
         "transposes": most_conversions,
-        "elidable": sum(any(a.moves for a in c.alternatives) for c in requirements.choices),
+        "elidable": sum(any(a.elidable_bytes for a in c.alternatives) for c in requirements.choices),
         "changes": len(requirements.choices),
     }
     return Scale.of(objective, charges, most)

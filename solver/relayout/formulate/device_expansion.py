@@ -41,14 +41,14 @@ def _with_device_sets(pairs: list[tuple[Alternative, tuple[str, ...]]]) -> list[
     """The alternatives, those that elide the node once for each set of the devices where it may be."""
     devices: dict[tuple[MemoryFormat, ...], list[str]] = {}
     for alternative, _ in pairs:
-        if alternative.is_left_out:
+        if alternative.is_elided:
             devices.setdefault(alternative.formats, []).append(alternative.device)
     found: list[tuple[Alternative, tuple[str, ...]]] = []
     for alternative, layouts in pairs:
-        every = devices[alternative.formats] if alternative.is_left_out else []
+        every = devices[alternative.formats] if alternative.is_elided else []
         later = every[every.index(alternative.device) + 1 :] if 0 < len(every) <= _MOST_DEVICES else []
         sets = (more for size in range(len(later) + 1) for more in combinations(later, size))
-        found += [(replace(alternative, beside=more), layouts) for more in sets]
+        found += [(replace(alternative, other_devices=more), layouts) for more in sets]
     return found
 
 

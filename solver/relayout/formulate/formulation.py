@@ -38,7 +38,7 @@ class Formulation:
         unchanged = [[i for i, a in enumerate(choice.alternatives) if a.is_source] for choice in every]
         for choices in self.requirements.region_ops().values():
             # All of a node runs in one implementation.
-            ways = [{every[c].alternatives[i].way: i for i in unchanged[c]} for c in choices]
+            ways = [{every[c].alternatives[i].implementation_index: i for i in unchanged[c]} for c in choices]
             common = set(ways[0]).intersection(*ways[1:])
             for c, own in zip(choices, ways, strict=True):
                 unchanged[c] = [own[min(common)]] if common else []
@@ -64,7 +64,7 @@ class Formulation:
             consumer = self.chosen(use, assignment)
             for device in consumer.devices:
                 wanted.setdefault(device, set()).add(number[consumer.formats[use.port]])
-        produced = State(producer.devices, number[producer.formats[def_use.producer.port]], producer.is_left_out)
+        produced = State(producer.devices, number[producer.formats[def_use.producer.port]], producer.is_elided)
         return produced, {device: frozenset(formats) for device, formats in wanted.items()}
 
     def chosen(self, use: TensorUse, assignment: Sequence[int]) -> Alternative:

@@ -62,7 +62,7 @@ class PlannedNode:
 
     @property
     def lowering(self) -> Lowering:
-        return self.chosen.form
+        return self.chosen.lowering
 
     @property
     def is_elided(self) -> bool:
@@ -234,19 +234,17 @@ def _with_fewest_devices(formulation: Formulation, assignment: Sequence[int]) ->
     for def_use in reversed(formulation.def_use):
         chosen = def_use.producer.choice
         alternatives, own = choices[chosen].alternatives, formulation.chosen(def_use.producer, picked)
-        if def_use.transfers is None or not own.beside:
+        if def_use.transfers is None or not own.other_devices:
             continue
         produced, wanted = formulation.states(def_use, picked)
         transfers = def_use.transfers.plan(produced, wanted).values()
         needed = {device for device in own.devices if device in wanted} | {each.source for each in transfers}
-        same = (i for i, a in enumerate(alternatives) if a.is_left_out and a.formats == own.formats)
+        same = (i for i, a in enumerate(alternatives) if a.is_elided and a.formats == own.formats)
         picked[chosen] = next((i for i in same if {*alternatives[i].devices} == needed), picked[chosen])
     return tuple(picked)
 
 
-def _conversions(
-    formulation: Formulation, def_use: DefUse, assignment: Sequence[int]
-) -> Iterator[PlannedConversion]:
+def _conversions(formulation: Formulation, def_use: DefUse, assignment: Sequence[int]) -> Iterator[PlannedConversion]:
     """The conversions of a tensor that stays at one device, each to one format that consumers want."""
     producer = formulation.chosen(def_use.producer, assignment)
     produced = producer.formats[def_use.producer.port]

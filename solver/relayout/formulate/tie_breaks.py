@@ -74,10 +74,10 @@ def _in_layouts(
 ) -> Sequence[bool] | None:
     """Whether each alternative produces its result in one of these layouts; None where its axes have no names."""
     for index, port in enumerate(choice.ports):
-        letters = requirements.names.of(port.operand) if port.is_result else None
-        if letters is None:
+        axis_names = requirements.names.of(port.operand) if port.is_result else None
+        if axis_names is None:
             continue
-        orders = [bind(layout, letters, port.operand.view.extents, 1) for layout in layouts]
+        orders = [bind(layout, axis_names, port.operand.view.extents, 1) for layout in layouts]
         wanted = {port.format_in(one_each(order)) for order in orders if order is not None} - {None}
         if wanted:
             return [alternative.formats[index] in wanted for alternative in choice.alternatives]

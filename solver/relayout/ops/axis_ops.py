@@ -135,9 +135,7 @@ def reverse_sequence(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit({"batch_axis": order.index(batch), "time_axis": order.index(time)})
 
-    return free(
-        extents, (axes, None), (axes,), allows=lambda order: {*order[:2]} == {batch, time}, edit=edit
-    )
+    return free(extents, (axes, None), (axes,), allows=lambda order: {*order[:2]} == {batch, time}, edit=edit)
 
 
 @row("free", "Trilu", since=14)

@@ -17,13 +17,13 @@ SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
 
 def operand_by_operand(rule: Free) -> Fixed:
     """The same operator with axis names for each operand, whose tiles may then have no common order of the space."""
-    native = native_letters(len(rule.letters))
+    native = native_letters(len(rule.axis_names))
 
-    def letters(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
+    def axis_names(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
         whole = (axes if axes is not None and len(axes) == len(native) else None for axes in operands)
-        return tuple("".join(rule.letters[a] for a in axes) if axes is not None else None for axes in whole)
+        return tuple("".join(rule.axis_names[a] for a in axes) if axes is not None else None for axes in whole)
 
-    inputs, outputs = letters(rule.inputs), letters(rule.outputs)
+    inputs, outputs = axis_names(rule.inputs), axis_names(rule.outputs)
     return Fixed(
         inputs,
         outputs,
@@ -64,10 +64,10 @@ def named(
     extents = node.extents(0)
     rank = len(extents)
     axes = tuple(range(rank))
-    letters = letters_of(node, rank)
-    native = tuple(letters.index(letter) for letter in native_letters(rank))
-    channel = letters.index("C")
-    spatial = tuple(a for a in axes if letters[a] not in "NC")
+    axis_names = letters_of(node, rank)
+    native = tuple(axis_names.index(letter) for letter in native_letters(rank))
+    channel = axis_names.index("C")
+    spatial = tuple(a for a in axes if axis_names[a] not in "NC")
 
     def allows(order: Axes) -> bool:
         if allows_native == "channel":
@@ -84,7 +84,7 @@ def named(
         tuple(operand(i) for i in range(len(node.node.inputs))),
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
-        letters=letters,
+        axis_names=axis_names,
         decompositions=tuple(_written(write, channel, spatial, passes) for write, passes in written),
     )
 

@@ -106,8 +106,8 @@ def result_role(node: ir.Node, n: int) -> str:
 
 def native_role(op_type: str, side: int, n: int) -> str:
     """What the n-th input (`side` 0) or result (1) is to an operator, in whatever layout: DATA, KERNEL or OTHER."""
-    letters = _ROLES[op_type][side] if op_type in _ROLES else ""
-    return _OF_LETTER[letters[n]] if n < len(letters) else OTHER
+    axis_names = _ROLES[op_type][side] if op_type in _ROLES else ""
+    return _OF_LETTER[axis_names[n]] if n < len(axis_names) else OTHER
 
 
 def tells_apart(node: ir.Node, letter: str) -> bool:

@@ -46,7 +46,7 @@ def instance_normalization(node: Reading) -> Free:
         return named(node, (0,), "exact")
     plainly = partial(instance_normalise, plainly=True)
     rule = named(node, (0,), "exact", written=[(instance_normalise, 8), (plainly, 10)])
-    channel = rule.letters.index("C")
+    channel = rule.axis_names.index("C")
     return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
 
 
@@ -63,7 +63,7 @@ def exact(node: Reading) -> Free:
 def blocks_of_space(node: Reading) -> Free:
     """The operator changes the extents but not the axes, and its orders are all that matters where it is kept."""
     rule = named(node, (0,), "exact")
-    return replace(rule, elidable_as=blocks(node, rule.letters))
+    return replace(rule, elidable_as=blocks(node, rule.axis_names))
 
 
 @row("fixed", "MaxPool")

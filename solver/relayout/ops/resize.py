@@ -31,9 +31,10 @@ def resize(node: Reading) -> Free:
     except NoRuleError:
         # Sizes that are computed at run time: as it is, or inside a function.
         return named(node, (0,), "exact")
-    if node.string("keep_aspect_ratio_policy", "stretch") != "stretch" or node.string(
-        "coordinate_transformation_mode"
-    ) == "tf_crop_and_resize":
+    if (
+        node.string("keep_aspect_ratio_policy", "stretch") != "stretch"
+        or node.string("coordinate_transformation_mode") == "tf_crop_and_resize"
+    ):
         return named(node, (0,), "exact")
     given = node.ints("axes")
     covered = tuple(a % len(axes) for a in given) if given is not None else axes
@@ -42,11 +43,11 @@ def resize(node: Reading) -> Free:
     scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
     moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
     # A scale that rounds to the same extent changes nothing that would name the axis.
-    letters = _letters({a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}, len(axes))
+    axis_names = _letters({a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}, len(axes))
     # Of an axis of unknown extent it is not known that it stays.
     moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
-    if len(axes) == 4 and moving <= {letters.index("H"), letters.index("W")}:
-        moving = {letters.index("H"), letters.index("W")}
+    if len(axes) == 4 and moving <= {axis_names.index("H"), axis_names.index("W")}:
+        moving = {axis_names.index("H"), axis_names.index("W")}
     mode = node.string("mode", "nearest")
     return free(
         extents,
@@ -54,7 +55,7 @@ def resize(node: Reading) -> Free:
         (axes,),
         allows=lambda order: order == axes or mode == "nearest" or _has_kernel(order, moving, mode),
         edit=numbers.edit,
-        letters=letters,
+        axis_names=axis_names,
     )
 
 

@@ -176,7 +176,7 @@ class Free:
     allows: Callable[[Axes], bool] = _always
     edit: Callable[[Axes], Edit] = _unchanged
     edit_tiled: Callable[[Axes, Axes], Edit] | None = None
-    letters: str = ""
+    axis_names: str = ""
     insertion_rule: Callable[[Axes, int], int | None] | None = None
     suggested: Callable[[Axes], Iterable[Axes]] = _nothing
     decompositions: tuple[Decomposition, ...] = ()
@@ -206,7 +206,7 @@ def free(
     allows: Callable[[Axes], bool] = _always,
     edit: Callable[[Axes], Edit] = _unchanged,
     edit_tiled: Callable[[Axes, Axes], Edit] | None = None,
-    letters: str = "",
+    axis_names: str = "",
     insertion_rule: Callable[[Axes, int], int | None] | None = None,
     suggested: Callable[[Axes], Iterable[Axes]] = _nothing,
     decompositions: tuple[Decomposition, ...] = (),
@@ -235,7 +235,7 @@ def free(
         allows,
         edit,
         edit_tiled,
-        letters,
+        axis_names,
         insertion_rule,
         suggested,
         decompositions,

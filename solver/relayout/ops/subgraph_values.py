@@ -65,11 +65,11 @@ def graphs_of(node: ir.Node | NodeSnapshot) -> list[ir.Graph]:
 def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[RegionEdge, ...]:
     """Every region edge of an If, Loop or Scan whose values have known ranks; other values are as in the source."""
     ways = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
-    way = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if way is None:
+    build = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if build is None:
         return ()
     try:
-        found = [_region_edge(node, sketch, is_constant) for sketch in way(Reading(NodeSnapshot.of(node), opset))]
+        found = [_region_edge(node, sketch, is_constant) for sketch in build(Reading(NodeSnapshot.of(node), opset))]
     except NoRuleError:
         return ()
     return tuple(region_edge for region_edge in found if region_edge is not None)
@@ -177,9 +177,7 @@ def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int
     return found.pop() if len(found) == 1 else None
 
 
-def _extents(
-    rank: int, members: Iterable[tuple[Axes, ir.Value | None]]
-) -> tuple[tuple[Extent, ...], frozenset[int]]:
+def _extents(rank: int, members: Iterable[tuple[Axes, ir.Value | None]]) -> tuple[tuple[Extent, ...], frozenset[int]]:
     """The extent of each axis, and the axes with one extent in all members. One that may change between iterations is
     unknown."""
     said: list[set[Extent]] = [set() for _ in range(rank)]

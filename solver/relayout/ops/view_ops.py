@@ -88,13 +88,13 @@ def reshape(node: Reading) -> Relabel:
     return Relabel(atoms)
 
 
-def blocks(node: Reading, letters: str) -> Relabel | None:
+def blocks(node: Reading, axis_names: str) -> Relabel | None:
     """What SpaceToDepth and DepthToSpace make of their data, whose axes have these letters: blocks of space become
     channels, or the other way round. None where an extent that is cut is unknown, or the blocks do not go into it."""
     extents, size = node.extents(0), node.integer("blocksize")
-    if len(letters) != 4 or size < 1:
+    if len(axis_names) != 4 or size < 1:
         return None
-    batch, channel, row, column = (letters.index(letter) for letter in "NCHW")
+    batch, channel, row, column = (axis_names.index(letter) for letter in "NCHW")
     channels, rows, columns = (extents[axis] for axis in (channel, row, column))
     if not (isinstance(channels, int) and isinstance(rows, int) and isinstance(columns, int)):
         return None

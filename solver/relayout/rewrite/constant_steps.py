@@ -12,6 +12,7 @@ from relayout.ops import Axes, Free, extents_of
 
 __all__ = ["is_permuted", "space_order", "steps_to", "view_steps"]
 
+
 def is_permuted(dims: OperandDims, rank: int) -> bool:
     """Whether each dimension is a whole axis, every axis once, or a unit dimension that the constant lacks."""
     groups = [group for group in dims if group is not None]

@@ -25,9 +25,9 @@ def write_packed(
 ) -> Edit | None:
     """Write an operator with named axes whose operands are tiled each on its own; returns the edit left to do."""
     write_fixed(context, node, operand_by_operand(rule), lowering, extents)
-    native = native_letters(len(rule.letters))
+    native = native_letters(len(rule.axis_names))
     # The function's operator reads ONNX's own order, and so do its attributes and constants.
-    return rule.edit(tuple(rule.letters.index(letter) for letter in native)) if rule.letters != native else None
+    return rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
 
 
 def write_fixed(
@@ -37,10 +37,10 @@ def write_fixed(
     if lowering.changes_nothing and node.domain != DOMAIN:
         return
 
-    def layouts_of(letters: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
+    def layouts_of(axis_names: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
         return [
             None if names is None or dims is None else layout_string(dims, names, extents.get((is_result, index)))
-            for index, (names, dims) in enumerate(zip(letters, own, strict=True))
+            for index, (names, dims) in enumerate(zip(axis_names, own, strict=True))
         ]
 
     inputs = layouts_of(rule.inputs, lowering.inputs, False)
@@ -63,10 +63,10 @@ def write_fixed(
         layouts.append(("out_layout", result))
 
     def turns(
-        letters: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
+        axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
     ) -> tuple[Turn | None, ...]:
         found: list[Turn | None] = []
-        for index, (names, native, dims) in enumerate(zip(letters, natives, own, strict=True)):
+        for index, (names, native, dims) in enumerate(zip(axis_names, natives, own, strict=True)):
             if names is None or native is None or dims is None:
                 found.append(None)
             else:

@@ -54,12 +54,12 @@ def write_free(
         context.replace_input(node, index, read)
     edit = None
     is_permuted = aliased is None and lowering.dims != in_source(len(lowering.dims))
-    native = native_letters(len(rule.letters)) if rule.letters else ""
+    native = native_letters(len(rule.axis_names)) if rule.axis_names else ""
     if is_permuted and _stays_onnx(context, planned, node, rule, lowering):
         edit = _edit(rule, lowering)
-    elif is_permuted and rule.letters != native:
+    elif is_permuted and rule.axis_names != native:
         # The function's operator reads ONNX's own order, and so do its attributes and constants.
-        edit = rule.edit(tuple(rule.letters.index(letter) for letter in native))
+        edit = rule.edit(tuple(rule.axis_names.index(letter) for letter in native))
     for port, format_ in planned.results():
         value, own = node.outputs[port.index], lowering.operand_dims(port, rule)
         if aliased is not None and rule.outputs[port.index] is not None:
@@ -87,17 +87,17 @@ def _stays_onnx(
 ) -> bool:
     """Write the node as ONNX's own operator where that takes this order, else as `relayout::` with a layout attribute;
     returns whether it is ONNX's own, whose attributes are about the permuted axes."""
-    if not rule.letters:
+    if not rule.axis_names:
         return True
     data = planned.ports[0].operand.view.extents
-    layout = layout_string(lowering.dims, rule.letters, data if len(data) == len(rule.letters) else None)
-    native = native_letters(len(rule.letters))
+    layout = layout_string(lowering.dims, rule.axis_names, data if len(data) == len(rule.axis_names) else None)
+    native = native_letters(len(rule.axis_names))
     if rule.allows(lowering.axes) and (layout == native or not lowering.asked):
         if node.domain == DOMAIN:
             use_onnx_operator(node)
         return True
     assert layout is not None  # only an order that a backend names by a layout is written so
-    positions = tuple(native.index(letter) for letter in rule.letters)
+    positions = tuple(native.index(letter) for letter in rule.axis_names)
     extents = operand_extents(planned)
 
     def turn(axes: Axes | None, index: int, *, is_result: bool) -> Turn | None:

@@ -47,10 +47,10 @@ def use_onnx_operator(node: ir.Node) -> None:
 
 
 @lru_cache(maxsize=4096)
-def layout_string(dims: Dims, letters: str, extents: tuple[Extent, ...] | None) -> str | None:
+def layout_string(dims: Dims, axis_names: str, extents: tuple[Extent, ...] | None) -> str | None:
     """The layout of these dimensions. A permutation of atoms within one dimension does not show in it."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
-    layout = layout_of(flat(tuple(groups)), letters, extents)
+    layout = layout_of(flat(tuple(groups)), axis_names, extents)
     return str(layout) if layout is not None else None
 
 

@@ -138,9 +138,7 @@ def _reason(savings: _Savings, requirement: Requirement, saved: Saving) -> Reaso
     )
 
 
-def _shared(
-    savings: _Savings, reasons: Sequence[Sequence[tuple[Requirement, Reason]]]
-) -> list[SharedReason]:
+def _shared(savings: _Savings, reasons: Sequence[Sequence[tuple[Requirement, Reason]]]) -> list[SharedReason]:
     """The reasons by kind, each with what is saved where all of its requirements are relaxed at once."""
     members: dict[_Kind, dict[Requirement, None]] = {}
     conversions: dict[_Kind, int] = {}
