@@ -1,10 +1,10 @@
 """Axis-name inference: which axis of a value is N, C, H, W.
 
 Operators with named axes name their operands' axes. The names propagate along iteration spaces and through view ops, so
-that a layout string binds to values without a named operator. The nearest name stays; of equally near ones, that of the
-first operator. Distance counts operators. View ops count nothing, because legalization moves them, and a legal model
-must have the same names. Operators that do not tell their axes apart name what is left (assumed names), and elidable
-ones, which a legal model may lack, come last.
+that a layout string binds to values without a named operator. The nearest name wins; among equally near names, that of
+the first operator. Distance counts operators. View ops do not count, because legalization moves them and the legal
+model must have the same names. Operators that do not distinguish their axes name the remaining ones (assumed names).
+Elidable operators come last, because a legal model may lack them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import onnx_ir as ir
 from relayout.candidates.axis_classes import (
     Axis,
     AxisClasses,
-    hand_over,
     join,
     kept_by,
     kept_whole,
     repeated_by,
     same_axes_operators,
+    take_members,
 )
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
@@ -36,12 +36,12 @@ _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
 def conventional(rank: int) -> str | None:
-    """ONNX's names for the axes of a tensor of which nothing is known but its rank."""
+    """ONNX's axis names for a tensor of which only the rank is known."""
     return _CONVENTION.get(rank)
 
 
 class AxisNames:
-    """The names of every value's axes, as far as the model gives them. Constants have none: they take any layout."""
+    """The axis names of every value, as far as the model determines them. Constants have none: they take any layout."""
 
     def __init__(self, tensors: Tensors) -> None:
         # Each axis's name, as the index in `_given` where an operator gave it first.
@@ -88,16 +88,16 @@ class AxisNames:
         return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
 
     def key(self, value: ir.Value) -> tuple[tuple[int, str, bool], ...]:
-        """All that is known of the names of a value's axes: equal keys give equal answers of `of` and `filled`."""
+        """A key of everything known about a value's axis names: equal keys give equal results of `of` and `filled`."""
         own = self._letters.get(value)
         if own is None:
             return ()
         return tuple(sorted([(axis, self._given[name], name >= self._first_assumed) for axis, name in own.items()]))
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
-        """The names by which `wanted` is read: the operand's own. Where not all axes have one of the layout's, those of
-        its axes that are longer than 1, and for the others the names that are left, in the layout's order. None where
-        no axis has one."""
+        """The operand's axis names for reading the layout `wanted`. Where some axes have none of the layout's names,
+        the axes longer than 1 keep theirs, and the others get the remaining names in the layout's order. None where no
+        axis has a name."""
         asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
         axis_names, rank = self.of(operand), len(operand.view.axes)
         if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
@@ -109,8 +109,8 @@ class AxisNames:
         return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
 
     def _known_names(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
-        """Which axis longer than 1 has which of these names; a stated name goes before an assumed one, and none of two
-        axes with equal claims has it."""
+        """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one;
+        where two axes have equal claims, neither gets the name."""
         found: dict[str, list[tuple[bool, int]]] = {}
         for axis, name in self._letters.get(operand.value, {}).items():
             if operand.view.extents[axis] != 1:
@@ -123,8 +123,7 @@ class AxisNames:
         return known
 
     def in_order(self, operand: Operand, order: MemoryFormat) -> str | None:
-        """The names of the operand's axes in this order, outermost first; None where not all are known, or where the
-        names of one axis conflict."""
+        """The operand's axis names in this order, outermost first; None where one is unknown or conflicting."""
         axis_names = self.of(operand)
         if axis_names is None or self._is_conflicting(operand.value):
             return None
@@ -133,7 +132,7 @@ class AxisNames:
         return "".join(axis_names[a.axis] for a in order)
 
     def layout(self, operand: Operand, order: MemoryFormat, *, padded: bool = False) -> Layout | None:
-        """The same as a layout, with inner factors and black boxes, and with padding where that is wanted."""
+        """The order as a layout, with inner factors and black boxes, and with padding if asked for."""
         axis_names = self.of(operand)
         if axis_names is None or self._is_conflicting(operand.value):
             return None
@@ -147,7 +146,7 @@ class AxisNames:
                     self._stated.append(((value, axis), letter))
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
-        # An axis and its companion have one name: a split axis keeps it.
+        # An axis and its companion have the same name: a split axis keeps it.
         traits = enumerate(rule.traits)
         companions = {axis: min(axis, own.companion) for axis, own in traits if own.companion is not None}
         members = [
@@ -210,12 +209,13 @@ class AxisNames:
             following: list[tuple[ir.Value, int, int]] = []
             for value, axis, name in level:
                 for own in self._shared.get(value, ()):
-                    for other, at in hand_over(own[axis]):
+                    for other, at in take_members(own[axis]):
                         self._reach(other, at, name, following)
             level = following
 
     def _reach(self, value: ir.Value, axis: int, name: int, found: list[tuple[ir.Value, int, int]]) -> None:
-        """Name an axis, and it in all views of its tensor; those that had no name are `found`."""
+        """Name an axis in a value and in all views of its tensor. Axes without a name so far are appended to
+        `found`."""
         waiting = [(value, axis)]
         for each, at in waiting:
             own = self._letters.setdefault(each, {})
@@ -223,12 +223,12 @@ class AxisNames:
                 own[at] = name
                 found.append((each, at, name))
                 for tied in self._views.get(each, ()):
-                    waiting += hand_over(tied[at])
+                    waiting += take_members(tied[at])
             elif own[at] != name:
                 self._unite(own[at], name)
 
     def _unite(self, one: int, other: int) -> None:
-        """Two names reach one axis: all axes of either are the same one, and conflicting where the names differ."""
+        """Merge the classes of two names that reach the same axis; they conflict where the names differ."""
         one, other = self._representative(one), self._representative(other)
         if one == other:
             return

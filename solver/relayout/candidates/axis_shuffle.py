@@ -1,7 +1,6 @@
-"""Axis shuffles: a summed axis may come in any order, as long as all operands that share it follow.
-
-A convolution sums over its input channels in any order if the kernel has them in the same one; a matrix product over
-its contracted axis. So a channel shuffle before it, or a Flatten of channels-last data, only changes constants.
+"""Axis shuffles: a summed axis may be permuted, as long as all operands that share it are permuted alike. A convolution
+sums over its input channels in any order if the kernel has them in the same one; a matrix product over its contracted
+axis. So a channel shuffle before it, or a Flatten of channels-last data, only changes constants.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, MemoryFormat, is_padded
 from relayout.ops import Shared, extents_of
 
-__all__ = ["AxisShuffle", "ShuffledForm", "axis_shuffle"]
+__all__ = ["AxisShuffle", "ShuffledAlternative", "axis_shuffle"]
 
 _Member = tuple[bool, int, int]
 
 
-class ShuffledForm(NamedTuple):
+class ShuffledAlternative(NamedTuple):
     """An alternative with a permuted axis, and the format that it gives each port."""
 
     requirement: Requirement
@@ -38,7 +37,9 @@ class AxisShuffle:
     shared: Mapping[_Member, Shared]
     base: tuple[tuple[Requirement, FixedLowering], ...]
 
-    def follow(self, index: int, format_: MemoryFormat, found: Sequence[ShuffledForm]) -> Iterator[ShuffledForm]:
+    def follow(
+        self, index: int, format_: MemoryFormat, found: Sequence[ShuffledAlternative]
+    ) -> Iterator[ShuffledAlternative]:
         """The further alternatives in which port `index` has the factors of this format, beside those `found`."""
         port = self.node.ports[index]
         own = port.operand.view.from_base(format_)
@@ -54,7 +55,7 @@ class AxisShuffle:
             whole = tuple([each for each in formats if each is not None])
             if len(whole) == len(formats):
                 known.append((requirement, shuffled))
-                yield ShuffledForm(requirement, shuffled, whole)
+                yield ShuffledAlternative(requirement, shuffled, whole)
 
     def _shuffled(self, port: Port, own: MemoryFormat, lowering: FixedLowering) -> FixedLowering | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""

@@ -28,8 +28,8 @@ __all__ = ["Requirement", "RequirementChecker", "has_requirement"]
 class Requirement:
     """One implementation, with the layout that it requires of each port; None: no requirement.
 
-    `is_empty`: nothing is required at all. `way`: the implementation's index where several choices share it (see
-    `Alternative`). Values that cross into the graphs inside a node have no requirements.
+    `is_empty`: no port has a requirement. `implementation_index`: see `Alternative`. Values that cross into the graphs
+    inside a node have no requirements.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ def has_requirement(layout: Layout) -> bool:
 
 
 class RequirementChecker:
-    """Checks formats against one backend's requirements; layouts bind to axes by the names that the graph gives."""
+    """Checks formats against one backend's requirements. Layouts bind to axes by the graph's axis names."""
 
     def __init__(self, backend: Backend, names: AxisNames) -> None:
         self._backend = backend
@@ -86,16 +86,16 @@ class RequirementChecker:
         # Networks repeat their shapes.
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
         self.is_shared = answers_by_type(backend)
-        """Whether nodes that are alike get the same answers."""
+        """Whether nodes of one class get the same answers."""
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The backend's devices; the empty name for the only device of a backend without any."""
+        """The backend's devices; a backend without named devices has one, whose name is empty."""
         return self._backend.devices() or ("",)
 
     def implementations(self, node: ir.Node, kind: OperatorClass) -> tuple[Implementation, ...]:
-        """The implementations of a node of this class, as the backend states them."""
+        """The backend's implementations of a node of this class."""
         if not self.is_shared:
             return ask(self._backend, node)
         found = self._stated.get(kind)
@@ -106,7 +106,7 @@ class RequirementChecker:
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool
     ) -> int | None:
-        """The cost that the backend of `device` states for an order of the node's axes; None: it does not run it so."""
+        """The cost of an order of the node's axes on `device`, in bytes; None where the device does not support it."""
         return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def dry_run(
@@ -124,8 +124,7 @@ class RequirementChecker:
         return written.meets_requirements(self._backend, device)
 
     def has_no_requirement(self, choice: NodePorts, laid: Sequence[Dims | None], device: str) -> bool:
-        """Whether the backend runs the node at `device`, its operands in these dimensions, and requires no layout of
-        them."""
+        """Whether `device` runs the node with operands of these dimensions and requires no layout of them."""
         assert choice.node is not None
         node = choice.node
         shapes: dict[tuple[bool, int], ir.Shape] = {}
@@ -148,7 +147,8 @@ class RequirementChecker:
     def is_met(
         self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], axis_names: Sequence[str | None]
     ) -> bool:
-        """Whether every port, with these dimensions, meets the requirement. `letters`: the operator's axis names."""
+        """Whether every port with these dimensions meets the requirement. `axis_names`: the operator's, for each
+        port."""
         device = requirement.implementation.device
         return all(
             layout is None or self._meets(port, layout, dims, own, device)
@@ -184,12 +184,12 @@ class RequirementChecker:
         return any(native_conversion(each, query) is not None for each in devices)
 
     def axis_names(self, port: Port, wanted: Layout) -> str | None:
-        """The names of the operand's axes by which `wanted` is read, as far as the graph gives them."""
+        """The operand's axis names for reading the layout `wanted`, as far as the graph determines them."""
         return self._names.filled(port.operand, wanted)
 
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
-        """Whether the operand with these dimensions meets the layout. Where no axis names are known, the layout's
-        own mean the source's order; an axis of extent 1 may stand anywhere."""
+        """Whether the operand with these dimensions meets the layout. Where no axis names are known, the layout's names
+        stand for the source's order, in which axes of extent 1 may be anywhere."""
         extents = port.operand.view.extents
         axis_names = names_for(required, own or self.axis_names(port, required), len(extents))
         natural = in_source(len(extents))
@@ -202,9 +202,9 @@ class RequirementChecker:
         if current is None:
             return False
         if own is None:
-            # The operator does not read its axes by name: one of extent 1 may stand anywhere.
+            # The operator does not read its axes by name, so an axis of extent 1 may be anywhere.
             current = _without_units(current, laid, extents)
-        # Whether the tensor is in the black boxes is told by its formats.
+        # Black boxes are checked by the formats of the tensors.
         current = _carrying(current, required)
         tensor = TensorType(element_size(port.operand.tensor.base), tuple(dims_shape(laid, extents)))
         key = (required, current, tensor, device)
@@ -215,14 +215,14 @@ class RequirementChecker:
 
 
 def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
-    """Whether every axis but those of extent 1 stands whole where it does in the source."""
+    """Whether every axis longer than 1 is whole and in the source's order."""
     return all(group == (Atom(device),) or extents[group[0].axis] == 1 for device, group in enumerate(dims))
 
 
 @lru_cache(maxsize=4096)
 def _known(dims: Dims, axis_names: str) -> Layout | None:
-    """The layout of an operand with these dimensions. Factors that are permuted within one dimension count as the whole
-    axis: they have no names."""
+    """The layout of an operand with these dimensions. Factors permuted within one dimension have no names, so they
+    count as the whole axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     return layout_of(tuple(chain.from_iterable(groups)), axis_names)
 
@@ -238,14 +238,14 @@ def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> L
 
 @lru_cache(maxsize=1024)
 def _boxes(layout: Layout) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """The black boxes of each dimension; nothing where none has any."""
+    """The black boxes of each dimension; empty where no dimension has one."""
     boxes = tuple([layout.boxes(i) for i in range(layout.rank)])
     return boxes if any(boxes) else ()
 
 
 @lru_cache(maxsize=4096)
 def _carrying(layout: Layout, required: Layout) -> Layout:
-    """The layout with the black boxes that are required of it."""
+    """The layout with the black boxes of the required one."""
     for i in range(required.rank):
         if boxes := required.boxes(i):
             layout = layout.with_boxes(i, boxes)

@@ -26,7 +26,7 @@ def is_wildcard(wanted: str) -> bool:
 
 
 def coupled_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The names of an option: the whole text where the graph has that name, else the parts between commas.
+    """The names of an option: the whole text if the graph has that name, else its parts between commas.
 
     >>> coupled_names("state,new_state", ["state", "new_state"]), coupled_names("a,b", ["a,b"])
     (('state', 'new_state'), ('a,b',))
@@ -37,8 +37,8 @@ def coupled_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
 def boundary_layouts(
     graph: ir.Graph, input_layouts: Mapping[str, str] | None, output_layouts: Mapping[str, str] | None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The layouts of the inputs and of the outputs: the caller's, and for those that no option names the ones that the
-    graph declares (graph JSON's `layout`)."""
+    """The layouts of the inputs and of the outputs: the caller's, else those that the graph declares (graph JSON's
+    `layout`)."""
     options = dict(input_layouts or {}), dict(output_layouts or {})
     known = [value.name or "" for value in (*graph.inputs, *graph.outputs)]
     named = {name for key in (*options[0], *options[1]) for name in coupled_names(key, known)}
@@ -50,7 +50,7 @@ def boundary_layouts(
 
 
 def order_named(operand: Operand, axis_names: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
-    """The operand's axes in the layout's order, by these names; stars stand for the axes that are left."""
+    """The operand's axes in the layout's order, by these names; a `*` stands for a remaining axis."""
     layout, rank = Layout.parse(wanted), len(operand.view.axes)
     names = names_for(layout, axis_names, rank)
     if is_tiled(layout):
@@ -79,14 +79,15 @@ def misfit(axis_names: str | None, wanted: str, where: str) -> UsageError:
     return UsageError(
         "the layout does not fit the tensor",
         where=where,
-        expected=f"the letters of {axis_names} in any order" if axis_names else "a tensor whose axes have names",
+        expected=f"the axis names {axis_names} in any order" if axis_names else "a tensor whose axes have names",
         found=wanted,
-        hint="the letters are those of the operators that use the tensor; `any` lets the solver choose",
+        hint="the operators that use the tensor give the axis names; `any` lets the solver choose",
     )
 
 
 def is_tiled_layout(order: MemoryFormat, extents: tuple[Extent, ...], *, pads: bool) -> bool:
-    """Whether axes are tiled so that the graph's caller can convert: by known extents, with padding of inputs only."""
+    """Whether the layout is tiled in a way that the graph's caller can convert: known extents, padding for inputs
+    only."""
     if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):
         return False
     return sum(not isinstance(extent, int) for extent in extents) <= 1

@@ -21,8 +21,8 @@ from relayout.candidates.alternatives import (
     NodePorts,
     Port,
     label_of,
-    passing_ports,
     ports_of,
+    region_edge_ports,
 )
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
@@ -58,8 +58,8 @@ _Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SeedContext:
-    """What seeding reads: the analysed graph and the backend's requirements. Nodes that are alike, between operands of
-    the same views and axis names, have one prototype, so that each question is asked once."""
+    """The analysed graph and the backend's requirements. Nodes of one class whose operands have equal views and axis
+    names share a prototype, so that the backend is asked once."""
 
     checker: RequirementChecker
     names: AxisNames
@@ -71,7 +71,7 @@ class SeedContext:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeSpace:
-    """An iteration space of a node; `axes` are its ports' in the space, `moves` as in `Alternative`."""
+    """An iteration space of a node. `axes` are its ports' axes in the space; `elidable_bytes` as in `Alternative`."""
 
     space: IterationSpace[_Answer]
     axes: tuple[Axes | None, ...]
@@ -79,14 +79,14 @@ class NodeSpace:
 
 
 class _PortFormat(NamedTuple):
-    """A format of a port's tensor that is to be considered."""
+    """A format of a port's tensor, to be considered."""
 
     port: int
     format: MemoryFormat
 
 
 class _SpaceOrder(NamedTuple):
-    """An order of one of the node's spaces that is to be considered; see `OrderSeed`."""
+    """An order of one of the node's spaces, to be considered; see `OrderSeed`."""
 
     space: int
     order: MemoryFormat
@@ -97,8 +97,8 @@ class _SpaceOrder(NamedTuple):
 class NodeSeed:
     """A node before propagation.
 
-    `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders that are to
-    be propagated. `blocking` are views that keep a port from a required tiling. `prototype`: the first node like it.
+    `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders to
+    propagate. `blocking` are views that prevent a required tiling. `prototype`: the first node like this one.
     """
 
     node: NodePorts
@@ -130,8 +130,8 @@ class NodeSeed:
 
 
 def seed_nodes(graph: ir.Graph, context: SeedContext) -> tuple[NodeSeed, ...]:
-    """Every node that has a choice, in the order of the graph. The region edges into the graphs inside a node stand
-    before their nodes, those out of them behind."""
+    """Every node that has a choice, in the order of the graph. Region edges into the graphs inside a node come before
+    those graphs' nodes, region edges out of them after."""
     found: list[NodeSeed] = []
     _seed_graph(graph, context, found)
     return tuple(found)
@@ -155,8 +155,8 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
 def list_alternatives(
     context: SeedContext, seeds: Sequence[NodeSeed], candidates: Candidates, inputs: Sequence[NodeAlternatives]
 ) -> tuple[NodeAlternatives, ...]:
-    """Every node's alternatives, without those that need a black box which neither a node, nor one of the graph's
-    `inputs`, nor a conversion gives. Raises InfeasibleError for a node that has none left."""
+    """Every node's alternatives, without those that read an unreachable black box: one that no node, no graph input in
+    `inputs` and no conversion produces. Raises InfeasibleError for a node without alternatives."""
     every: list[NodeAlternatives] = []
     shared: dict[object, NodeAlternatives] = {}
     for seed in seeds:
@@ -218,7 +218,7 @@ def _port_dims(
 def _refused(
     context: SeedContext, seed: NodeSeed, candidates: Candidates, choices: Sequence[NodeAlternatives]
 ) -> InfeasibleError:
-    """The error for a node without alternatives. The formats that its operands may have are those of the fixpoint."""
+    """The error for a node without alternatives. Its operands' possible formats are those of the fixpoint."""
     node, edge = seed.node.node, seed.node.region_edge
     assert node is not None
     produced = produced_formats(choices) if seed.has_boxes else {}
@@ -238,7 +238,7 @@ def _refused(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Placed:
-    """Fixed lowerings with the formats that they give the ports, and the views that blocked others."""
+    """Fixed lowerings with the formats of their ports, and the views that block other lowerings."""
 
     fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...]
     start: tuple[_PortFormat, ...]
@@ -247,7 +247,7 @@ class _Placed:
 
 
 def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]) -> NodeSeed:
-    """The node's seed, made from its prototype where there is one."""
+    """The node's seed, copied from its prototype where there is one."""
     key = _likeness(context, node, implementations)
     if key is None:
         return _seed_node(context, node, implementations)
@@ -265,14 +265,14 @@ def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Imp
 def _likeness(
     context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]
 ) -> tuple[object, ...] | None:
-    """What nodes with one prototype have in common beside their ports; None of a node that has none."""
+    """The key that nodes of one prototype share besides their ports; None for a node that cannot share one."""
     tensors, rule = context.tensors, context.tensors.rules.get(node)
     is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
     if is_elidable or node in tensors.region_edges:
         return None
     if context.checker.is_shared:
         return (tensors.classes[node],)
-    # A backend that is asked about each node is asked about a free node's orders, too.
+    # A backend without equal answers for equal nodes is also asked about the orders of each free node.
     is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
     return None if is_asked_again else (tensors.classes[node], implementations)
 
@@ -339,7 +339,7 @@ def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Req
         for port, dims in zip(node.ports, laid, strict=True):
             format_ = port.format_in(dims)
             if format_ is None:
-                # The layout's factors are not those of the tensor behind the operand.
+                # The layout's factors do not nest in the axes of the tensor.
                 regrouped = nearest_regrouped(port.operand.value, context.tensors)
                 if regrouped is not None and requirement.is_tiled:
                     blocking.add(regrouped)
@@ -373,8 +373,8 @@ def _seed_free(
     spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:
         spaces.append(_elided(context, own, pieces))
-    # Packed layouts may ask for what no order of the space says: both parts of an axis side by side, one that is all of
-    # its axis, or one of an axis that has another extent in the result.
+    # Some packed layouts are not expressible as an order of the space: both tiles of an axis side by side, a tile that
+    # is the whole axis, or a tile of an axis whose extent differs in the result.
     packed = operand_by_operand(rule) if rule.axis_names else None
     axis_names = port_axis_names(packed, own.ports)
     tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
@@ -389,7 +389,7 @@ def _seed_free(
     start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
     start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
     if rule.axis_names:
-        # No requirement names the layout that the node has; it can always run in ONNX's own.
+        # The source's layout needs no requirement: the node can always run in ONNX's own layout.
         start.append(_SpaceOrder(0, free.native(), is_fallback=True))
     return NodeSeed(
         own,
@@ -403,7 +403,7 @@ def _seed_free(
 
 
 def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
-    """The space of an elided node. It runs nothing, so it may be at any device."""
+    """The space of an elided node. It runs nothing, so any device is possible."""
     assert own.node is not None
     nothing = (_ANY,) * len(own.node.inputs), (_ANY,) * len(own.node.outputs)
     free = [Requirement(Implementation(*nothing, device=device), own.ports) for device in context.checker.devices]
@@ -427,8 +427,8 @@ def _elidable_bytes(context: SeedContext, own: NodePorts) -> int:
 def _seed_edge(
     context: SeedContext, node: ir.Node, implementations: Sequence[Implementation], edge: RegionEdge
 ) -> NodeSeed:
-    """A value that crosses the border of the graphs inside the node."""
-    own = NodePorts(f"{label_of(node)} {edge.name}", node, passing_ports(node, edge, context.tensors), edge)
+    """The seed of a region edge: a value that crosses the border of the graphs inside the node."""
+    own = NodePorts(f"{label_of(node)} {edge.name}", node, region_edge_ports(node, edge, context.tensors), edge)
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
     operands = _operands(own, axes_of)
     maps = context.maps.of(edge.rule, operands)

@@ -23,8 +23,8 @@ Answer = tuple[Requirement, FreeLowering, int]
 
 
 def may_cross(stated: Sequence[Implementation]) -> bool:
-    """Whether each crossing value has a choice of its own, together with the node's implementation. Not where the
-    backend rewrites the node: then all of it is as in the source."""
+    """Whether each region edge has its own choice, coupled with the node's implementation. If the backend rewrites the
+    node, all its values are as in the source."""
     return all(each.rewrite is None for each in stated)
 
 
@@ -54,7 +54,7 @@ class CrossingValue:
         self._free = FreeNode(choice, region_edge.rule, (), maps=maps, checker=checker, elements=elements)
 
     def answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
-        """The lowerings in this order, for each implementation that allows it; None where none does."""
+        """The lowerings in this order, one for each implementation that allows it; None if none does."""
         dims = self._maps.grouped(order)
         if dims is None:
             return None

@@ -1,4 +1,4 @@
-"""Convolutions, and what samples a picture: the data, the kernel and the result each have their own layout."""
+"""Convolutions and sampling operators: data, kernel and result each have their own layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kerne
 
 
 def _mixed_channels(node: Reading, kernel: int, axis_names: str, weight: str, result: str) -> tuple[Shared, ...]:
-    """The channels that may come in any order, if the kernel and the bias have them in the same one."""
+    """The channels that may be permuted, if they are permuted alike in the kernel and the bias."""
     if node.node.op_type not in ("Conv", "ConvTranspose"):
         return ()
     inward, outward = (False, 0, axis_names.index("C")), (True, 0, result.index("C"))
@@ -43,7 +43,7 @@ def _mixed_channels(node: Reading, kernel: int, axis_names: str, weight: str, re
             (inward, (False, kernel, weight.index("I"))),
             (outward, (False, kernel, weight.index("O")), *bias),
         )
-    # One kernel for each channel: all of them go together.
+    # A depthwise kernel: its channels are permuted with those of the data and the result.
     own = (False, kernel, weight.index("I" if node.node.op_type == "ConvTranspose" else "O"))
     kernels = node.extents(kernel)
     deep = kernels[weight.index("O" if node.node.op_type == "ConvTranspose" else "I")]

@@ -16,7 +16,7 @@ SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
 
 
 def operand_by_operand(rule: Free) -> Fixed:
-    """The same operator with axis names for each operand, whose tiles may then have no common order of the space."""
+    """The same operator as a rule with axis names for each operand, whose tiles need no common order of the space."""
     native = native_letters(len(rule.axis_names))
 
     def axis_names(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
@@ -57,9 +57,9 @@ def named(
 ) -> Free:
     """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
-    "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
-    spatial axes in any order. `written`: what writes the operator in any order, given the channel axis and the spatial
-    ones, and how many times more than the operator it reads and writes the data.
+    "exact": its own order. "channel": channels second, the others in any order. "leading": batch and channels
+    outermost, the spatial axes in any order. `written`: a function that decomposes the operator in any order, given the
+    channel axis and the spatial axes, and how many more times than the operator it reads and writes the data.
     """
     extents = node.extents(0)
     rank = len(extents)
