@@ -35,7 +35,7 @@ def build(
     """The problem of choosing every node's alternative at the least cost of nodes, conversions and transfers.
 
     `elements` counts the elements of a shape, with a size assumed for each symbolic dim. `host` is the device of the
-    graph's inputs and outputs; without it they may be at any device.
+    graph's inputs and outputs; if None, any device is possible.
     """
     devices = backend.devices()
     if devices:
@@ -79,7 +79,7 @@ def build(
 
 
 class _ScaledTables:
-    """Cost tables packed by a scale. Equal tables are one object: networks repeat their blocks."""
+    """Cost tables packed by a scale. Equal tables are shared, because networks repeat their blocks."""
 
     def __init__(self, scale: Scale) -> None:
         self._scale = scale
@@ -98,7 +98,7 @@ class _ScaledTables:
 
 
 def _region_items(requirements: Requirements) -> Iterator[Item]:
-    """The region edges of a node are at the device of the node, and in its implementation."""
+    """Items that couple the region edges of a node with the node's device and implementation."""
     for node, choices in requirements.region_ops().items():
         known = list(
             dict.fromkeys(
@@ -153,7 +153,7 @@ def _stated(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFo
 
 
 def _scale(requirements: Requirements, costs: ConversionCosts, chains: Sequence[DefUse], objective: Objective) -> Scale:
-    """The scale for all that may be charged, and at most how much of each quantity can add up."""
+    """The scale for all possible charges and an upper bound on the sum of each quantity."""
     charges = {a.cost for c in requirements.choices for a in c.alternatives}
     most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
     most_conversions = 0

@@ -1,4 +1,4 @@
-"""Layout-sensitive nodes: each operand with named axes is in its planned layout."""
+"""Layout-sensitive nodes, with each operand of named axes in its planned layout."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _Extents = dict[tuple[bool, int], tuple[Extent, ...]]
 def write_packed(
     context: RewriteContext, node: ir.Node, rule: Free, lowering: FixedLowering, extents: _Extents
 ) -> Edit | None:
-    """Write an operator with named axes whose operands are tiled each on its own; returns the edit left to do."""
+    """Write an operator with named axes whose operands are tiled independently; returns the remaining edit."""
     write_fixed(context, node, operand_by_operand(rule), lowering, extents)
     native = native_letters(len(rule.axis_names))
-    # The function's operator reads ONNX's own order, and so do its attributes and constants.
+    # The operator inside the function, its attributes and its constants are in ONNX's order.
     return rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
 
 
 def write_fixed(
     context: RewriteContext, node: ir.Node, rule: Fixed, lowering: FixedLowering, extents: _Extents
 ) -> None:
-    """Write the node as ONNX's own operator where that has these layouts, else as `relayout::`."""
+    """Write the node as ONNX's own operator if that has these layouts, else as a `relayout::` operator."""
     if lowering.changes_nothing and node.domain != DOMAIN:
         return
 
