@@ -222,8 +222,8 @@ class AxisNames:
             if at not in own:
                 own[at] = name
                 found.append((each, at, name))
-                for tied in self._views.get(each, ()):
-                    waiting += take_members(tied[at])
+                for members in self._views.get(each, ()):
+                    waiting += take_members(members[at])
             elif own[at] != name:
                 self._unite(own[at], name)
 
