@@ -188,8 +188,7 @@ class Port:
         return format_
 
     def is_source_format(self, format_: MemoryFormat) -> bool:
-        """Whether the source graph has the tensor in this format, including the black boxes that its annotations
-        declare."""
+        """Whether the source graph has the tensor in this format, including annotated black boxes."""
         if not boxes_of(format_):
             return format_ == self.format_of(None)
         return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.base) == boxes_of(format_)
@@ -236,8 +235,7 @@ class Alternative:
 class NodePorts:
     """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
-    A region edge is a value that crosses the border of a graph inside the node. Its ports count the edge's own reads
-    and results.
+    A region edge is a value that crosses the border of a graph inside the node. Its ports are its reads and results.
     """
 
     label: str

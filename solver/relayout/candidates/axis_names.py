@@ -214,8 +214,7 @@ class AxisNames:
             level = following
 
     def _reach(self, value: ir.Value, axis: int, name: int, found: list[tuple[ir.Value, int, int]]) -> None:
-        """Name an axis in a value and in all views of its tensor. Axes without a name so far are appended to
-        `found`."""
+        """Name an axis in a value and in all views of its tensor. Newly named axes are appended to `found`."""
         waiting = [(value, axis)]
         for each, at in waiting:
             own = self._letters.setdefault(each, {})

@@ -17,8 +17,7 @@ __all__ = ["ConversionQuery", "conversion_query", "native_conversion", "transpos
 
 
 class ConversionQuery(NamedTuple):
-    """The question whether a backend converts a tensor from layout `source` to layout `target`; a dimension of axes
-    without names is `*`."""
+    """A conversion from layout `source` to layout `target`; a dimension of axes without names is `*`."""
 
     tensor: TensorType
     source: Layout
@@ -33,8 +32,7 @@ class ConversionQuery(NamedTuple):
 def conversion_query(
     names: AxisNames, base: Operand | None, source: MemoryFormat, target: MemoryFormat
 ) -> ConversionQuery | None:
-    """The query for a tensor, given as the operand of its base. None for a scalar, for an unknown rank, and for a
-    layout of too many dimensions."""
+    """The query for a tensor's base operand. None for a scalar, an unknown rank, or a layout of too many dimensions."""
     if base is None or not base.view.extents:
         return None
     extents = base.view.extents
@@ -51,8 +49,7 @@ def transpose_query(
 ) -> ConversionQuery | None:
     """The one Transpose between two formats as numbered layouts: `source` counts the dimensions, `target` is the perm.
 
-    None where one Transpose is not enough, and where a layout would have too many dimensions. `size` is the size of an
-    element in bytes.
+    None where one Transpose is not enough, or a layout would have too many dimensions. `size`: bytes per element.
     """
     dims, found = one_each(source), []
     for stage in path(dims, one_each(target), extents):

@@ -65,9 +65,8 @@ class Requirement:
             return self
         own = self.implementation
         anything = [tuple([Layout.any(each.rank) for each in side]) for side in (own.inputs, own.results)]
-        return Requirement(
-            replace(own, inputs=anything[0], results=anything[1]), self._ports, self.implementation_index
-        )
+        own = replace(own, inputs=anything[0], results=anything[1])
+        return Requirement(own, self._ports, self.implementation_index)
 
 
 @lru_cache(maxsize=1024)
@@ -147,8 +146,7 @@ class RequirementChecker:
     def is_met(
         self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], axis_names: Sequence[str | None]
     ) -> bool:
-        """Whether every port with these dimensions meets the requirement. `axis_names`: the operator's, for each
-        port."""
+        """Whether every port with these dimensions meets the requirement. `axis_names`: the operator's."""
         device = requirement.implementation.device
         return all(
             layout is None or self._meets(port, layout, dims, own, device)
@@ -221,8 +219,7 @@ def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _known(dims: Dims, axis_names: str) -> Layout | None:
-    """The layout of an operand with these dimensions. Factors permuted within one dimension have no names, so they
-    count as the whole axis."""
+    """The layout of an operand with these dimensions. Factors permuted within one dimension count as the whole axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
     return layout_of(tuple(chain.from_iterable(groups)), axis_names)
 

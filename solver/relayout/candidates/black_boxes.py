@@ -1,7 +1,7 @@
 """Black boxes: layout extensions that only the backend understands.
 
-The requirements of a backend, or a boundary layout, put a format in black boxes. Only a native operator of the backend
-converts between two such formats.
+The requirements of a backend, or a boundary layout, put a format in black boxes. Only the backend's own operators
+convert such formats.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ def produced_formats(choices: Iterable[NodeAlternatives]) -> Produced:
 def reachable(
     checker: RequirementChecker, tensors: Tensors, produced: Produced, choice: NodeAlternatives
 ) -> NodeAlternatives:
-    """The node without the alternatives that read a black box that is neither produced nor the target of a
-    conversion."""
+    """The node without the alternatives that read a black box that is neither produced nor converted to."""
 
     def is_reachable(port: Port, format_: MemoryFormat) -> bool:
         if port.is_result or not boxes_of(format_):

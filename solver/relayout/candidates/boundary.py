@@ -72,8 +72,7 @@ def coupled_formats(boundary: Boundary, formats: Formats) -> list[FormatSeed]:
 
 
 def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Boundary:
-    """The boundary with the alternatives of the solver's choices: all orders that the graph's nodes consider for
-    them."""
+    """The boundary with the alternatives of the solver's choices: all orders that the graph's nodes consider."""
 
     def listed(choice: NodeAlternatives) -> NodeAlternatives:
         if choice.alternatives:
@@ -92,8 +91,7 @@ def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Bou
 def set_boundary(
     graph: ir.Graph, tensors: Tensors, names: AxisNames, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Boundary:
-    """A choice for each input and output, or coupled group of them. Where the solver chooses, there are no alternatives
-    yet.
+    """A choice for each input and output, or coupled group of them. If the solver chooses, it has no alternatives yet.
 
     `inputs` and `outputs` map names to a layout or `any`. An output that is also an input has no choice of its own.
     Raises UsageError for an unknown name, a name that is set twice, a layout that does not fit the tensor, and for
@@ -196,10 +194,9 @@ class _Ends:
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
         pads = all(end.side == "input" for end in ends)
-        axis_names = [self._names.of(operand) or lent for operand in operands]
+        names = [self._names.of(operand) or lent for operand in operands]
         orders = [
-            order_named(operand, own, wanted, where, pads=pads)
-            for operand, own in zip(operands, axis_names, strict=True)
+            order_named(operand, own, wanted, where, pads=pads) for operand, own in zip(operands, names, strict=True)
         ]
         if len(set(orders)) > 1:
             raise UsageError(
@@ -286,8 +283,7 @@ def orders_of(ports: Sequence[Port], formats: Formats) -> Iterator[MemoryFormat]
             if own is not None and len(shapes) == 1 and is_tiled_layout(own, view.extents, pads=pads):
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
-                # The position of a unit axis does not matter to its own value, but a coupled value may have a longer
-                # axis there.
+                # A unit axis may be anywhere in its own value, but a coupled value may have a longer axis there.
                 yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
 
 

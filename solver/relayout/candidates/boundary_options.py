@@ -37,8 +37,7 @@ def coupled_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
 def boundary_layouts(
     graph: ir.Graph, input_layouts: Mapping[str, str] | None, output_layouts: Mapping[str, str] | None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The layouts of the inputs and of the outputs: the caller's, else those that the graph declares (graph JSON's
-    `layout`)."""
+    """The layouts of the inputs and of the outputs: the caller's, else the graph's own (graph JSON's `layout`)."""
     options = dict(input_layouts or {}), dict(output_layouts or {})
     known = [value.name or "" for value in (*graph.inputs, *graph.outputs)]
     named = {name for key in (*options[0], *options[1]) for name in coupled_names(key, known)}
@@ -86,8 +85,7 @@ def misfit(axis_names: str | None, wanted: str, where: str) -> UsageError:
 
 
 def is_tiled_layout(order: MemoryFormat, extents: tuple[Extent, ...], *, pads: bool) -> bool:
-    """Whether the layout is tiled in a way that the graph's caller can convert: known extents, padding for inputs
-    only."""
+    """Whether the graph's caller can convert this tiled layout: known extents, padding for inputs only."""
     if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):
         return False
     return sum(not isinstance(extent, int) for extent in extents) <= 1

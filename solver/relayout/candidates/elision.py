@@ -36,8 +36,8 @@ class Elision:
         return FixedLowering((read,), (given,), elided=True)
 
     def carried(self, dims: Dims, *, back: bool = False) -> Dims | None:
-        """The dimensions of the input tensor in atoms of the result's, or the other way round if `back`; None where
-        these factors do not nest in them."""
+        """The input tensor's dimensions in atoms of the result's, or the reverse if `back`; None where they do not
+        nest."""
         (source, _), (result, _) = reversed(self.operands) if back else self.operands
         found: list[MemoryFormat] = []
         for group in dims:

@@ -30,8 +30,7 @@ _NOTHING: Traffic = ()
 
 
 class FreeNode:
-    """One node with an iteration space, and the backend's requirements of it, the cheapest first. Answers are
-    cached."""
+    """A node with an iteration space, and the backend's requirements, the cheapest first. Answers are cached."""
 
     __slots__ = (
         "_answers",

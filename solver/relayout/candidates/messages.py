@@ -18,8 +18,7 @@ def operand_name(index: int, *, is_result: bool) -> str:
 
 
 def required(place: str, layouts: Sequence[str], together: Sequence[str]) -> str:
-    """The requirement of one operand. Where several layouts meet it, the operands whose layouts depend on the choice
-    follow.
+    """The requirement of one operand; if several layouts meet it, with the operands that depend on the choice.
 
     >>> required("Relu 'n1' input 0", ["NCHW", "NHWC"], ["result 0"])
     "Relu 'n1' input 0 requires NCHW or NHWC, chosen together with result 0"

@@ -68,8 +68,7 @@ def _restricted(implementation: Implementation, kept: frozenset[_Operand]) -> Im
 
 
 def _smallest(operands: tuple[_Operand, ...], holds: Callable[[tuple[_Operand, ...]], bool]) -> tuple[_Operand, ...]:
-    """A smallest set of operands for which the monotone predicate `holds`; the first of several. It holds for all
-    operands."""
+    """A smallest set of operands for which the monotone predicate `holds`; the first of several."""
     sets = (some for size in range(1, len(operands)) for some in combinations(operands, size))
     for some in islice(sets, MOST_TRIED):
         if holds(some):

@@ -300,9 +300,7 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
     if isinstance(rule, Free):
         return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
     axis_names = port_axis_names(rule, own.ports)
-    lowerings = [
-        (each, lowering) for each in requirements for lowering in node_lowerings(own, rule, each.implementation)
-    ]
+    lowerings = [(each, one) for each in requirements for one in node_lowerings(own, rule, each.implementation)]
     placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
     mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
     return NodeSeed(
@@ -378,12 +376,9 @@ def _seed_free(
     packed = operand_by_operand(rule) if rule.axis_names else None
     axis_names = port_axis_names(packed, own.ports)
     tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
-    lowerings = [
-        (w, lowering)
-        for w in tiled
-        if packed is not None
-        for lowering in fixed_lowerings(own, packed, w.implementation)
-    ]
+    lowerings = []
+    if packed is not None:
+        lowerings = [(each, one) for each in tiled for one in fixed_lowerings(own, packed, each.implementation)]
     placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
     sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
     start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]

@@ -31,8 +31,7 @@ Answer = TypeVar("Answer")
 class IterationSpace(Generic[Answer]):
     """The axes that one free node iterates over, with its operands on them, constants excepted.
 
-    `accepts` gives the answers for an order, None where the node does not run in it; `suggests` gives further orders to
-    consider once one is accepted.
+    `accepts` gives the answers for an order, None if it is unsupported; `suggests` gives further orders to consider.
     """
 
     maps: IndexingMaps
@@ -85,8 +84,7 @@ def propagate(
     seeds: Iterable[Seed],
     coupled: Callable[[Mapping[Tensor, Mapping[MemoryFormat, None]]], Iterable[FormatSeed]] | None = None,
 ) -> Candidates:
-    """Propagate the seeds through every space until nothing new appears. `coupled` gives the further formats that
-    follow from those of a fixpoint."""
+    """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
     run = _Propagation(tensors, spaces, shuffles)
     for seed in seeds:
         if isinstance(seed, FormatSeed):

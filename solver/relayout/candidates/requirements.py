@@ -30,8 +30,7 @@ __all__ = ["Requirements", "collect_requirements"]
 class Requirements:
     """Every choice of a graph and its subgraphs, with the analysis results to interpret them.
 
-    `is_complete`: no format was dropped, so the optimum over these choices is global. `warnings` name the tensors with
-    dropped formats.
+    `is_complete`: no format was dropped, so the optimum over these choices is global. `warnings` name these tensors.
     """
 
     tensors: Tensors

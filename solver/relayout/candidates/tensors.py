@@ -1,8 +1,7 @@
 """Alias analysis: the model's values as tensors in memory and views of them.
 
 A view op (Transpose, Reshape, Squeeze, ...) creates no tensor: its result is a view of the tensor that it reads. A
-tensor's memory format is given in the axes of its **base**: the value that another node, an input or a constant
-defines.
+tensor's memory format is given in the axes of its **base**: the value that a node, an input or a constant defines.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Operand:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tensors:
-    """Every value of a graph and its subgraphs as an operand. None in `operands`: the value's rank is unknown, and its
-    format never changes.
+    """Every value of a graph and its subgraphs as an operand; None for a value of unknown rank, which never changes.
 
     `rules` has each node's rule (None: pinned), `classes` its operator class, `region_edges` the values that cross the
     border of the graphs inside it. `constant_nodes` are computed before the model runs; `shapes` has the known shapes
@@ -96,8 +94,7 @@ class Tensors:
 def collect_tensors(
     graph: ir.Graph, opsets: Mapping[str, int], materialized: frozenset[ir.Value] = frozenset()
 ) -> Tensors:
-    """Walk the graph and its subgraphs once, in topological order. The `materialized` values are not entered as
-    views."""
+    """Walk the graph and its subgraphs once, in topological order. `materialized` values are not views."""
     found = _Collector(dict(opsets), materialized)
     found.collect_graph(graph)
     found.find_dead(graph, set(graph.outputs))
@@ -291,8 +288,7 @@ def _ranks_known(node: ir.Node, rule: Rule) -> bool:
 
 
 def _composed(through: View, rule: Relabel, extents: tuple[Extent, ...]) -> View | None:
-    """The view op's result as a view of its operand's tensor; None where factors do not nest or no Reshape expresses
-    it."""
+    """The result as a view of the operand's tensor; None where factors do not nest or no Reshape expresses it."""
     # A model may declare extent 1 where its input has a symbol: an axis that has an atom in the view keeps it.
     extents = tuple(
         through.extents[group[0].axis] if extent == 1 and len(group) == 1 and group[0].is_whole else extent

@@ -140,8 +140,7 @@ def _listed(layouts: Sequence[Layout]) -> str:
 
 
 def _sample(operator: str, rank: int) -> ir.Node:
-    """A sample node of this operator: with data and kernels of `rank` if it has these, else with as few operands as
-    possible."""
+    """A sample node of this operator: with data and kernels of `rank` if it has these, else with few operands."""
     import onnx
     import onnx_ir as ir
 

@@ -44,8 +44,7 @@ def explain(
 
 
 def _explanation(report: Report) -> str:
-    """Each conversion (similar ones grouped) with the requirements behind it, then the requirements by kind, and the
-    sum."""
+    """Each conversion (similar ones grouped) with its reasons, then the reasons by kind, and the sum."""
     blocks = [_block(alike) for alike in _alike(report.conversions)]
     explanation = report.explanation
     if explanation is not None and explanation.shared:

@@ -34,8 +34,7 @@ def check_output(path: Path) -> None:
 
 
 def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | None] = ()) -> None:
-    """Raise UsageError for a file that cannot be written, before any work is done. `files` are pairs of option and
-    file.
+    """Raise UsageError for a file that cannot be written, before any work. `files` are pairs of option and file.
 
     A report must not overwrite an input; a model, after `-o`, may overwrite its source.
     """

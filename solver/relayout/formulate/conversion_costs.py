@@ -50,8 +50,7 @@ _NOTHING = ConversionCost(0, 0, 0, 0)
 
 @dataclass(frozen=True, eq=False)
 class CostTable:
-    """The costs of all conversions between some formats of tensors of one size: `rows[source][target]`, None where no
-    conversion exists."""
+    """The costs of conversions between formats of tensors of one size: `rows[source][target]`, None: impossible."""
 
     rows: tuple[tuple[ConversionCost | None, ...], ...]
 

@@ -45,8 +45,7 @@ class Formulation:
         return tuple([known[0] for known in unchanged]) if all(unchanged) else None
 
     def with_transfers(self, assignment: Sequence[int]) -> tuple[int, ...] | None:
-        """An assignment of the requirements' choices, extended by the cheapest transfers; None if no transfers are
-        feasible."""
+        """An assignment of the requirements' choices, extended by the cheapest transfers; None if infeasible."""
         picked = list(assignment)
         for def_use in self.def_use:
             if def_use.transfers is not None:

@@ -25,8 +25,7 @@ LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A lexicographic objective: the quantities of one tier are added up. The report has the cost in `unit`, the
-    quantity of the first tier."""
+    """A lexicographic objective: the quantities of one tier are added up. `unit` is the first tier's quantity."""
 
     name: str
     tiers: tuple[tuple[str, ...], ...]

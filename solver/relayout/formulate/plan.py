@@ -124,8 +124,7 @@ class PlannedTransfer:
 
 @dataclass(frozen=True)
 class Plan:
-    """The chosen alternatives, conversions and transfers. `nodes` are in the order of the choices, by which `TensorUse`
-    refers to them."""
+    """The chosen alternatives, conversions and transfers. `nodes` are in the order of the choices (see `TensorUse`)."""
 
     tensors: Tensors
     names: AxisNames

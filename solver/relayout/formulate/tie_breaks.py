@@ -42,8 +42,7 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
 
 
 def _stated(choice: NodeAlternatives) -> frozenset[Layout]:
-    """The layouts of the results in the backend's implementations; without any, those of the node's layout
-    attributes."""
+    """The layouts of the results in the backend's implementations, else by the node's layout attributes."""
     results = [(index, port) for index, port in enumerate(choice.ports) if port.is_result]
     found = {texts[index] for texts in choice.layouts for index, _ in results}
     if not any(found) and choice.node is not None and has_letters(choice.node):

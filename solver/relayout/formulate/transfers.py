@@ -7,7 +7,7 @@ conversion. So each copy is charged once per device.
 
 In the cost problem, each device that may receive the tensor is a choice among `Transfer`s. The tensor at that device is
 an item that this choice produces. Consumers at other devices read one further format of the item, "nothing". Formats
-are numbers here, devices names.
+are numbers here.
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ class TransferChoices:
         return tuple(sorted({s.format for _, states in self.consumers for s in states if device in s.devices}))
 
     def format_sets(self, source: str, target: str) -> list[Formats]:
-        """The possible sets of formats of one transfer: single formats, and larger sets if they can save a
-        conversion."""
+        """The sets of formats of one transfer: single formats, and larger sets if they can save a conversion."""
         single: list[Formats] = [(f,) for f in range(self.count)]
         wanted = self.wanted(target)
         if not wanted:
@@ -103,8 +102,7 @@ class TransferChoices:
         return single + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
 
     def plan(self, produced: State, wanted: Wanted) -> dict[str, Transfer]:
-        """The cheapest transfer to each other device that reads the tensor; ties are broken towards the produced
-        format.
+        """The cheapest transfer to each other device that reads the tensor; the produced format wins ties.
 
         Raises ValueError where no plan exists.
         """
@@ -197,8 +195,7 @@ class TransferChoices:
         ]
 
     def items(self, first: int) -> Iterator[Item]:
-        """The items that couple those choices, from index `first` on, with the producer, the consumers and each
-        other."""
+        """The items that couple those choices with producer, consumers and each other, from index `first` on."""
         number = {q: first + i for i, q in enumerate(self._alternatives)}
         for q, alternatives in self._alternatives.items():
             yield self._agreement(q, number[q], alternatives)

@@ -51,8 +51,7 @@ def softmax(node: Reading) -> Free:
 
 @row("free", "Softmax", "LogSoftmax", "Hardmax")
 def flattening_softmax(node: Reading) -> Free:
-    """Before opset 13 the axes from `axis` on count as one: they stay innermost, in any order, or the node is
-    decomposed."""
+    """Before opset 13 the axes from `axis` on count as one: they stay innermost, or the node is decomposed."""
     extents = node.extents(0)
     rank = len(extents)
     first = node.axis(1, rank)

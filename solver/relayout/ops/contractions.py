@@ -79,8 +79,7 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
 @dataclass(frozen=True, slots=True)
 class _Product:
     """The axes of a product's iteration space. Axes 0 to `contracted` - 1 are the rows; if the right operand is
-    `batched`, only the last of them is the matrix's own. `column` is the axis of the right operand and the result
-    only."""
+    `batched`, only the last of them is the matrix's own. `column` is the axis that the left operand lacks."""
 
     contracted: int
     column: int
@@ -179,8 +178,7 @@ def gemm(node: Reading) -> Listed:
 
 @row("contract", "Einsum", since=12)
 def einsum(node: Reading) -> Free:
-    """An order of all subscripts gives the order of every operand, and the equation is rewritten. A tiled axis has a
-    subscript for each tile."""
+    """An order of all subscripts orders every operand. A tiled axis has a subscript for each tile."""
     equation = node.string("equation").replace(" ", "")
     terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
@@ -216,15 +214,13 @@ def einsum(node: Reading) -> Free:
 
 
 def _subscripts_of_tiles(subscripts: str, order: Axes) -> str:
-    """A subscript for each position of the order: the axis's own for its first tile, an unused one for each further
-    tile."""
+    """A subscript for each position of the order: the axis's own for its first tile, new ones for the others."""
     free = iter([letter for letter in ascii_letters if letter not in subscripts])
     return "".join(next(free) if axis in order[:place] else subscripts[axis] for place, axis in enumerate(order))
 
 
 def _in_source_order(terms: list[str]) -> str:
-    """All subscripts in an order that agrees with every term. Raises `NoRuleError` where the terms contradict each
-    other."""
+    """All subscripts in an order that agrees with every term. Raises `NoRuleError` where there is none."""
     before = {s: {t for term in terms if s in term for t in term[: term.index(s)]} for s in "".join(terms)}
     order = ""
     while len(order) < len(before):

@@ -38,8 +38,7 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """An immutable copy of a node before the rewrite: nodes of one class share a rule, which may refer to one of
-    them."""
+    """An immutable copy of a node before the rewrite, for the rule that the nodes of a class share."""
 
     domain: str
     op_type: str
@@ -54,8 +53,8 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A node under one opset. Methods raise `NoRuleError` where a rank or a number is unknown. `reads` has the inputs
-    whose numbers were read."""
+    """A node under one opset. Methods raise `NoRuleError` for an unknown rank or number. `reads`: the constants
+    read."""
 
     node: NodeSnapshot
     opset: int

@@ -131,8 +131,7 @@ def spatial_letters(rank: int) -> str | None:
 
 
 def onnx_letters(node: ir.Node, role: str, rank: int) -> str | None:
-    """ONNX's axis names of a `role` operand of rank `rank`, in the order of ONNX's own operator. None where the axes
-    have no names."""
+    """ONNX's axis names of a `role` operand of rank `rank`, in ONNX's order; None where the axes have no names."""
     spatial = spatial_letters(rank)
     if role == OTHER or spatial is None:
         return None

@@ -33,8 +33,7 @@ class OperatorClass:
 
 @dataclass(eq=False, slots=True)
 class _Known:
-    """The classes of one signature. They differ in the numbers of the constant inputs `reads`, which a rule has
-    read."""
+    """The classes of one signature. They differ in the numbers of the constant inputs `reads`."""
 
     reads: frozenset[int]
     classes: dict[object, OperatorClass]

@@ -82,8 +82,7 @@ def _inputs_by_axis(node: Reading) -> Mapping[int, str]:
 @dataclass(frozen=True, slots=True)
 class _Numbers:
     """The numbers of a node that are given per axis. `arrays` are constant inputs: one number, or a begin and an end,
-    for each of the `covered` axes, which the attribute `axes` lists if `is_named`. `scales` is the attribute of old
-    opsets."""
+    for each of the `covered` axes, which the attribute `axes` lists if `is_named`. `scales` is the old attribute."""
 
     axes: Axes
     covered: Axes

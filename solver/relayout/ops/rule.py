@@ -127,8 +127,7 @@ class Decomposition:
 
 
 Permutation = Literal["", "same", "asymmetric"]
-"""Whether the factors of an axis may be permuted within its dimension: no, in the same way in every operand, or also if
-only a decomposition supports it."""
+"""Whether an axis's factors may be permuted within its dimension: no, alike in every operand, or also if decomposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +137,7 @@ class AxisTraits:
     `tileable`: the factors may be separate dimensions at any position, because neighbours along the axis do not matter.
     `tile_multiple`: the operator works on multiples of this number, so the axis may be tiled by divisors of it; 0: it
     may not. `zero_preserving`: the axis may be padded, for zeros there give zeros. `companion`: the axis next to which
-    this one is inserted by default, the lower number first. `broadcasts`: an input without the axis is read as if it
-    had extent 1 there.
+    this one is inserted by default, the lower number first. `broadcasts`: an input without the axis is broadcast.
     """
 
     tileable: bool = False
@@ -156,8 +154,7 @@ class Free:
 
     `inputs[i][j]` is the space axis of axis j of input i; None: that input is read as in the source. An order of the
     space orders every operand. `traits` has one record per axis. `axis_names` are the operator's own, if it has names:
-    only then can a backend require an order that ONNX cannot express, for which the node becomes a `relayout::`
-    operator.
+    only then can a backend require an order that ONNX cannot express, as a `relayout::` operator.
 
     `allows` and `edit` take a full order of the axes, in which a tiled axis occurs several times. `edit_tiled` replaces
     `edit` where an axis is tiled by a divisor of its multiple: the operator then works on the outermost tile. Its
@@ -166,8 +163,7 @@ class Free:
     `insertion_rule`, which is compared by value, gives the position among the present axes at which a further axis is
     inserted, or None. `suggested` gives further orders to consider for an order in which the node runs, as positions of
     that order. `decompositions` apply where `allows` refuses an order, cheapest first; the backend's requirements for
-    their operators count. `elidable_as`: the node computes nothing and may be elided; its first result is this view of
-    its first input.
+    their operators count. `elidable_as`: the node may be elided, for its first result is this view of its first input.
     """
 
     extents: tuple[Extent, ...]

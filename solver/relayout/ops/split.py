@@ -45,8 +45,7 @@ def split(node: Reading) -> Free:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a Split of `axis`, with their sizes along the next axis, which only the results have. `axes` are
-    those of the data."""
+    """The parts of a Split of `axis`, along the next axis, which only the results have. `axes` are the data's."""
 
     node: Reading
     axes: Axes

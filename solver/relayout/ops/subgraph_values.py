@@ -78,8 +78,7 @@ def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value],
 
 @dataclass(frozen=True, slots=True)
 class _Sketch:
-    """A region edge before its ranks are known. `outer_axis`: the axis that exists only outside; if it `leads`, it is
-    always the outermost dimension."""
+    """A region edge before its ranks are known. `outer_axis` exists only outside; if it `leads`, it stays first."""
 
     name: str
     reads: Sequence[RegionPort]
@@ -179,8 +178,7 @@ def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int
 
 
 def _extents(rank: int, members: Iterable[tuple[Axes, ir.Value | None]]) -> tuple[tuple[Extent, ...], frozenset[int]]:
-    """The extent of each axis, and the axes whose extent is the same in all members. An extent that may change between
-    iterations is unknown."""
+    """The extent of each axis, None if it may change between iterations, and the axes of one extent in all members."""
     said: list[set[Extent]] = [set() for _ in range(rank)]
     for axes, value in members:
         for axis, extent in zip(axes, (extents_of(value) if value is not None else None) or (), strict=True):

@@ -160,8 +160,7 @@ class BoundaryValue(_Record):
 
 
 class Transfer(_Record):
-    """A copy of a value from one device to another, shared by all consumers there: its layout, bytes, cost, and
-    consumers."""
+    """A copy of a value from one device to another, with its layout, bytes, cost, and consumers there."""
 
     value: str
     from_: str = Field(alias="from")

@@ -21,8 +21,8 @@ def totals(
     Subgraphs are included. Constants and values computed from constants only are not counted, because they do not run.
     The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
     call. A transpose that moves only dims of extent 1 does not change memory: it counts as a transpose of 0 bytes.
-    `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are the backend's own (see
-    `Backend.conversion_operators`).
+    `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are those of
+    `Backend.conversion_operators`.
     """
     flat = _inlined(model)
     elements = price_dims(flat, dims)

@@ -51,8 +51,7 @@ def annotate_boundary(
     graph: ir.Graph, layouts: Mapping[tuple[str, str], str | None], wanted: Mapping[tuple[str, str], str]
 ) -> None:
     """Replace the declared layout of each input and output that the solver chose, or that is spelled by axis numbers,
-    by the chosen layout, or remove it. A wanted layout with black boxes is written, because no other annotation has
-    them.
+    by the chosen layout, or remove it. A wanted layout with black boxes is always written.
 
     `layouts` and `wanted` are by side, "input" or "output", and name.
     """

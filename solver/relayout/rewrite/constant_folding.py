@@ -116,8 +116,7 @@ def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarra
 
 
 def _is_sure(array: np.ndarray, dtype: ir.DataType | None) -> bool:
-    """Whether the type is `dtype` and all numbers are finite: runtimes differ in Clip and Sign of infinities and
-    NaN."""
+    """Whether the type is `dtype` and all numbers are finite: runtimes differ in Clip and Sign of others."""
     if array.dtype.kind in "OSU" or (dtype is not None and ir.DataType.from_numpy(array.dtype) != dtype):
         return False
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())

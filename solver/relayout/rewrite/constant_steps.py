@@ -52,8 +52,7 @@ def view_steps(node: ir.Node) -> list[Step] | None:
 
 
 def space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
-    """The order of the iteration space that permutes the result by `perm`; the result must have all axes of the
-    space."""
+    """The order of the iteration space that permutes the result by `perm`; None unless the result has all axes."""
     if len(own) != len(rule.extents):
         return None
     return tuple(own[p] for p in perm)

@@ -1,8 +1,7 @@
 """Constants in their consumers' formats, permuted before the model runs.
 
 A stored constant is permuted lazily when the file is written. A value computed from constants, such as a dequantised
-weight, is still computed by the model, from permuted constants, if the operator table has a rule; else it is folded
-here.
+weight, is computed by the model from permuted constants if the operator table has a rule; else it is folded here.
 """
 
 from __future__ import annotations

@@ -88,8 +88,7 @@ class RewriteContext:
             node.replace_input_with(index, value)
 
     def insert_before(self, node: ir.Node | None, *, front: bool = False) -> None:
-        """Insert the emitted nodes before `node`; without one at the graph's end, or with `front` before its first
-        node."""
+        """Insert the emitted nodes before `node`; without one at the graph's end, or with `front` at its front."""
         emitted, self.emitter.emitted = self.emitter.emitted, []
         if not emitted:
             return

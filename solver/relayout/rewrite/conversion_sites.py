@@ -16,8 +16,8 @@ __all__ = ["insertion_graphs"]
 def insertion_graphs(plan: Plan, main: ir.Graph) -> dict[PlannedConversion, ir.Graph]:
     """The graph of a model for each conversion that is not in the main graph.
 
-    It is the producer's graph, so that a Loop does not convert in each iteration. If all consumers are in one branch of
-    an If, it is that branch.
+    It is the producer's graph, so that a Loop does not convert in each iteration. A branch of an If with all consumers
+    is preferred.
     """
     region_ops = {inner: node for node in plan.tensors.region_edges for inner in graphs_of(node)}
     if not region_ops:

@@ -47,8 +47,7 @@ def _write_shapes(context: RewriteContext) -> None:
 
 
 def sweep(graph: ir.Graph) -> None:
-    """Drop unused nodes and initializers in the graph and its regions, in reverse order: a region reads values that are
-    defined before its node."""
+    """Drop unused nodes and initializers in the graph and its regions, in reverse order."""
     for node in reversed(list(graph)):
         if any(v.uses() or v.is_graph_output() for v in node.outputs):
             for inner in graphs_of(node):

@@ -23,8 +23,7 @@ Consumers = dict[ir.Value, dict[str, list[ir.Node]]]
 
 
 def assign_devices(context: RewriteContext) -> None:
-    """Assign a device to every node that depends on data, and to every input and output of the graph. Constants are
-    available on every device."""
+    """Assign a device to every node that depends on data, and to every input and output of the graph."""
     plan = context.plan
     producers = _producer_devices(context)
     outputs = _output_devices(context)
@@ -52,8 +51,7 @@ def _reversed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def is_placed(plan: Plan) -> bool:
-    """Whether all nodes, inputs and outputs, and the Transpose of each conversion, already have their planned device
-    annotations."""
+    """Whether all nodes, inputs, outputs, and the conversions' Transposes already have their device annotations."""
     if any(annotated_device(planned.source) != planned.device for planned in plan.nodes):
         return False
     tensors, converted = plan.tensors, set()
@@ -71,8 +69,7 @@ def is_placed(plan: Plan) -> bool:
 
 
 def _producer_devices(context: RewriteContext) -> dict[ir.Value, tuple[str, ...]]:
-    """The devices of a tensor's values in a format: that of its producer, then those of the conversions to that
-    format."""
+    """The devices of a tensor's values in a format: that of its producer, then those of the conversions."""
     found: dict[ir.Value, tuple[str, ...]] = {}
     inputs = set(context.graph.inputs)
     for planned in context.plan.nodes:

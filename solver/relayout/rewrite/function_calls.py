@@ -26,8 +26,7 @@ def call_function(
     inputs: tuple[Turn | None, ...],
     results: tuple[Turn | None, ...],
 ) -> None:
-    """Turn the node into a `relayout::` operator with these layouts. `inputs` and `results` hold the permutations from
-    its operands to ONNX's order."""
+    """Turn the node into a `relayout::` operator. `inputs` and `results`: from the operands to ONNX's order."""
     # Unused results stay as in the source: a runtime may have another kernel for fewer results.
     named = max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
     outward = [turn.outward() if turn is not None else None for turn in results[:named]]

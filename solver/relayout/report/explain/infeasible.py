@@ -50,8 +50,7 @@ class _Messages:
         self._choices = formulation.requirements.choices
 
     def of_conflict(self, conflict: Sequence[Requirement]) -> tuple[str, ...]:
-        """Each requirement by node, operand and layout. If several layouts meet it, its coupled operands are named
-        too."""
+        """Each requirement by node, operand and layout; if several layouts meet it, with its coupled operands."""
         uses = [use for one in conflict if (use := self._use(one)) is not None]
         return tuple(dict.fromkeys(self._required(use, uses) for use in uses))
 

@@ -24,8 +24,7 @@ __all__ = ["Relaxation", "Spent", "spent"]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The conversions of a plan as (tensor, device, format), their bytes, and the cost in the objective's unit.
-    `proved`: no plan costs less."""
+    """The conversions of a plan as (tensor, device, format), their bytes, and the cost. `proved`: it is optimal."""
 
     conversions: frozenset[tuple[Tensor, str, MemoryFormat]]
     bytes: int

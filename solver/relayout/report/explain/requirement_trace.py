@@ -32,8 +32,7 @@ class Requirement:
 
 
 def requirements_behind(relaxation: Relaxation, plan: Plan, conversion: PlannedConversion) -> list[Requirement]:
-    """The requirements behind one conversion, nearest first, alternating between the producer's and the consumers'
-    side."""
+    """The requirements behind one conversion, nearest first, from the producer's and the consumers' side by turns."""
     # A consumer of the produced format requires it as well.
     others = [use for use in relaxation.uses_with(conversion.producer) if plan.format_at(use) == conversion.source]
     starts = list(dict.fromkeys([conversion.producer, *others])), conversion.consumers
