@@ -14,7 +14,7 @@ __all__ = ["JSON", "ONNX", "media_type", "read_body"]
 JSON = "application/json"
 ONNX = "application/octet-stream"
 
-# A client that still sends does not read the answer: its body is read a little longer before the answer.
+# A client that is still sending does not read the answer, so its body is read a little longer before the answer.
 _DRAIN_SECONDS = 2.0
 
 

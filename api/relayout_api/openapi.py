@@ -140,7 +140,7 @@ READY: dict[str, Any] = {
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document of `app`, made once."""
+    """The OpenAPI document of `app`, computed once."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes, license_info=_LICENSE

@@ -1,4 +1,4 @@
-"""The page at /: one file, which loads nothing from other servers and may run its own script alone."""
+"""The page at /: one file. It loads nothing from other servers and may only run its own script."""
 
 from __future__ import annotations
 

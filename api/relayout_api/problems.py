@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem details. The HTTP status of an error is decided here alone."""
+"""Errors as RFC 9457 problem details. Only this module maps errors to HTTP statuses."""
 
 from __future__ import annotations
 
@@ -38,12 +38,8 @@ KINDS = {
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
     "slow-body": Kind(408, "Slow body", "The body did not arrive in time."),
-    "infeasible": Kind(
-        409, "The requirements contradict each other", "`conflict` holds a smallest set of them."
-    ),
-    "too-large": Kind(
-        413, "Too large", "The body, or the memory for its work, exceeds the server's limit."
-    ),
+    "infeasible": Kind(409, "The requirements contradict each other", "`conflict` has a smallest contradicting set."),
+    "too-large": Kind(413, "Too large", "The body, or the memory for its work, exceeds the server's limit."),
     "unsupported-media-type": Kind(
         415, "Unsupported media type", "Send application/json, or ONNX as application/octet-stream, uncompressed."
     ),
@@ -70,7 +66,7 @@ _NAMES: dict[type[RelayoutError], str] = {
 
 
 class RefusedError(RelayoutError):
-    """A request that is refused for its size, its media type or the like. `kind` is one of KINDS."""
+    """A request that is refused, for example for its size or media type. `kind` is one of KINDS."""
 
     def __init__(self, kind: str, problem: str, *, expected: str = "", found: str = "", hint: str = "") -> None:
         super().__init__(problem, expected=expected, found=found, hint=hint)
@@ -130,6 +126,6 @@ def _shortened(texts: Sequence[str]) -> list[str] | None:
 
 
 def _short(text: str) -> str:
-    # Texts of a request come back in errors, shortened; lone surrogates cannot be encoded.
+    # Errors quote texts of the request, shortened; lone surrogates cannot be encoded.
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return text.encode(errors="replace").decode()

@@ -39,7 +39,7 @@ def _query_fields(verb: str) -> dict[str, Any]:
 
 
 class _Query(Strict):
-    # Everything in a query is text.
+    # All values in a query are text.
     model_config = ConfigDict(strict=False)
 
     backend: str = Field("onnx", max_length=32_000, description="an installed backend's name, or a table in JSON")

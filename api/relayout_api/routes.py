@@ -1,4 +1,4 @@
-"""The endpoints. Long work goes to the workers; the server process answers the rest."""
+"""The endpoints. Workers do long work; the server process answers the rest."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def _unless_gone(request: Request, workers: Workers, task: Task) -> Answer
 
 
 def _prefers_bytes(request: Request) -> bool:
-    """Whether the header Accept prefers ONNX's media type, or weighs JSON's the same."""
+    """Whether the header Accept gives ONNX's media type at least the weight of JSON's."""
     weights: dict[str, float] = {}
     for part in request.headers.get("accept", "").split(","):
         name, _, rest = part.partition(";")

@@ -1,4 +1,4 @@
-"""The requests and responses as pydantic models, from which the OpenAPI document is made."""
+"""The requests and responses as pydantic models, the source of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Strict(BaseModel):
 
 
 def with_fields(fields: Mapping[str, Any]) -> Callable[[type[_Fields]], type[_Fields]]:
-    """A class decorator: the model with these fields besides its own."""
+    """A class decorator that adds these fields to a model."""
 
     def extended(schema: type[_Fields]) -> type[_Fields]:
         return create_model(schema.__name__, __base__=schema, __module__=schema.__module__, **fields)

@@ -1,4 +1,4 @@
-"""The settings of the service: environment variables `RELAYOUT_*`, checked once, at the start."""
+"""The settings of the service: environment variables `RELAYOUT_*`, checked once at the start."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings of the environment, with defaults for the rest. Raises UsageError, which names the variable."""
+        """The settings from the environment, with defaults for the rest. Raises UsageError, which names the
+        variable."""
         given: dict[str, float | int] = {}
         for option in fields(cls):
             text = environment.get(_variable(option.name))

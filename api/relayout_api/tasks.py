@@ -1,4 +1,4 @@
-"""The functions that the server calls in a worker process. The work itself is heavy, and imported there alone."""
+"""The functions that the server calls in a worker process. Only there are the heavy modules imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["perform", "warm"]
 
 
 def perform(task: Task) -> Answer:
-    """The answer to a request, within its limit of memory. Raises RelayoutErrors alone."""
+    """The answer to a request, within its memory limit. Raises only RelayoutErrors."""
     limit_memory(task.memory_bytes)
     try:
         from relayout_api.work import WORK
@@ -28,19 +28,20 @@ def perform(task: Task) -> Answer:
         problem = "the work on this takes more memory than a worker may have"
         raise RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes") from None
     except Exception:
-        # Only text crosses to the server, which logs it.
+        # Only text is passed to the server, which logs it.
         raise InternalError("an unforeseen exception", found=traceback.format_exc()) from None
 
 
 @cache
 def warm(memory_bytes: int) -> None:
     """Answer the example requests once, so that no caller waits for an import."""
-    # The examples are solved without it.
+    # The examples do not need it.
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
 
     for verb, examples in (("legalize", LEGALIZE), ("verify", VERIFY)):
         for example in examples.values():
             perform(Task(verb, json.dumps(example).encode(), None, 60.0, memory_bytes))
-    # All objects so far stay, so the garbage collector need not visit them: a fifth of a request's time, measured.
+    # All objects so far are permanent, so the garbage collector need not visit them. This saves a fifth of a request's
+    # time.
     gc.freeze()

@@ -13,7 +13,7 @@ __all__ = ["parse_model"]
 
 
 def parse_model(body: bytes) -> onnx.ModelProto | bytes:
-    """The model that `body` holds, or `body` itself if it does not parse: `read_model` explains the fault.
+    """The model in `body`, or `body` itself if it does not parse, for `read_model` to report the fault.
 
     `read_model` refuses external data too, in the tensors that it reads. This function checks every tensor, so that no
     later reader, such as a runtime's loader, opens a file. Raises InputError.

@@ -17,7 +17,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def load_body(body: bytes, where: str = "body") -> dict[str, Any]:
-    """The JSON object that a body holds. Raises MalformedBodyError, UsageError."""
+    """The JSON object in a body. Raises MalformedBodyError, UsageError."""
     try:
         loaded = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

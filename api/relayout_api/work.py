@@ -99,7 +99,7 @@ def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
 
 
 def _backend(parameters: Parameters) -> Backend:
-    # Never a file: a string is a name, and only installed backends have names.
+    # A string is the name of an installed backend, never a file.
     return load_backend(parameters.backend, options=_options(parameters).backend_options, allow_files=False)
 
 
@@ -108,7 +108,7 @@ def _options(parameters: Parameters) -> Options:
 
 
 def _within(task: Task, started: float, options: Options) -> Options:
-    """The options, with a time limit for the solver that leaves the server's enough to read, rewrite and answer."""
+    """The options, with a time limit for the solver that leaves enough of the server's to read, rewrite and answer."""
     left = max(task.seconds * _SEARCH_SHARE - (perf_counter() - started), 0.01)
     return replace(options, time_limit=min(options.time_limit or left, left))
 
@@ -119,4 +119,4 @@ def _answer(report: Report, **members: Any) -> Answer:
 
 
 WORK: dict[str, Callable[[Task], Answer]] = {"legalize": _legalize, "explain": _explain, "verify": _verify}
-"""Of each verb, the function from a request to its answer. Each raises RelayoutErrors."""
+"""The function of each verb from a request to its answer. Each raises RelayoutErrors."""

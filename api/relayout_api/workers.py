@@ -37,7 +37,7 @@ class Workers:
     async def open(self) -> AsyncIterator[None]:
         """Start the workers in the background; at the end, stop them."""
         self._free = CapacityLimiter(self._settings.workers)
-        # A task holds a token of `_free` when it asks for a process, so it never waits for this limiter.
+        # A task already has a token of `_free` when it asks for a process, so it never waits for this limiter.
         self._processes = CapacityLimiter(self._settings.workers)
         self._lost = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -77,7 +77,7 @@ class Workers:
                 raise
             except TimeoutError:
                 raise OutOfTimeError(
-                    "the time limit was reached, and the work was stopped",
+                    "the time limit was reached and the work was stopped",
                     where="the server's limit",
                     expected=f"at most {seconds:g} s",
                     hint="send a smaller model, or run the command relayout on your own machine",
@@ -92,7 +92,7 @@ class Workers:
         """Replace lost workers, and call idle ones before they end."""
         while True:
             async with anyio.create_task_group() as everyone:
-                # All at once: each takes an idle worker, and the last finds none and starts a new one.
+                # Concurrently: each call takes an idle worker, and the last one starts a new worker if none is idle.
                 for _ in range(self._settings.workers):
                     everyone.start_soon(self._warm_up)
             with anyio.move_on_after(_ROUND_SECONDS):

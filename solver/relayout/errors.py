@@ -7,9 +7,9 @@
     |   `-- BackendError               a backend that cannot be found or loaded, or that gives an invalid answer
     |-- InfeasibleError                the requirements contradict each other
     |-- OutOfTimeError                 no solution was found within the time limit
-    `-- InternalError                  a fault of relayout: an invariant does not hold
+    `-- InternalError                  a bug in relayout: an invariant does not hold
 
-A wrong layout in a graph is data (a finding of the verifier), never an exception.
+A wrong layout in a graph is a finding of the verifier, never an exception.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RelayoutError(Exception):
     """An error with its location and a hint.
 
     `where` is the location (file, node, operand, option, column), `expected` and `found` are the two sides of the
-    disagreement, and `hint` is a remedy. Each may be empty; `problem` is not.
+    disagreement, and `hint` is a remedy. Only `problem` is never empty.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class InputError(RelayoutError):
 
 
 class LayoutSyntaxError(InputError):
-    """A layout string that does not parse; `column` counts from 1 and the message carries a caret under it."""
+    """A layout string that does not parse. `column` counts from 1; the message has a caret under it."""
 
     def __init__(self, text: str, column: int, *, expected: str, found: str, hint: str = "") -> None:
         super().__init__(
@@ -95,8 +95,8 @@ class BackendError(UsageError):
 class InfeasibleError(RelayoutError):
     """No assignment of memory formats meets all requirements.
 
-    `conflict` holds a smallest conflicting set of them, each by node, operand and layout. `relaxation` holds the fewest
-    changes that allow a solution, of equally few the cheapest; it is empty if they are not known.
+    `conflict` is a smallest conflicting set of requirements, each by node, operand and layout. `relaxation` is a
+    smallest set of changes that allows a solution, the cheapest among several; it is empty if unknown.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, and whether it differs from the source at all."""
+    """The legal model, its report, and whether it differs from the source."""
 
     model: ir.Model
     report: Report
@@ -68,11 +68,11 @@ def legalize(
 def explain(
     model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Any
 ) -> Report:
-    """The report of `legalize`, with the reasons for each conversion that is left: the requirements behind it, and the
-    saving without each of them, found by solving the problem again.
+    """The report of `legalize` with the reasons for each remaining conversion: the requirements behind it, and the
+    exact saving without each of them, for which the problem is solved again.
 
-    `options` are fields of `Options`. At most `limit` problems are solved again; `report.explanation` says how many
-    were left out. The errors are those of `legalize`. The argument is never changed.
+    `options` are fields of `Options`. At most `limit` problems are solved again; `report.explanation` has the number of
+    the others. The errors are those of `legalize`. The argument is never changed.
     """
     asked = given_options("explain", options)
     chosen = load_backend(backend, options=asked.backend_options)
@@ -83,7 +83,7 @@ def explain(
 def legalize_model(
     model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
 ) -> Outcome:
-    """The stages, one after the other, on a model of our own that may be changed."""
+    """Run the stages on a model, which is changed in place."""
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
     before = totals(model, dims, operators)
@@ -94,7 +94,7 @@ def legalize_model(
         drop_unused(model)
     finished = finished_by(backend, model)
     if finished:
-        # What one node now does left others behind that only those read which are gone.
+        # The post-pass can leave nodes whose consumers were removed.
         sweep(model.graph)
     changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
@@ -108,7 +108,7 @@ def legalize_model(
 def finish(
     outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
 ) -> Outcome:
-    """Inline, count again and verify, in this order and as `options` ask: what is returned is what was verified.
+    """Inline, count again and verify, as `options` require. Verification comes last, so it covers the returned model.
 
     `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
     place. The body of a function does not state its layout, so the layout requirements are checked before inlining.

@@ -1,4 +1,4 @@
-"""The options of a run: the one list, from which the command's options and the fields and query of HTTP are derived."""
+"""The options of a run. The command's options and the fields and query of HTTP are derived from this list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _option(value: Any, text: str, verbs: tuple[str, ...], **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of a run beside the backend. Raises UsageError for a value out of range."""
+    """The options of a run besides the backend. Raises UsageError for a value out of range."""
 
     objective: str = _option("bytes", "The cost to minimize.", _SOLVING, choices=tuple(OBJECTIVES))
     input_layouts: Mapping[str, str] | None = _option(
@@ -91,10 +91,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A field of `Options`. `type` is that of its value or, of a mapping, that of the mapping's values.
+    """A field of `Options`. `type` is the type of its value or, for a mapping, of the mapping's values.
 
-    `verbs` are the verbs that have it, and `default` is their default. A number is at least `least` or above `above`;
-    `most` is the service's bound.
+    `verbs` are the verbs with the option, and `default` is their default. A number is at least `least` or above
+    `above`; `most` is the service's bound.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Option:
         return f"--{self.single.replace('_', '-')}"
 
     def check(self, value: Any, where: str) -> None:
-        """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for no layout."""
+        """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for an invalid layout."""
         if self.choices and value not in self.choices:
             raise UsageError(f"unknown {self.name}", where=where, expected=" or ".join(self.choices), found=str(value))
         if self.above is not None and not value > self.above:
@@ -145,7 +145,7 @@ class Option:
 
         found: dict[str, Any] = {}
         for text in texts:
-            # A layout may hold an equals sign, and so may the name of a dim.
+            # A layout may contain an equals sign, and so may the name of a dim.
             name, separator, value = text.rpartition("=") if self.type is int else text.partition("=")
             if not (name and separator and value):
                 expected = f"{self.metavar}, such as {self.example}"
@@ -177,9 +177,9 @@ def options_of(verb: str) -> tuple[Option, ...]:
 
 
 def given_options(verb: str, given: Mapping[str, Any]) -> Options:
-    """The options of one run of `verb`; what is not given has its default.
+    """The options of one run of `verb`; options not given have their defaults.
 
-    Raises TypeError for an option that the verb has not, and UsageError.
+    Raises TypeError for an option that the verb does not have, and UsageError.
     """
     known = {option.name: option.default for option in options_of(verb)}
     if unknown := [name for name in given if name not in known]:
@@ -188,7 +188,7 @@ def given_options(verb: str, given: Mapping[str, Any]) -> Options:
 
 
 def takes_options(verb: str) -> Callable[[_Function], _Function]:
-    """A decorator: the signature of a function with `**options` names the options of `verb`."""
+    """A decorator that puts the options of `verb` into the signature of a function with `**options`."""
 
     def named(function: _Function) -> _Function:
         own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]

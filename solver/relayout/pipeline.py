@@ -1,6 +1,6 @@
 """The stages from a model to its legal form: candidates, build, solve, plan, rewrite, describe.
 
-Each stage takes frozen data and returns frozen data. Only `rewrite` changes something: the caller's own model.
+Each stage takes frozen data and returns frozen data. Only `rewrite` changes anything: the given model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Elements = Callable[[ir.Shape | None], int]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the stages found out about one model, in the names of the source. `is_changed`: the rewrite changed it."""
+    """The results of the stages for one model. `is_changed`: the rewrite changed the model."""
 
     formulation: Formulation
     solution: Solution
@@ -65,7 +65,7 @@ class Result:
 
 
 def run(model: ir.Model, backend: Backend, options: Options, elements: Elements, progress: Progress) -> Result:
-    """All stages. The model is rewritten in place where the plan spends less than the source or changes a node.
+    """Run all stages. The model is rewritten in place if the plan spends less than the source or changes a node.
 
     Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
     """
@@ -134,20 +134,20 @@ def solved(formulation: Formulation, options: Options, deadline: float | None) -
         raise refusal(solution, formulation, options.max_transposes)
     if solution.assignment is None:
         raise OutOfTimeError(
-            "no solution was found in the time that was given",
+            "no solution was found within the time limit",
             found=f"bound {solution.bound}",
-            hint="give it more time with --time-limit",
+            hint="raise --time-limit",
         )
     return solution
 
 
 def describe(result: Result, backend: Backend, before: Totals, after: Totals) -> Report:
-    """The report of a result, with what the model spends before and after."""
+    """The report of a result, with the totals of the model before and after."""
     solution, scale = result.solution, result.formulation.scale
     cost = result.plan.cost(scale.objective)
     bound = cost if solution.status == "optimal" else min(cost, scale.unpacked(solution.bound or 0))
     if not result.formulation.requirements.is_complete:
-        # The solver's bound does not hold for the formats that were dropped.
+        # The solver's bound does not cover dropped formats.
         bound = 0
     return Report(
         status="optimal" if cost == bound else "feasible",
@@ -173,7 +173,7 @@ def describe(result: Result, backend: Backend, before: Totals, after: Totals) ->
 
 
 def _placements(planned: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
-    """The nodes of each device, where there are several."""
+    """The nodes of each device, if there are several devices."""
     nodes: dict[str, list[str]] = {device: [] for device in backend.devices()}
     for node, each in planned.of_node.items():
         if each.device in nodes and not each.is_elided:
@@ -185,9 +185,10 @@ def _placements(planned: Plan, backend: Backend) -> tuple[DevicePlacement, ...]:
 
 
 def _is_in_place(planned: Plan, backend: Backend, elements: Elements) -> bool:
-    """Whether the source is the plan already: it changes no node, and its view ops spend what the conversions spend."""
+    """Whether the source already is the plan: it changes no node, and the source's view ops spend as much as the
+    conversions."""
     tensors = planned.tensors
-    if not planned.keeps_nodes or tensors.undone or tensors.dead:
+    if not planned.keeps_nodes or tensors.cancelling or tensors.dead:
         return False
     if (len(planned.conversions), planned.bytes) != _spent_by_transposes(tensors, elements):
         return False
@@ -197,7 +198,7 @@ def _is_in_place(planned: Plan, backend: Backend, elements: Elements) -> bool:
 def _spent_by_transposes(tensors: Tensors, elements: Elements) -> tuple[int, int]:
     """The number of Transposes of data that are views, and the bytes that they move.
 
-    Each is priced by its base tensor, as a conversion is: a Reshape between the two may have lost a dim's name.
+    Each is priced by its base tensor, like a conversion, because a Reshape in between may have lost a dim's name.
     """
     bases = [
         operand.tensor.base

@@ -76,7 +76,7 @@ BACKENDS: list[Callable[[], Backend]] = [
 
 def analysed(tensors: Tensors) -> list[object]:
     operands = [(value.name, each and (each.tensor.index, each.view)) for value, each in tensors.operands.items()]
-    known = [tensors.constant_nodes, tensors.dead, tensors.undone, tensors.constants, tensors.materialized]
+    known = [tensors.constant_nodes, tensors.dead, tensors.cancelling, tensors.constants, tensors.materialized]
     return [operands, *known, [type(rule) for rule in tensors.rules.values()]]
 
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs: as in the source, set, freed, or tied to one another; and what the report says to feed."""
+"""Inputs and outputs: as in the source, set, freed, or coupled with one another; and what the report says to feed."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_state_that_is_fed_back_is_transposed_neither_in_nor_out() -> None:
     assert (pinned.after.transposes, tied.after.transposes) == (2, 0)
     state, state_out = value_of(tied, "state"), value_of(tied, "state_out")
     assert state.order == state_out.order == (0, 3, 1, 2)
-    assert (state.tied_to, state_out.tied_to) == (("state_out",), ("state",))
+    assert (state.coupled_with, state_out.coupled_with) == (("state_out",), ("state",))
     assert state.wanted == state_out.wanted == "any"
     assert value_of(tied, "frame").order is None
 
@@ -231,7 +231,7 @@ def test_a_name_with_a_comma_is_one_name() -> None:
     net.output(net.conv(net.transpose(net.input("a,b", [1, 6, 6, 8]), 0, 3, 1, 2), 8, 8))
     _, report = relayout.legalize(net.model(), input_layouts={"a,b": "any"})
     assert value_of(report, "a,b").order == (0, 3, 1, 2)
-    assert value_of(report, "a,b").tied_to == ()
+    assert value_of(report, "a,b").coupled_with == ()
 
 
 def test_an_unit_axis_of_one_is_in_its_place_for_all() -> None:

@@ -20,7 +20,7 @@ def test_explain_names_producer_and_consumers_of_each_value_and_its_bytes(model:
     assert first[0].startswith("1. image: ")
     assert first[0].endswith("transpose, 2048 bytes")
     assert first[1].split()[:3] == ["produced", "by", "input"]
-    assert [" ".join(line.split()[:2]) for line in first[2:5]] == ["required by", "required by", "held by"]
+    assert [" ".join(line.split()[:2]) for line in first[2:5]] == ["required by", "required by", "caused by"]
     assert any("input image" in line and "saves 1 transpose, 2048 bytes" in line for line in first[2:])
     assert said.out.endswith("2 conversions, 2560 bytes, for the backend onnx: optimal, no legal model has less\n")
 
@@ -52,7 +52,7 @@ def test_explain_tells_what_is_alike_once_and_sums_it_up_by_kind(tmp_path: Path,
 def test_explain_stops_at_its_limit_and_says_so(model: Path, run: Run) -> None:
     said = run("explain", model, "--limit", "1")
     assert said.status == 0
-    assert "were not lifted: --limit 1 was reached" in said.out
+    assert "were not dropped: --limit 1 was reached" in said.out
 
 
 def test_explain_has_the_report_too_and_writes_no_model(model: Path, run: Run) -> None:

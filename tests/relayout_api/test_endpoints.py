@@ -187,24 +187,24 @@ def test_what_is_left_is_explained(client: httpx.Client) -> None:
     report = client.post("/v1/explain", json={"graph": GRAPH, "backend": "nchw"}).json()["report"]
     assert len(report["conversions"]) == 2
     for conversion in report["conversions"]:
-        lifted = {(reason["node"], reason["saved"]["bytes"]) for reason in conversion["reasons"]}
+        dropped = {(reason["node"], reason["saved"]["bytes"]) for reason in conversion["reasons"]}
         boundary = "input image" if conversion["producer"] == "input image" else "output features"
-        assert (boundary, conversion["bytes"]) in lifted
-    assert report["explanation"]["left_out"] == 0
+        assert (boundary, conversion["bytes"]) in dropped
+    assert report["explanation"]["unsolved"] == 0
 
 
 def test_an_onnx_model_is_explained_too_and_no_further_than_the_limit(client: httpx.Client) -> None:
     query = {"backend": "nchw", "limit": 1}
     report = client.post("/v1/explain", params=query, content=onnx_bytes(), headers=ONNX).json()["report"]
     assert report["explanation"]["solved"] == report["explanation"]["limit"] == 1
-    assert report["explanation"]["left_out"] > 0
+    assert report["explanation"]["unsolved"] > 0
 
 
 def test_inputs_and_outputs_that_are_named_together_lie_alike(client: httpx.Client) -> None:
     answer = legalize(client, "nchw", input_layouts={"image,features": "any"})
     image, features = answer["report"]["boundary"]
     assert image["order"] == features["order"] == [0, 3, 1, 2]
-    assert (image["tied_to"], features["tied_to"]) == (["features"], ["image"])
+    assert (image["coupled_with"], features["coupled_with"]) == (["features"], ["image"])
     assert image["shape"] == answer["graph"]["inputs"][0]["shape"] == [1, 64, 56, 56]
     query = {"backend": "nchw", "input_layout": "image,features=any"}
     report = client.post("/v1/legalize", params=query, content=onnx_bytes(), headers=ONNX).json()["report"]

@@ -1,5 +1,4 @@
 """Model and backend to the alternatives of every node.
 
-Order to read: tensors (aliasing), axis_names, boundary, then propagation of memory formats to a fixpoint. No conversion
-cost is known here.
+Order to read: tensors (aliasing), axis_names, boundary, then propagation of memory formats to a fixpoint.
 """

@@ -1,4 +1,4 @@
-"""Decision variables: the ports of a node, and its alternatives as memory formats of the tensors behind them."""
+"""Decision variables: the ports of a node, and its alternatives as memory formats of the ports' tensors."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
     "input_dims",
     "is_parameter",
     "label_of",
-    "passing_ports",
     "ports_of",
+    "region_edge_ports",
 ]
 
 
 OperandDims = tuple[MemoryFormat | None, ...]
-"""Dimensions of an operand as groups of atoms of its own axes; None: a unit dimension for an axis that it lacks."""
+"""The dimensions of an operand, each a group of atoms of its axes; None: a unit dimension for a missing axis."""
 
 
 class Lowering(Protocol):
@@ -47,11 +47,11 @@ class Lowering(Protocol):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the node stays as the source has it."""
+        """Whether the node stays unchanged."""
 
     @property
     def is_elided(self) -> bool:
-        """Whether there is no node, and its result is the memory that it reads."""
+        """Whether the node is removed and its result aliases its input."""
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         """The dimensions of one operand of a node under this rule."""
@@ -60,7 +60,7 @@ class Lowering(Protocol):
 @dataclass(frozen=True, slots=True)
 class FreeLowering:
     """The dimensions of a free node's iteration space: groups of atoms of its axes, outermost first. `asked`: the
-    backend requires the layout. `rewritten`: the decomposition that is used."""
+    backend requires the layout. `rewritten`: the decomposition to use, if any."""
 
     dims: Dims
     asked: bool = False
@@ -68,7 +68,7 @@ class FreeLowering:
 
     @property
     def axes(self) -> Axes:
-        """The axis in each dimension; a tiled one stands several times."""
+        """The axis of each dimension; a tiled axis occurs several times."""
         return tuple(group[0].axis for group in self.dims)
 
     @property
@@ -105,25 +105,25 @@ class FreeLowering:
 class FixedLowering:
     """The dimensions of each input and result, as groups of atoms of its own axes; None: as in the source.
 
-    `pick` is the alternative of a Listed rule, `rewrite` the backend's own writer of the node. `left_out`: the node is
-    elided, its result aliases the memory that it reads.
+    `pick` is the alternative of a Listed rule, `rewrite` the backend's own writer of the node. `elided`: the node is
+    removed and its result aliases its input.
     """
 
     inputs: tuple[Dims | None, ...]
     outputs: tuple[Dims | None, ...]
     pick: int = 0
     rewrite: Rewrite | None = None
-    left_out: bool = False
+    elided: bool = False
 
     @property
     def changes_nothing(self) -> bool:
-        if self.pick or self.rewrite is not None or self.left_out:
+        if self.pick or self.rewrite is not None or self.elided:
             return False
         return all(dims is None or dims == in_source(len(dims)) for dims in (*self.inputs, *self.outputs))
 
     @property
     def is_elided(self) -> bool:
-        return self.left_out
+        return self.elided
 
     def operand_dims(self, port: Port, rule: Rule | None) -> OperandDims:
         side = self.outputs if port.is_result else self.inputs
@@ -133,7 +133,7 @@ class FixedLowering:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryLowering:
-    """A graph input or output has the format of its own axes, and nothing else."""
+    """A graph input or output has a memory format and no node."""
 
     format: MemoryFormat
 
@@ -152,8 +152,7 @@ class BoundaryLowering:
 def input_dims(rule: Free, axes: Axes, dims: Dims) -> OperandDims:
     """An input's own dimensions when the iteration space has `dims`; `axes` are the input's axes in that space.
 
-    None where a unit dimension stands for an axis that the input lacks. Leading ones are omitted: broadcasting adds
-    them.
+    None stands for a unit dimension of an axis that the input lacks. Leading ones are omitted: broadcasting adds them.
     """
     if axes == tuple(range(len(rule.extents))):
         return dims
@@ -169,9 +168,8 @@ def input_dims(rule: Free, axes: Axes, dims: Dims) -> OperandDims:
 
 
 def is_parameter(rule: Free, axes: Axes) -> bool:
-    """Whether an operand of an operator with named axes has only some of them: it stays whole, however data are
-    tiled."""
-    return bool(rule.letters) and len(axes) < len(rule.extents)
+    """Whether an operand of an operator with named axes has only some of these axes. Such an operand is never tiled."""
+    return bool(rule.axis_names) and len(axes) < len(rule.extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +188,14 @@ class Port:
         return format_
 
     def is_source_format(self, format_: MemoryFormat) -> bool:
-        """Whether the source has the tensor in this format, black boxes by its annotations included."""
+        """Whether the source graph has the tensor in this format, including annotated black boxes."""
         if not boxes_of(format_):
             return format_ == self.format_of(None)
         return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.base) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> MemoryFormat | None:
-        """The same for an operand with these dimensions; None where one of their factors does not nest in the tensor's
-        axes: also factors that together make up an axis are dimensions of their own."""
+        """The tensor's format when the operand has these dimensions; None where a factor does not nest in the tensor's
+        axes. Factors that together make up an axis count as separate dimensions."""
         if dims is None:
             return self.format_of(None)
         view, atoms = self.operand.view, tuple(chain.from_iterable(dims))
@@ -210,35 +208,34 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, its cost in
-    bytes, and its device where there are several. `moves`: the bytes that an elidable operator reads and writes; they
-    are no conversion and only break ties. `way`: the index of the backend's implementation, for a node with graphs
-    inside it and the values that cross into them. `beside`: the other devices of an elided node."""
+    bytes, and its device where there are several. `elidable_bytes`: the bytes that an elidable operator reads and
+    writes; they are not conversions and only break ties. `implementation_index`: which implementation of the backend it
+    is, for a region op and its region edges. `other_devices`: the further devices of an elided node."""
 
     formats: tuple[MemoryFormat, ...]
-    form: Lowering
+    lowering: Lowering
     cost: int = 0
     is_source: bool = False
     device: str = ""
-    moves: int = 0
-    way: int = 0
-    beside: tuple[str, ...] = ()
+    elidable_bytes: int = 0
+    implementation_index: int = 0
+    other_devices: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The node's devices; an elided node may be at several, for it runs nowhere."""
-        return (self.device, *self.beside)
+        """The node's devices. An elided node runs nowhere, so it may have several."""
+        return (self.device, *self.other_devices)
 
     @property
-    def is_left_out(self) -> bool:
-        return self.form.is_elided
+    def is_elided(self) -> bool:
+        return self.lowering.is_elided
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodePorts:
     """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
-    A region edge is a value that crosses the border of the graphs inside the node; its ports count the edge's own reads
-    and results.
+    A region edge is a value that crosses the border of a graph inside the node. Its ports are its reads and results.
     """
 
     label: str
@@ -247,13 +244,13 @@ class NodePorts:
     region_edge: RegionEdge | None = None
 
     def rule(self, tensors: Tensors) -> Rule | None:
-        """What a format does to the node."""
+        """The rule of the node, or of the region edge."""
         if self.region_edge is not None:
             return self.region_edge.rule
         return tensors.rules.get(self.node) if self.node is not None else None
 
     def region_port(self, port: Port) -> RegionPort:
-        """Where the node, or a graph inside it, has this port of it."""
+        """The input or result of the node, or of a graph inside it, that this port stands for."""
         if self.region_edge is not None:
             return (self.region_edge.gives if port.is_result else self.region_edge.reads)[port.index]
         assert self.node is not None
@@ -263,7 +260,7 @@ class NodePorts:
         return inner_region_ports(self.node, is_result=port.is_result)[port.index - own]
 
     def port_name(self, port: Port) -> str:
-        """The port as messages name it."""
+        """The port's name in messages."""
         return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
 
 
@@ -271,7 +268,7 @@ class NodePorts:
 class NodeAlternatives(NodePorts):
     """A decision variable: the ports of a node, and the alternatives to choose from.
 
-    `layouts` says, for each alternative and port, the layout that is required, or nothing.
+    `layouts` has the required layout of each port under each alternative, None where there is no requirement.
     """
 
     alternatives: tuple[Alternative, ...] = ()
@@ -279,9 +276,7 @@ class NodeAlternatives(NodePorts):
 
     def of(self, node: NodePorts) -> NodeAlternatives:
         """The same alternatives of a node that is like this one."""
-        return NodeAlternatives(
-            node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts
-        )
+        return NodeAlternatives(node.label, node.node, node.ports, node.region_edge, self.alternatives, self.layouts)
 
 
 class AlternativeList:
@@ -294,42 +289,50 @@ class AlternativeList:
     def add(
         self,
         formats: Sequence[MemoryFormat],
-        form: Lowering,
+        lowering: Lowering,
         cost: int,
         layouts: Sequence[str],
         device: str = "",
-        moves: int = 0,
-        way: int = 0,
+        elidable_bytes: int = 0,
+        implementation_index: int = 0,
     ) -> None:
-        """Add an alternative. Of two with the same formats, device and implementation the cheaper stays, then the one
-        with less elidable traffic, then the one that changes nothing."""
+        """Add an alternative. Of two with the same formats, device and implementation, the cheaper one stays; then the
+        one with less elidable traffic; then the one that changes nothing."""
         identity = all(port.is_source_format(f) for port, f in zip(self.node.ports, formats, strict=True))
-        new = Alternative(tuple(formats), form, cost, identity and form.changes_nothing, device, moves, way)
-        key = (new.formats, device, way)
+        new = Alternative(
+            tuple(formats),
+            lowering,
+            cost,
+            identity and lowering.changes_nothing,
+            device,
+            elidable_bytes,
+            implementation_index,
+        )
+        key = (new.formats, device, implementation_index)
         known = self._found.get(key)
         if known is None or _rank(new) < _rank(known[0]):
             self._found[key] = (new, tuple(layouts))
 
     def listed(self) -> NodeAlternatives:
-        """The node with what was added."""
+        """The node with the added alternatives."""
         own, found = self.node, self._found.values()
         alternatives, layouts = tuple([each for each, _ in found]), tuple([each for _, each in found])
         return NodeAlternatives(own.label, own.node, own.ports, own.region_edge, alternatives, layouts)
 
 
 def _rank(alternative: Alternative) -> tuple[int, int, bool]:
-    return alternative.cost, alternative.moves, not alternative.is_source
+    return alternative.cost, alternative.elidable_bytes, not alternative.is_source
 
 
 def inner_region_ports(node: ir.Node, *, is_result: bool) -> list[RegionPort]:
-    """The outputs of the graphs inside the node, or where it gives them something: their inputs."""
+    """The outputs of the graphs inside the node, or their inputs where the edge leads into them."""
     graphs = graphs_of(node)
     return [RegionPort(graph, i) for graph in graphs for i in range(len(graph.inputs if is_result else graph.outputs))]
 
 
 def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge] = ()) -> tuple[Port, ...]:
-    """The operands that are no constants, and the values into and out of the graphs inside the node, with an index past
-    the node's own inputs or results. Without the values of `region_edges`."""
+    """The non-constant operands of the node, and the values into and out of the graphs inside it. The latter are
+    numbered after the node's own inputs or results. The values of `region_edges` are excluded."""
     ports: list[Port] = []
     for is_result, own in ((False, node.inputs), (True, node.outputs)):
         values: Sequence[ir.Value | None] = own
@@ -343,8 +346,8 @@ def ports_of(node: ir.Node, tensors: Tensors, region_edges: Sequence[RegionEdge]
     return tuple(ports)
 
 
-def passing_ports(node: ir.Node, region_edge: RegionEdge, tensors: Tensors) -> tuple[Port, ...]:
-    """What the passage reads and gives, constants excepted."""
+def region_edge_ports(node: ir.Node, region_edge: RegionEdge, tensors: Tensors) -> tuple[Port, ...]:
+    """The non-constant values that the region edge reads and produces."""
     read, given = read_at(node, region_edge.reads), given_at(node, region_edge.gives)
     return (*_ports(read, tensors, is_result=False), *_ports(given, tensors, is_result=True))
 
@@ -357,7 +360,7 @@ def _ports(values: Sequence[ir.Value | None], tensors: Tensors, *, is_result: bo
 
 
 def label_of(node: ir.Node) -> str:
-    """The node as messages name it: its operator, and its own name or its first result's."""
+    """The node's name in messages: its operator, and its own name or that of its first result."""
     return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
 
 
@@ -365,4 +368,3 @@ def label_of(node: ir.Node) -> str:
 def in_source(rank: int) -> Dims:
     """Each axis as one dimension, as in the source."""
     return one_each(source_order(rank))
-

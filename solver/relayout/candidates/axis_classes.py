@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from relayout.ops import Free, extents_of, rows
 
-__all__ = ["Axis", "AxisClasses", "hand_over", "join", "kept_by", "kept_whole", "repeated_by", "same_axes_operators"]
+__all__ = ["Axis", "AxisClasses", "join", "kept_by", "kept_whole", "repeated_by", "same_axes_operators", "take_members"]
 
 Axis = tuple[ir.Value, int]
 """An axis of a value."""
@@ -26,8 +26,8 @@ def join(
     rank: int,
     non_propagating: Collection[Axis] = (),
 ) -> None:
-    """Axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is in no class. A `non_propagating`
-    axis takes the names of its class and gives it none."""
+    """Add classes: axis i of each member is axis `axes[i]` of a space of `rank` axes; None: it is in no class. A
+    `non_propagating` axis receives the names of its class but does not propagate its own."""
     joined: list[_Class] = [[] for _ in range(rank)]
     for value, axes in members:
         own: list[_Class | None] = []
@@ -40,8 +40,8 @@ def join(
         classes.setdefault(value, []).append(own)
 
 
-def hand_over(axis_class: list[Axis] | None) -> list[Axis]:
-    """The axes of one class, and none when called again: all of them have its name then."""
+def take_members(axis_class: list[Axis] | None) -> list[Axis]:
+    """The members of one class; empty on a second call, for all members are named by then."""
     found = list(axis_class) if axis_class else []
     if axis_class:
         axis_class.clear()
@@ -50,19 +50,19 @@ def hand_over(axis_class: list[Axis] | None) -> list[Axis]:
 
 @cache
 def same_axes_operators() -> frozenset[str]:
-    """The operators whose results have the axes of their first input, those that have as many."""
+    """The operators whose results of the same rank have the axes of their first input."""
     return frozenset(row.operator for row in rows() if row.kind == "free") | {"Bernoulli", "Dropout", "ScatterND"}
 
 
 def repeated_by(rule: Free, value: ir.Value, axes: Sequence[int]) -> list[Axis]:
-    """The axes of extent 1 that are broadcast: their names say nothing of the others."""
+    """The axes of extent 1 that are broadcast. Their names are not evidence for the other operands."""
     extents = value.shape if value.shape is not None else ()
     pairs = enumerate(zip(extents, axes, strict=False))
     return [(value, index) for index, (extent, axis) in pairs if extent == 1 and rule.extents[axis] != 1]
 
 
 def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> list[int | None]:
-    """The axes, without those of a result that are reduced to extent 1: its consumers may give these any name."""
+    """The axes without those that the node reduces to extent 1: the result's consumers may name these freely."""
     extents = value.shape if value in node.outputs else None
     if extents is None:
         return list(axes)
@@ -70,7 +70,7 @@ def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> 
 
 
 def kept_whole(source: ir.Value, result: ir.Value) -> list[int | None] | None:
-    """The axes of a result that are those of the source; None where the ranks differ."""
+    """The axes that a result shares with the source; None where the ranks differ."""
     before, after = extents_of(source) or (), extents_of(result) or ()
     if len(before) != len(after):
         return None

@@ -1,10 +1,10 @@
 """Axis-name inference: which axis of a value is N, C, H, W.
 
 Operators with named axes name their operands' axes. The names propagate along iteration spaces and through view ops, so
-that a layout string binds to values without a named operator. The nearest name stays; of equally near ones, that of the
-first operator. Distance counts operators. View ops count nothing, because legalization moves them, and a legal model
-must have the same names. Operators that do not tell their axes apart name what is left (assumed names), and elidable
-ones, which a legal model may lack, come last.
+that a layout string binds to values without a named operator. The nearest name wins; among equally near names, that of
+the first operator. Distance counts operators. View ops do not count, because legalization moves them and the legal
+model must have the same names. Operators that do not distinguish their axes name the remaining ones (assumed names).
+Elidable operators come last, because a legal model may lack them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import onnx_ir as ir
 from relayout.candidates.axis_classes import (
     Axis,
     AxisClasses,
-    hand_over,
     join,
     kept_by,
     kept_whole,
     repeated_by,
     same_axes_operators,
+    take_members,
 )
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.binding import carrying, layout_of
@@ -34,13 +34,14 @@ __all__ = ["AxisNames", "conventional"]
 
 _CONVENTION = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
+
 def conventional(rank: int) -> str | None:
-    """ONNX's names for the axes of a tensor of which nothing is known but its rank."""
+    """ONNX's axis names for a tensor of which only the rank is known."""
     return _CONVENTION.get(rank)
 
 
 class AxisNames:
-    """The names of every value's axes, as far as the model gives them. Constants have none: they take any layout."""
+    """The axis names of every value, as far as the model determines them. Constants have none: they take any layout."""
 
     def __init__(self, tensors: Tensors) -> None:
         # Each axis's name, as the index in `_given` where an operator gave it first.
@@ -83,33 +84,33 @@ class AxisNames:
     def of(self, operand: Operand) -> str | None:
         """The names of the operand's axes, or None where one is unknown or occurs twice."""
         own = self._letters.get(operand.value, {})
-        letters = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
-        return letters if len(set(letters)) == len(operand.view.axes) else None
+        axis_names = "".join(self._given[own[axis]] if axis in own else "" for axis in range(len(operand.view.axes)))
+        return axis_names if len(set(axis_names)) == len(operand.view.axes) else None
 
     def key(self, value: ir.Value) -> tuple[tuple[int, str, bool], ...]:
-        """All that is known of the names of a value's axes: equal keys give equal answers of `of` and `filled`."""
+        """A key of everything known about a value's axis names: equal keys give equal results of `of` and `filled`."""
         own = self._letters.get(value)
         if own is None:
             return ()
         return tuple(sorted([(axis, self._given[name], name >= self._first_assumed) for axis, name in own.items()]))
 
     def filled(self, operand: Operand, wanted: Layout) -> str | None:
-        """The names by which `wanted` is read: the operand's own. Where not all axes have one of the layout's, those of
-        its axes that are longer than 1, and for the others the names that are left, in the layout's order. None where
-        no axis has one."""
+        """The operand's axis names for reading the layout `wanted`. Where some axes have none of the layout's names,
+        the axes longer than 1 keep theirs, and the others get the remaining names in the layout's order. None where no
+        axis has a name."""
         asked = [name for i, name in enumerate(wanted.names) if wanted.outer(i) is None and name != "*"]
-        letters, rank = self.of(operand), len(operand.view.axes)
-        if letters is not None and (len(asked) != rank or sorted(letters) == sorted(asked)):
-            return letters
+        axis_names, rank = self.of(operand), len(operand.view.axes)
+        if axis_names is not None and (len(asked) != rank or sorted(axis_names) == sorted(asked)):
+            return axis_names
         known = self._known_names(operand, asked)
         if not known or len(asked) != rank:
-            return letters
+            return axis_names
         rest = iter([letter for letter in asked if letter not in known.values()])
         return "".join(known[axis] if axis in known else next(rest) for axis in range(rank))
 
     def _known_names(self, operand: Operand, asked: Sequence[str]) -> dict[int, str]:
-        """Which axis longer than 1 has which of these names; a stated name goes before an assumed one, and none of two
-        axes with equal claims has it."""
+        """The axes longer than 1 that have one of these names. A stated name takes precedence over an assumed one;
+        where two axes have equal claims, neither gets the name."""
         found: dict[str, list[tuple[bool, int]]] = {}
         for axis, name in self._letters.get(operand.value, {}).items():
             if operand.view.extents[axis] != 1:
@@ -122,31 +123,30 @@ class AxisNames:
         return known
 
     def in_order(self, operand: Operand, order: MemoryFormat) -> str | None:
-        """The names of the operand's axes in this order, outermost first; None where not all are known, or where the
-        names of one axis conflict."""
-        letters = self.of(operand)
-        if letters is None or self._is_conflicting(operand.value):
+        """The operand's axis names in this order, outermost first; None where one is unknown or conflicting."""
+        axis_names = self.of(operand)
+        if axis_names is None or self._is_conflicting(operand.value):
             return None
-        if len(order) != len(letters) or not all(a.is_whole for a in order):
+        if len(order) != len(axis_names) or not all(a.is_whole for a in order):
             return None
-        return "".join(letters[a.axis] for a in order)
+        return "".join(axis_names[a.axis] for a in order)
 
     def layout(self, operand: Operand, order: MemoryFormat, *, padded: bool = False) -> Layout | None:
-        """The same as a layout, with inner factors and black boxes, and with padding where that is wanted."""
-        letters = self.of(operand)
-        if letters is None or self._is_conflicting(operand.value):
+        """The order as a layout, with inner factors and black boxes, and with padding if asked for."""
+        axis_names = self.of(operand)
+        if axis_names is None or self._is_conflicting(operand.value):
             return None
-        layout = layout_of(order, letters, operand.view.extents if padded else None)
+        layout = layout_of(order, axis_names, operand.view.extents if padded else None)
         return layout if layout is None else carrying(layout, order)
 
     def _enter_fixed(self, node: ir.Node, rule: Fixed) -> None:
-        for value, letters in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
-            if value is not None and letters is not None and self._has_names(value):
-                for axis, letter in enumerate(letters):
+        for value, axis_names in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False):
+            if value is not None and axis_names is not None and self._has_names(value):
+                for axis, letter in enumerate(axis_names):
                     self._stated.append(((value, axis), letter))
 
     def _enter_free(self, node: ir.Node, rule: Free) -> None:
-        # An axis and its companion have one name: a split axis keeps it.
+        # An axis and its companion have the same name: a split axis keeps it.
         traits = enumerate(rule.traits)
         companions = {axis: min(axis, own.companion) for axis, own in traits if own.companion is not None}
         members = [
@@ -157,10 +157,10 @@ class AxisNames:
         kept = [(value, kept_by(node, rule, value, axes)) for value, axes in members]
         non_propagating = {place for value, axes in members for place in repeated_by(rule, value, axes)}
         join(self._shared, kept, len(rule.extents), non_propagating)
-        if rule.letters:
+        if rule.axis_names:
             for value, axes in members:
                 for axis, space_axis in enumerate(axes):
-                    letter = rule.letters[space_axis]
+                    letter = rule.axis_names[space_axis]
                     stated = self._stated if tells_apart(node, letter) else self._assumed
                     stated_names = stated if rule.elidable_as is None else self._of_elidable
                     stated_names.append(((value, axis), letter))
@@ -209,25 +209,25 @@ class AxisNames:
             following: list[tuple[ir.Value, int, int]] = []
             for value, axis, name in level:
                 for own in self._shared.get(value, ()):
-                    for other, at in hand_over(own[axis]):
+                    for other, at in take_members(own[axis]):
                         self._reach(other, at, name, following)
             level = following
 
     def _reach(self, value: ir.Value, axis: int, name: int, found: list[tuple[ir.Value, int, int]]) -> None:
-        """Name an axis, and it in all views of its tensor; those that had no name are `found`."""
+        """Name an axis in a value and in all views of its tensor. Newly named axes are appended to `found`."""
         waiting = [(value, axis)]
         for each, at in waiting:
             own = self._letters.setdefault(each, {})
             if at not in own:
                 own[at] = name
                 found.append((each, at, name))
-                for tied in self._views.get(each, ()):
-                    waiting += hand_over(tied[at])
+                for members in self._views.get(each, ()):
+                    waiting += take_members(members[at])
             elif own[at] != name:
                 self._unite(own[at], name)
 
     def _unite(self, one: int, other: int) -> None:
-        """Two names reach one axis: all axes of either are the same one, and conflicting where the names differ."""
+        """Merge the classes of two names that reach the same axis; they conflict where the names differ."""
         one, other = self._representative(one), self._representative(other)
         if one == other:
             return

@@ -1,7 +1,6 @@
-"""Axis shuffles: a summed axis may come in any order, as long as all operands that share it follow.
-
-A convolution sums over its input channels in any order if the kernel has them in the same one; a matrix product over
-its contracted axis. So a channel shuffle before it, or a Flatten of channels-last data, only changes constants.
+"""Axis shuffles: a summed axis may be permuted, as long as all operands that share it are permuted alike. A convolution
+sums over its input channels in any order if the kernel has them in the same one; a matrix product over its contracted
+axis. So a channel shuffle before it, or a Flatten of channels-last data, only changes constants.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, MemoryFormat, is_padded
 from relayout.ops import Shared, extents_of
 
-__all__ = ["AxisShuffle", "ShuffledForm", "axis_shuffle"]
+__all__ = ["AxisShuffle", "ShuffledAlternative", "axis_shuffle"]
 
 _Member = tuple[bool, int, int]
 
 
-class ShuffledForm(NamedTuple):
+class ShuffledAlternative(NamedTuple):
     """An alternative with a permuted axis, and the format that it gives each port."""
 
     requirement: Requirement
-    form: FixedLowering
+    lowering: FixedLowering
     formats: tuple[MemoryFormat, ...]
 
 
@@ -38,15 +37,17 @@ class AxisShuffle:
     shared: Mapping[_Member, Shared]
     base: tuple[tuple[Requirement, FixedLowering], ...]
 
-    def follow(self, index: int, format_: MemoryFormat, found: Sequence[ShuffledForm]) -> Iterator[ShuffledForm]:
+    def follow(
+        self, index: int, format_: MemoryFormat, found: Sequence[ShuffledAlternative]
+    ) -> Iterator[ShuffledAlternative]:
         """The further alternatives in which port `index` has the factors of this format, beside those `found`."""
         port = self.node.ports[index]
         own = port.operand.view.from_base(format_)
         if own is None or all(a.is_whole for a in own) or is_padded(own, port.operand.view.extents):
             return
-        known = [*self.base, *((each.requirement, each.form) for each in found)]
-        for requirement, form in list(known):
-            shuffled = self._shuffled(port, own, form)
+        known = [*self.base, *((each.requirement, each.lowering) for each in found)]
+        for requirement, lowering in list(known):
+            shuffled = self._shuffled(port, own, lowering)
             if shuffled is None or (requirement, shuffled) in known:
                 continue
             sides = (shuffled.inputs, shuffled.outputs)
@@ -54,11 +55,11 @@ class AxisShuffle:
             whole = tuple([each for each in formats if each is not None])
             if len(whole) == len(formats):
                 known.append((requirement, shuffled))
-                yield ShuffledForm(requirement, shuffled, whole)
+                yield ShuffledAlternative(requirement, shuffled, whole)
 
-    def _shuffled(self, port: Port, own: MemoryFormat, form: FixedLowering) -> FixedLowering | None:
+    def _shuffled(self, port: Port, own: MemoryFormat, lowering: FixedLowering) -> FixedLowering | None:
         """The form with the factors of `own` in each dimension; None where its axes stand in another order."""
-        side = form.outputs if port.is_result else form.inputs
+        side = lowering.outputs if port.is_result else lowering.inputs
         dims_of_port = side[port.index] if port.index < len(side) else None
         if dims_of_port is None:
             dims_of_port = _source_dims(self.node, (port.is_result, port.index, 0))
@@ -79,7 +80,7 @@ class AxisShuffle:
                 changes[axis] = tuple(found)
         if rest or not changes:
             return None
-        inputs, outputs = list(form.inputs), list(form.outputs)
+        inputs, outputs = list(lowering.inputs), list(lowering.outputs)
         for axis, factors in changes.items():
             members = self.shared.get((port.is_result, port.index, axis))
             if members is None:
@@ -90,7 +91,7 @@ class AxisShuffle:
                 if sum(group[0].axis == member[2] for group in dims) != 1:
                     return None  # a layout that is required tiles it
                 dims_side[member[1]] = _replaced(dims, member[2], factors)
-        return FixedLowering(tuple(inputs), tuple(outputs), form.pick)
+        return FixedLowering(tuple(inputs), tuple(outputs), lowering.pick)
 
 
 def axis_shuffle(

@@ -17,7 +17,7 @@ __all__ = ["ConversionQuery", "conversion_query", "native_conversion", "transpos
 
 
 class ConversionQuery(NamedTuple):
-    """A tensor in layout `source` that is to be in layout `target`; `*` for each dimension of axes without names."""
+    """A conversion from layout `source` to layout `target`; a dimension of axes without names is `*`."""
 
     tensor: TensorType
     source: Layout
@@ -25,15 +25,14 @@ class ConversionQuery(NamedTuple):
 
     @property
     def is_nameless(self) -> bool:
-        """Whether a layout has no names, so that the backend's operator cannot be told what to make."""
+        """Whether a layout has no names, so that it does not determine the conversion."""
         return self.source.is_any or self.target.is_any
 
 
 def conversion_query(
     names: AxisNames, base: Operand | None, source: MemoryFormat, target: MemoryFormat
 ) -> ConversionQuery | None:
-    """The query for a tensor, given as the operand of its base; None for a scalar, for an unknown rank, and where a
-    layout would have too many dimensions."""
+    """The query for a tensor's base operand. None for a scalar, an unknown rank, or a layout of too many dimensions."""
     if base is None or not base.view.extents:
         return None
     extents = base.view.extents
@@ -50,7 +49,7 @@ def transpose_query(
 ) -> ConversionQuery | None:
     """The one Transpose between two formats as numbered layouts: `source` counts the dimensions, `target` is the perm.
 
-    None where there is none, or several, or more dimensions than a layout has. `size` is that of an element in bytes.
+    None where one Transpose is not enough, or a layout would have too many dimensions. `size`: bytes per element.
     """
     dims, found = one_each(source), []
     for stage in path(dims, one_each(target), extents):
@@ -65,7 +64,7 @@ def transpose_query(
 
 
 def _stands_in_full(order: MemoryFormat, extents: tuple[Extent, ...]) -> bool:
-    """Whether a black box has its unit dimensions where full orders have them: it cannot be reshaped."""
+    """Whether the format has its unit dimensions where full orders have them. A black box cannot be reshaped."""
     return not isinstance(order, Boxed) or order.units == tuple(extents[atom.axis] == 1 for atom in order)
 
 

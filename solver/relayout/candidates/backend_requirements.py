@@ -28,15 +28,24 @@ __all__ = ["Requirement", "RequirementChecker", "has_requirement"]
 class Requirement:
     """One implementation, with the layout that it requires of each port; None: no requirement.
 
-    `is_empty`: nothing is required at all. `way`: the implementation's index where several choices share it (see
-    `Alternative`). Values that cross into the graphs inside a node have no requirements.
+    `is_empty`: no port has a requirement. `implementation_index`: see `Alternative`. Values that cross into the graphs
+    inside a node have no requirements.
     """
 
-    __slots__ = ("_ports", "boxes", "implementation", "is_empty", "is_tiled", "layouts", "shown", "way")
+    __slots__ = (
+        "_ports",
+        "boxes",
+        "implementation",
+        "implementation_index",
+        "is_empty",
+        "is_tiled",
+        "layouts",
+        "shown",
+    )
 
-    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], way: int = 0) -> None:
+    def __init__(self, implementation: Implementation, ports: tuple[Port, ...], implementation_index: int = 0) -> None:
         self.implementation = implementation
-        self.way = way
+        self.implementation_index = implementation_index
         self._ports = ports
         layouts: list[Layout | None] = []
         for port in ports:
@@ -56,7 +65,8 @@ class Requirement:
             return self
         own = self.implementation
         anything = [tuple([Layout.any(each.rank) for each in side]) for side in (own.inputs, own.results)]
-        return Requirement(replace(own, inputs=anything[0], results=anything[1]), self._ports, self.way)
+        own = replace(own, inputs=anything[0], results=anything[1])
+        return Requirement(own, self._ports, self.implementation_index)
 
 
 @lru_cache(maxsize=1024)
@@ -67,7 +77,7 @@ def has_requirement(layout: Layout) -> bool:
 
 
 class RequirementChecker:
-    """Checks formats against one backend's requirements; layouts bind to axes by the names that the graph gives."""
+    """Checks formats against one backend's requirements. Layouts bind to axes by the graph's axis names."""
 
     def __init__(self, backend: Backend, names: AxisNames) -> None:
         self._backend = backend
@@ -75,16 +85,16 @@ class RequirementChecker:
         # Networks repeat their shapes.
         self._met: dict[tuple[Layout, Layout, TensorType, str], bool] = {}
         self.is_shared = answers_by_type(backend)
-        """Whether nodes that are alike get the same answers."""
+        """Whether nodes of one class get the same answers."""
         self._stated: dict[OperatorClass, tuple[Implementation, ...]] = {}
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The backend's devices; the empty name for the only device of a backend without any."""
+        """The backend's devices; a backend without named devices has one, whose name is empty."""
         return self._backend.devices() or ("",)
 
     def implementations(self, node: ir.Node, kind: OperatorClass) -> tuple[Implementation, ...]:
-        """The implementations of a node of this class, as the backend states them."""
+        """The backend's implementations of a node of this class."""
         if not self.is_shared:
             return ask(self._backend, node)
         found = self._stated.get(kind)
@@ -95,26 +105,25 @@ class RequirementChecker:
     def order_cost(
         self, node: ir.Node, axes: tuple[int, ...], traffic: int, device: str, *, is_rewritten: bool
     ) -> int | None:
-        """The cost that the backend of `device` states for an order of the node's axes; None: it does not run it so."""
+        """The cost of an order of the node's axes on `device`, in bytes; None where the device does not support it."""
         return ask_order_cost(self._backend.at(device), node, axes, traffic, is_rewritten=is_rewritten)
 
     def dry_run(
-        self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], form: FreeLowering, device: str
+        self, choice: NodePorts, rule: Free, axes_of: Sequence[Axes | None], lowering: FreeLowering, device: str
     ) -> bool:
         """Whether every operator of the decomposition in this lowering meets the backend's requirements."""
         assert choice.node is not None
-        letters = list(rule.letters or "*" * len(rule.extents))
+        axis_names = list(rule.axis_names or "*" * len(rule.extents))
         for port, axes in zip(choice.ports, axes_of, strict=True):
             for axis, name in zip(axes or (), self._names.of(port.operand) or "", strict=False):
-                letters[axis] = name if letters[axis] == "*" else letters[axis]
+                axis_names[axis] = name if axis_names[axis] == "*" else axis_names[axis]
         graph = choice.node.graph
         opset = graph.opset_imports.get("", 1) if graph is not None else 1
-        written = DryRun(choice.node, rule, form, "".join(letters), opset)
+        written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
         return written.meets_requirements(self._backend, device)
 
     def has_no_requirement(self, choice: NodePorts, laid: Sequence[Dims | None], device: str) -> bool:
-        """Whether the backend runs the node at `device`, its operands in these dimensions, and requires no layout of
-        them."""
+        """Whether `device` runs the node with operands of these dimensions and requires no layout of them."""
         assert choice.node is not None
         node = choice.node
         shapes: dict[tuple[bool, int], ir.Shape] = {}
@@ -128,20 +137,20 @@ class RequirementChecker:
         if device and not self._takes(permuted, device):
             return False
         stated = ask(self._backend.at(device), permuted)
-        return any(not any(map(has_requirement, (*way.inputs, *way.results))) for way in stated)
+        return any(not any(map(has_requirement, (*each.inputs, *each.results))) for each in stated)
 
     def _takes(self, node: ir.Node, device: str) -> bool:
         is_run = supported_by(self._backend, node)
-        return is_run and any(way.device == device for way in ask(self._backend, node))
+        return is_run and any(each.device == device for each in ask(self._backend, node))
 
     def is_met(
-        self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], letters: Sequence[str | None]
+        self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], axis_names: Sequence[str | None]
     ) -> bool:
-        """Whether every port, with these dimensions, meets the requirement. `letters`: the operator's axis names."""
+        """Whether every port with these dimensions meets the requirement. `axis_names`: the operator's."""
         device = requirement.implementation.device
         return all(
             layout is None or self._meets(port, layout, dims, own, device)
-            for port, layout, dims, own in zip(choice.ports, requirement.layouts, laid, letters, strict=True)
+            for port, layout, dims, own in zip(choice.ports, requirement.layouts, laid, axis_names, strict=True)
         )
 
     def constants_meet(self, choice: NodePorts, requirement: Requirement, dims: Sequence[Dims | None]) -> bool:
@@ -172,28 +181,28 @@ class RequirementChecker:
         devices = [self._backend.at(device) for device in self.devices]
         return any(native_conversion(each, query) is not None for each in devices)
 
-    def letters(self, port: Port, wanted: Layout) -> str | None:
-        """The names of the operand's axes by which `wanted` is read, as far as the graph gives them."""
+    def axis_names(self, port: Port, wanted: Layout) -> str | None:
+        """The operand's axis names for reading the layout `wanted`, as far as the graph determines them."""
         return self._names.filled(port.operand, wanted)
 
     def _meets(self, port: Port, required: Layout, dims: Dims | None, own: str | None, device: str) -> bool:
-        """Whether the operand with these dimensions meets the layout. Where no axis names are known, the layout's
-        own mean the source's order; an axis of extent 1 may stand anywhere."""
+        """Whether the operand with these dimensions meets the layout. Where no axis names are known, the layout's names
+        stand for the source's order, in which axes of extent 1 may be anywhere."""
         extents = port.operand.view.extents
-        letters = names_for(required, own or self.letters(port, required), len(extents))
+        axis_names = names_for(required, own or self.axis_names(port, required), len(extents))
         natural = in_source(len(extents))
         laid = natural if dims is None else dims
         if required.rank != len(laid):
             return False
-        if letters is None and required.names.strip("*") and not _is_in_place(laid, extents):
+        if axis_names is None and required.names.strip("*") and not _is_in_place(laid, extents):
             return False
-        current = _known(laid, letters) if letters is not None else Layout.any(len(laid))
+        current = _known(laid, axis_names) if axis_names is not None else Layout.any(len(laid))
         if current is None:
             return False
         if own is None:
-            # The operator does not read its axes by name: one of extent 1 may stand anywhere.
+            # The operator does not read its axes by name, so an axis of extent 1 may be anywhere.
             current = _without_units(current, laid, extents)
-        # Whether the tensor is in the black boxes is told by its formats.
+        # Black boxes are checked by the formats of the tensors.
         current = _carrying(current, required)
         tensor = TensorType(element_size(port.operand.tensor.base), tuple(dims_shape(laid, extents)))
         key = (required, current, tensor, device)
@@ -204,16 +213,15 @@ class RequirementChecker:
 
 
 def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:
-    """Whether every axis but those of extent 1 stands whole where it does in the source."""
+    """Whether every axis longer than 1 is whole and in the source's order."""
     return all(group == (Atom(device),) or extents[group[0].axis] == 1 for device, group in enumerate(dims))
 
 
 @lru_cache(maxsize=4096)
-def _known(dims: Dims, letters: str) -> Layout | None:
-    """The layout of an operand with these dimensions. Factors that are permuted within one dimension count as the whole
-    axis: they have no names."""
+def _known(dims: Dims, axis_names: str) -> Layout | None:
+    """The layout of an operand with these dimensions. Factors permuted within one dimension count as the whole axis."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
-    return layout_of(tuple(chain.from_iterable(groups)), letters)
+    return layout_of(tuple(chain.from_iterable(groups)), axis_names)
 
 
 @lru_cache(maxsize=4096)
@@ -227,14 +235,14 @@ def _without_units(layout: Layout, dims: Dims, extents: tuple[Extent, ...]) -> L
 
 @lru_cache(maxsize=1024)
 def _boxes(layout: Layout) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """The black boxes of each dimension; nothing where none has any."""
+    """The black boxes of each dimension; empty where no dimension has one."""
     boxes = tuple([layout.boxes(i) for i in range(layout.rank)])
     return boxes if any(boxes) else ()
 
 
 @lru_cache(maxsize=4096)
 def _carrying(layout: Layout, required: Layout) -> Layout:
-    """The layout with the black boxes that are required of it."""
+    """The layout with the black boxes of the required one."""
     for i in range(required.rank):
         if boxes := required.boxes(i):
             layout = layout.with_boxes(i, boxes)

@@ -1,7 +1,7 @@
 """Black boxes: layout extensions that only the backend understands.
 
-The requirements of a backend, or a boundary layout, put a format in black boxes. Only a native operator of the backend
-converts between two such formats.
+The requirements of a backend, or a boundary layout, put a format in black boxes. Only the backend's own operators
+convert such formats.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["Produced", "boxed", "produced_formats", "reachable", "with_black_box
 def with_black_boxes(
     choice: NodePorts, requirement: Requirement, formats: Sequence[MemoryFormat], laid: Sequence[Dims | None]
 ) -> tuple[MemoryFormat, ...] | None:
-    """The formats of the ports with the black boxes of the requirement, where the operands have the dimensions `laid`;
-    None where an operand cannot be in one, and for a region edge."""
+    """The ports' formats with the black boxes of the requirement; `laid` are the operands' dimensions. None where an
+    operand cannot have a black box, and for a region edge."""
     if not any(requirement.boxes):
         return tuple(formats)
     if choice.region_edge is not None:
@@ -61,11 +61,11 @@ def without_unreachable(
     nodes: Sequence[NodeAlternatives],
     with_boxes: Sequence[int],
 ) -> list[NodeAlternatives]:
-    """The nodes without the alternatives that read a black box which nothing can give: neither a node, nor one of the
-    graph's `inputs`, nor a conversion. Only the nodes `with_boxes` have such alternatives."""
+    """The nodes without the alternatives that read an unreachable black box: one that no node, no graph input in
+    `inputs` and no conversion produces. Only the nodes `with_boxes` have such alternatives."""
     found = list(nodes)
     while True:
-        # A node without alternatives gives no black box either.
+        # A node without alternatives produces no black box either.
         produced = produced_formats([*inputs, *found])
         fewer = {n: reachable(checker, tensors, produced, found[n]) for n in with_boxes}
         if all(found[n] is each for n, each in fewer.items()):
@@ -91,7 +91,7 @@ def produced_formats(choices: Iterable[NodeAlternatives]) -> Produced:
 def reachable(
     checker: RequirementChecker, tensors: Tensors, produced: Produced, choice: NodeAlternatives
 ) -> NodeAlternatives:
-    """The node without the alternatives that read a black box which is neither produced nor converted to."""
+    """The node without the alternatives that read a black box that is neither produced nor converted to."""
 
     def is_reachable(port: Port, format_: MemoryFormat) -> bool:
         if port.is_result or not boxes_of(format_):

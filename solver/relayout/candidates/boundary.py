@@ -1,6 +1,6 @@
 """The graph's inputs and outputs: as in the source, in a layout that the caller sets, or left to the solver.
 
-An option names one of them, or several with commas between: these are **coupled**, and have the same order of axes.
+An option names one value, or several separated by commas. These are **coupled**: they have the same order of axes.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Boundary:
-    """What gives the graph its inputs, and what reads its outputs; coupled inputs and outputs are among the inputs.
+    """The choices of the graph's inputs and outputs; coupled groups are among the inputs.
 
     `requested` holds the layouts that options set, by side and name, `coupled` the names coupled with each.
-    `blocking_views` keep an input or output from its layout.
+    `blocking_views` must be materialized for a requested layout.
     """
 
     inputs: tuple[NodeAlternatives, ...]
@@ -55,7 +55,7 @@ class Boundary:
     blocking_views: frozenset[ir.Value] = frozenset()
 
     def seeds(self) -> Iterator[FormatSeed]:
-        """The formats that are set; what is left to the solver may at least have the source's."""
+        """The formats that are set; the source's format where the solver chooses."""
         for choice in (*self.inputs, *self.outputs):
             identity = tuple(port.format_of(None) for port in choice.ports)
             for formats in [a.formats for a in choice.alternatives] or [identity]:
@@ -72,7 +72,7 @@ def coupled_formats(boundary: Boundary, formats: Formats) -> list[FormatSeed]:
 
 
 def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Boundary:
-    """The boundary with what is left to the solver in any order that a node inside the graph considers for it."""
+    """The boundary with the alternatives of the solver's choices: all orders that the graph's nodes consider."""
 
     def listed(choice: NodeAlternatives) -> NodeAlternatives:
         if choice.alternatives:
@@ -91,12 +91,11 @@ def list_boundary(boundary: Boundary, formats: Formats, names: AxisNames) -> Bou
 def set_boundary(
     graph: ir.Graph, tensors: Tensors, names: AxisNames, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Boundary:
-    """A choice for each input and output, or coupled group of them; one that is left to the solver has no alternatives
-    yet.
+    """A choice for each input and output, or coupled group of them. If the solver chooses, it has no alternatives yet.
 
-    `inputs` and `outputs` are layouts, or `any`, by names. An output that is one of the inputs has no choice of its
-    own: it is that very value, in that layout. Raises UsageError for a name that the graph does not have, for one that
-    is set twice, for a layout that does not fit the tensor, and for coupled values that cannot have one layout.
+    `inputs` and `outputs` map names to a layout or `any`. An output that is also an input has no choice of its own.
+    Raises UsageError for an unknown name, a name that is set twice, a layout that does not fit the tensor, and for
+    coupled values that cannot have the same layout.
     """
     ends = _Ends(graph, tensors, names)
     for side, layouts in (("input", inputs), ("output", outputs)):
@@ -106,7 +105,7 @@ def set_boundary(
                 return Boundary((), (), {}, {}, frozenset([ends.blocking_view]))
     ends.inputs += [ends.pinned(end) for end in ends.left("input")]
     ends.outputs += [ends.pinned(end) for end in ends.left("output")]
-    # In the graph's order, however the options were given.
+    # In the graph's order, whatever the order of the options.
     sides = (sorted(side, key=lambda choice: choice.ports[0].index) for side in (ends.inputs, ends.outputs))
     first, last = map(tuple, sides)
     return Boundary(first, last, ends.requested, ends.coupled)
@@ -114,7 +113,7 @@ def set_boundary(
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """One input or output, and its place among them."""
+    """One input or output, with its index."""
 
     side: str
     index: int
@@ -129,7 +128,7 @@ class _End:
 
 
 class _Ends:
-    """The inputs and outputs of a graph, and which of them have a choice already."""
+    """The inputs and outputs of a graph, and the choices set so far."""
 
     def __init__(self, graph: ir.Graph, tensors: Tensors, names: AxisNames) -> None:
         self._tensors, self._names = tensors, names
@@ -143,7 +142,7 @@ class _Ends:
         self.blocking_view: ir.Value | None = None
 
     def left(self, side: str) -> Iterator[_End]:
-        """The ends that no option named and whose format may be chosen."""
+        """The ends without an option whose format may be chosen."""
         for end in self._all:
             if end.side == side and end not in self._set and not self._fault(end):
                 yield end
@@ -191,21 +190,21 @@ class _Ends:
         return NodeAlternatives(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
 
     def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeAlternatives]:
-        """Each end in the layout, by its own axis names or those of the first end coupled with it that has some."""
+        """Each end in the layout, by its own axis names, else by those of the first coupled end that has names."""
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))
         pads = all(end.side == "input" for end in ends)
-        letters = [self._names.of(operand) or lent for operand in operands]
+        names = [self._names.of(operand) or lent for operand in operands]
         orders = [
-            order_named(operand, own, wanted, where, pads=pads) for operand, own in zip(operands, letters, strict=True)
+            order_named(operand, own, wanted, where, pads=pads) for operand, own in zip(operands, names, strict=True)
         ]
         if len(set(orders)) > 1:
             raise UsageError(
-                "tied values cannot lie alike, for their axes have different names",
+                "coupled values cannot have one layout: their axes have different names",
                 where=where,
-                expected="the same letters in the same order",
+                expected="the same axis names in the same order",
                 found=", ".join(f"{e.value.name} {self._names.of(o)}" for e, o in zip(ends, operands, strict=True)),
-                hint="without a comma between them each is laid out by its own letters; `any` goes by places",
+                hint="separate options set each by its own axis names; `any` couples them by position",
             )
         for end, operand, order in zip(ends, operands, orders, strict=True):
             own = NodePorts(_label([end]), None, (end.port(operand),))
@@ -221,7 +220,7 @@ class _Ends:
             yield _single(own, format_, Boxed(order, boxes) if boxes else order, [wanted])
 
     def _named(self, name: str, side: str, where: str, *, first: bool) -> list[_End]:
-        """The ends of this name (a graph may output a value twice); only coupled ones may be of the other side."""
+        """The ends of this name (a graph may output a value twice). Only coupled ends may be on the other side."""
         sides = (side,) if first else (side, "output" if side == "input" else "input")
         for one in sides:
             found = [end for end in self._all if end.side == one and end.value.name == name]
@@ -240,24 +239,24 @@ class _Ends:
         ranks = [len(self._operand(end).view.axes) for end in ends]
         if len(set(ranks)) > 1:
             raise UsageError(
-                "tied values cannot lie alike, for their ranks differ",
+                "coupled values cannot have one layout: their ranks differ",
                 where=where,
                 expected="inputs and outputs of one rank",
                 found=", ".join(f"{end.value.name} of rank {rank}" for end, rank in zip(ends, ranks, strict=True)),
             )
 
     def _fault(self, end: _End) -> str:
-        """Why there is nothing to choose; empty where there is."""
+        """The reason why the end has no choice; empty where it has one."""
         operand = self._tensors.operands.get(end.value)
         if end.side == "output" and end.value.is_graph_input():
-            return "an input, which the graph gives as it came"
+            return "an input, which the graph returns unchanged"
         if operand is None:
             return "a value of unknown rank"
         return "a constant" if operand.tensor.constant else ""
 
     def _operand(self, end: _End) -> Operand:
         operand = self._tensors.operands[end.value]
-        assert operand is not None  # nothing to choose where it is, see `_fault`
+        assert operand is not None  # None has no choice, see `_fault`
         return operand
 
 
@@ -280,11 +279,11 @@ def orders_of(ports: Sequence[Port], formats: Formats) -> Iterator[MemoryFormat]
         view = port.operand.view
         for format_ in formats[port.operand.tensor]:
             own = view.from_base(format_)
-            # Coupled values are tiled alike, which takes equal extents.
+            # Coupled values have the same tiles, so their extents must be equal.
             if own is not None and len(shapes) == 1 and is_tiled_layout(own, view.extents, pads=pads):
                 yield with_units(own, view.extents)
             elif own is not None and all(atom.is_whole for atom in own):
-                # Unit axes do not matter to one value; the axes of another of other extents may be longer.
+                # A unit axis may be anywhere in its own value, but a coupled value may have a longer axis there.
                 yield from islice(_completions(own, len(view.axes)), FORMATS_PER_TENSOR if len(shapes) > 1 else 1)
 
 
@@ -302,7 +301,7 @@ def capped_tensors(boundary: Boundary, formats: Formats) -> Iterator[Tensor]:
 
 
 def _completions(placed: MemoryFormat, rank: int) -> Iterator[MemoryFormat]:
-    """The orders of all axes that contain the whole axes `placed` in their sequence, the likeliest first."""
+    """The orders of all axes that keep the sequence of the whole axes `placed`, the likeliest first."""
     likeliest = _completed(placed, rank)
     yield likeliest
     if len(placed) < rank:
@@ -312,7 +311,7 @@ def _completions(placed: MemoryFormat, rank: int) -> Iterator[MemoryFormat]:
 
 
 def _completed(placed: MemoryFormat, rank: int) -> MemoryFormat:
-    """The order with the axes that it lacks, which are unit axes, each after its neighbour in the source."""
+    """The order with the missing unit axes inserted, each after its neighbour in the source."""
     order = list(placed)
     for axis in sorted(set(range(rank)) - {atom.axis for atom in placed}):
         before = [place for place, atom in enumerate(order) if atom.axis < axis]

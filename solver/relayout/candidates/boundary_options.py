@@ -26,7 +26,7 @@ def is_wildcard(wanted: str) -> bool:
 
 
 def coupled_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The names of an option: the whole text where the graph has that name, else the parts between commas.
+    """The names of an option: the whole text if the graph has that name, else its parts between commas.
 
     >>> coupled_names("state,new_state", ["state", "new_state"]), coupled_names("a,b", ["a,b"])
     (('state', 'new_state'), ('a,b',))
@@ -37,8 +37,7 @@ def coupled_names(key: str, known: Iterable[str]) -> tuple[str, ...]:
 def boundary_layouts(
     graph: ir.Graph, input_layouts: Mapping[str, str] | None, output_layouts: Mapping[str, str] | None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The layouts of the inputs and of the outputs: the caller's, and for those that no option names the ones that the
-    graph declares (graph JSON's `layout`)."""
+    """The layouts of the inputs and of the outputs: the caller's, else the graph's own (graph JSON's `layout`)."""
     options = dict(input_layouts or {}), dict(output_layouts or {})
     known = [value.name or "" for value in (*graph.inputs, *graph.outputs)]
     named = {name for key in (*options[0], *options[1]) for name in coupled_names(key, known)}
@@ -49,19 +48,19 @@ def boundary_layouts(
     return found[0], found[1]
 
 
-def order_named(operand: Operand, letters: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
-    """The operand's axes in the layout's order, by these names; stars stand for the axes that are left."""
+def order_named(operand: Operand, axis_names: str | None, wanted: str, where: str, *, pads: bool) -> MemoryFormat:
+    """The operand's axes in the layout's order, by these names; a `*` stands for a remaining axis."""
     layout, rank = Layout.parse(wanted), len(operand.view.axes)
-    names = names_for(layout, letters, rank)
+    names = names_for(layout, axis_names, rank)
     if is_tiled(layout):
         extents = operand.view.extents
         order = bind(layout, names, extents, 1, pads=pads) if names is not None else None
         if order is None or not is_tiled_layout(order, extents, pads=pads):
-            raise misfit(letters, wanted, where)
+            raise misfit(axis_names, wanted, where)
         return order
     filled = fill(layout.names, names) if names is not None else None
     if names is None or filled is None:
-        raise misfit(letters, wanted, where)
+        raise misfit(axis_names, wanted, where)
     axes = tuple(names.index(name) for name in filled)
     tensor = TensorType(element_size(operand.tensor.base), tuple(operand.view.extents[axis] for axis in axes))
     factors = tensor.stride_factors()
@@ -74,19 +73,19 @@ def order_named(operand: Operand, letters: str | None, wanted: str, where: str, 
     return order_of(axes)
 
 
-def misfit(letters: str | None, wanted: str, where: str) -> UsageError:
+def misfit(axis_names: str | None, wanted: str, where: str) -> UsageError:
     """The error for a layout that does not fit its tensor."""
     return UsageError(
         "the layout does not fit the tensor",
         where=where,
-        expected=f"the letters of {letters} in any order" if letters else "a tensor whose axes have names",
+        expected=f"the axis names {axis_names} in any order" if axis_names else "a tensor whose axes have names",
         found=wanted,
-        hint="the letters are those of the operators that use the tensor; `any` lets the solver choose",
+        hint="the operators that use the tensor give the axis names; `any` lets the solver choose",
     )
 
 
 def is_tiled_layout(order: MemoryFormat, extents: tuple[Extent, ...], *, pads: bool) -> bool:
-    """Whether axes are tiled so that the graph's caller can convert: by known extents, with padding of inputs only."""
+    """Whether the graph's caller can convert this tiled layout: known extents, padding for inputs only."""
     if all(atom.is_whole for atom in order) or (is_padded(order, extents) and not pads):
         return False
     return sum(not isinstance(extent, int) for extent in extents) <= 1

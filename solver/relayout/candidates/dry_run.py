@@ -1,4 +1,4 @@
-"""Dry run of a decomposition, so that the backend's requirements of its operators are known before it is chosen.
+"""Dry run of a decomposition: its operators are checked against the backend's requirements before it is chosen.
 
 A product of the transposes, or a normalization in its parts, consists of operators with requirements of their own. Only
 an order in which all of them are met is an alternative of the node.
@@ -28,18 +28,18 @@ Places = Sequence[Axes]
 
 
 class DryRun:
-    """One node as its rule would decompose it, in a graph of its own (see `relayout.ops.DecompositionWriter`).
+    """The decomposition of one node in a scratch graph (see `relayout.ops.DecompositionWriter`).
 
-    `letters` are the axis names of the iteration space, `*` for an axis without one.
+    `axis_names` are the names of the axes of the iteration space, `*` for an axis without one.
     """
 
-    def __init__(self, node: ir.Node, rule: Free, form: FreeLowering, letters: str, opset: int) -> None:
+    def __init__(self, node: ir.Node, rule: Free, lowering: FreeLowering, axis_names: str, opset: int) -> None:
         self.opset = opset
-        self._source, self._rule, self._form, self._letters = node, rule, form, letters
+        self._source, self._rule, self._form, self._letters = node, rule, lowering, axis_names
         self._nodes: list[ir.Node] = []
         self._layouts: dict[ir.Value, Layout] = {}
-        assert form.rewritten is not None
-        form.rewritten.write(self)
+        assert lowering.rewritten is not None
+        lowering.rewritten.write(self)
         ir.Graph([], [], nodes=self._nodes, opset_imports={"": opset})
 
     @property
@@ -72,7 +72,7 @@ class DryRun:
         return result
 
     def give(self, index: int, value: ir.Value, dims: Places) -> None:
-        """The operators' requirements do not depend on where the results go."""
+        """Nothing to do: the operators' requirements do not depend on the consumers of the results."""
 
     def count(self, axes: Collection[int]) -> int:
         return prod(extent for a in axes if isinstance(extent := self._rule.extents[a], int))
@@ -81,7 +81,7 @@ class DryRun:
         return self._form.positions_of(axis, self._rule.extents[axis])
 
     def meets_requirements(self, backend: Backend, device: str) -> bool:
-        """Whether all operands of every operator, constants excepted, meet the requirements of the device's backend."""
+        """Whether all non-constant operands of every operator meet the requirements of the device's backend."""
         own = backend.at(device)
         return all(
             supported_by(own, node)
@@ -107,13 +107,13 @@ class DryRun:
         value = ir.Value(name=name, shape=ir.Shape(dims_shape(tuple(groups), self._rule.extents)), type=kind)
         names = [self._name(group) for group in groups]
         if len(names) > MAX_RANK:
-            return value  # no backend is asked about it
+            return value  # the backend is not asked about it
         known = [name for name in names if name != "*"]
         self._layouts[value] = Layout.parse("".join(names)) if len(set(known)) == len(known) else Layout.any(len(names))
         return value
 
     def _name(self, group: Sequence[Atom]) -> str:
-        """The name of a dimension that holds one axis, its factors in any order."""
+        """The name of the dimension's axis, if it holds the factors of one axis only, in any order."""
         axes = {atom.axis for atom in group}
         (axis,) = axes if len(axes) == 1 else (None,)
         return "*" if axis is None or self._rule.extents[axis] == 1 else self._letters[axis]

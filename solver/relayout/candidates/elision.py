@@ -1,8 +1,9 @@
-"""Elision of operators that compute nothing: the result aliases the memory that they read.
+"""Elision of operators that compute nothing: their result aliases their input.
 
-SpaceToDepth is a Transpose between two Reshapes. As an operator it moves its data. Elided it moves nothing, and its
-consumers read the aliased memory, or have it converted like any other tensor. Both are alternatives of its node: in the
-one its two tensors have the operator's formats, in the other one order of their common factors gives both formats.
+SpaceToDepth is a Transpose between two Reshapes. As an operator it moves its data. When it is elided, nothing is moved:
+its consumers read the aliased memory, or a conversion of it like of any other tensor. Both are alternatives of the
+node. In the first its two tensors have the operator's formats; in the second one order of their common factors gives
+both formats.
 """
 
 from __future__ import annotations
@@ -22,22 +23,21 @@ __all__ = ["Elision", "elision_of"]
 
 @dataclass(frozen=True, slots=True)
 class Elision:
-    """The common factors of the axes on both sides. `rule` takes them in any order; `operands` maps them to the two
-    tensors. `sides` has, for the input and for the result, the atom of its axes that each factor is, and its
-    extents."""
+    """The common factors of the axes on both sides. `rule` allows them in any order; `operands` maps them to the two
+    tensors. `sides` has, for the input and for the result, the atom of each factor and the extents."""
 
     rule: Free
     operands: tuple[tuple[Operand, Axes], ...]
     sides: tuple[tuple[MemoryFormat, tuple[Extent, ...]], ...]
 
-    def form(self, order: MemoryFormat) -> FixedLowering:
+    def lowering(self, order: MemoryFormat) -> FixedLowering:
         """The lowering of the elided node when the factors are in this order."""
         read, given = (one_each(_own(order, atoms, extents)) for atoms, extents in self.sides)
-        return FixedLowering((read,), (given,), left_out=True)
+        return FixedLowering((read,), (given,), elided=True)
 
     def carried(self, dims: Dims, *, back: bool = False) -> Dims | None:
-        """Dimensions of the tensor that is read, in atoms of the one that is produced, or `back`; None where these
-        factors do not make them up."""
+        """The input tensor's dimensions in atoms of the result's, or the reverse if `back`; None where they do not
+        nest."""
         (source, _), (result, _) = reversed(self.operands) if back else self.operands
         found: list[MemoryFormat] = []
         for group in dims:
@@ -50,8 +50,8 @@ class Elision:
 
 
 def elision_of(relabel: Relabel, source: Port, result: Port) -> Elision | None:
-    """The elision of a node whose `result` is a view of `source`. None where the tensor behind one has other factors,
-    or an axis that is only declared to be 1."""
+    """The elision of a node whose `result` is a view of `source`. None where the two tensors have no common factors,
+    and where the extent 1 of an axis is only declared."""
     before, after = source.operand.view, result.operand.view
     counterparts: dict[Atom, Atom] = {}
     for axis, group in enumerate(relabel.axes):
@@ -80,13 +80,13 @@ def elision_of(relabel: Relabel, source: Port, result: Port) -> Elision | None:
 
 
 def _is_all(view: View) -> bool:
-    """Whether the view's axes together are all axes of the tensor but those of extent 1."""
+    """Whether the view has all axes of the tensor that are longer than 1."""
     seen = {atom.axis for atom in chain.from_iterable(view.axes)}
     return all(extent == 1 or axis in seen for axis, extent in enumerate(view.base_extents))
 
 
 def _own(order: MemoryFormat, atoms: tuple[Atom, ...], extents: tuple[Extent, ...]) -> MemoryFormat:
-    """The order of the factors as an order of all the axes that they factor."""
+    """The order of the factors as a memory format of the axes that they factor."""
     found = []
     for index, inner, outer in order:
         axis, low, high = atoms[index]

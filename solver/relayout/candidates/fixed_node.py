@@ -1,4 +1,4 @@
-"""Lowerings of a node whose operands have layouts of their own, without a common iteration space."""
+"""Lowerings of a node whose operands each have their own layout, without a common iteration space."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Thing = TypeVar("Thing")
 def of_ports(
     ports: Sequence[Port], inputs: Sequence[Thing | None], outputs: Sequence[Thing | None]
 ) -> tuple[Thing | None, ...]:
-    """For each port its entry among those of the node's inputs and outputs; None past their end."""
+    """The entry of each port in `inputs` or `outputs`; None past their end."""
     found = []
     for port in ports:
         side = outputs if port.is_result else inputs
@@ -32,12 +32,12 @@ def of_ports(
 
 
 def port_axis_names(rule: Rule | None, ports: Sequence[Port]) -> tuple[str | None, ...]:
-    """The names that the node's own rule gives the axes of each port; None where it gives none."""
+    """The axis names that the node's rule gives each port; None where it gives none."""
     if isinstance(rule, Fixed):
         return of_ports(ports, rule.inputs, rule.outputs)
-    if isinstance(rule, Free) and rule.letters:
+    if isinstance(rule, Free) and rule.axis_names:
         orders = of_ports(ports, rule.inputs, rule.outputs)
-        return tuple("".join(rule.letters[a] for a in axes) if axes is not None else None for axes in orders)
+        return tuple("".join(rule.axis_names[a] for a in axes) if axes is not None else None for axes in orders)
     return (None,) * len(ports)
 
 
@@ -56,7 +56,7 @@ def fixed_lowerings(choice: NodePorts, rule: Fixed, implementation: Implementati
     """The dimensions that the layouts require, by the operator's axis names; none where one cannot be bound.
 
     A `relayout` operator has one attribute for the layout of all its data, and one for that of all its results. So a
-    layout that is required of one also holds for the others, and no two can differ.
+    layout required of one data operand also holds for the others, and two of them cannot differ.
     """
     assert choice.node is not None
     found: list[list[Dims | None]] = [[], []]
@@ -64,8 +64,8 @@ def fixed_lowerings(choice: NodePorts, rule: Fixed, implementation: Implementati
         (rule.inputs, rule.native_inputs, implementation.inputs, choice.node.inputs),
         (rule.outputs, rule.native_outputs, implementation.results, choice.node.outputs),
     )
-    for side, (letters, natives, layouts, values) in enumerate(sides):
-        operands = list(zip(letters, natives, layouts, values, strict=False))
+    for side, (axis_names, natives, layouts, values) in enumerate(sides):
+        operands = list(zip(axis_names, natives, layouts, values, strict=False))
         data = [each for n, each in enumerate(operands) if each[0] is not None and (side, n) != (0, rule.kernel)]
         common = next((layout for _, _, layout, value in data if value is not None and has_requirement(layout)), None)
         words: set[str] = set()
@@ -91,7 +91,7 @@ def fixed_lowerings(choice: NodePorts, rule: Fixed, implementation: Implementati
 def rewritten_lowering(
     choice: NodePorts, rule: Rule | None, requirement: Requirement, checker: RequirementChecker
 ) -> FixedLowering | None:
-    """The lowering that the backend rewrites itself; None where its layouts do not bind to the operands."""
+    """The lowering with the backend's own rewrite; None where its layouts do not bind to the operands."""
     assert choice.node is not None
     implementation = requirement.implementation
     dims: dict[tuple[bool, int], Dims] = {}
@@ -99,10 +99,10 @@ def rewritten_lowering(
         if layout is None:
             continue
         extents = port.operand.view.extents
-        known = own or checker.letters(port, layout) or conventional(len(extents))
-        letters = names_for(layout, known, len(extents))
+        known = own or checker.axis_names(port, layout) or conventional(len(extents))
+        axis_names = names_for(layout, known, len(extents))
         size = element_size(port.operand.tensor.base)
-        order = bind(layout, letters, extents, size, pads=implementation.pads) if letters else None
+        order = bind(layout, axis_names, extents, size, pads=implementation.pads) if axis_names else None
         if order is None:
             return None
         dims[port.is_result, port.index] = one_each(order)

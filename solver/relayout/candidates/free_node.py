@@ -1,4 +1,4 @@
-"""A free node: the orders of its iteration space in which it runs, its lowering there, and the cost."""
+"""A free node: the supported orders of its iteration space, with the lowering and the cost of each."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from relayout.ops.named_axes import native_letters
 __all__ = ["FreeNode", "Pricing", "operand_dims"]
 
 Pricing = Callable[[ir.Shape], int]
-"""How many elements a shape has, symbolic dims priced."""
+"""The number of elements of a shape, with estimates for symbolic dims."""
 Answer = tuple[Requirement, FreeLowering, int]
-"""The requirement that is met, the lowering that meets it, and its cost beyond the implementation's own."""
+"""(requirement, lowering that meets it, cost beyond the implementation's own)."""
 
 _NOTHING: Traffic = ()
 
 
 class FreeNode:
-    """One node with an iteration space, and the backend's requirements of it, the cheapest first. Answers are kept."""
+    """A node with an iteration space, and the backend's requirements, the cheapest first. Answers are cached."""
 
     __slots__ = (
         "_answers",
@@ -66,13 +66,13 @@ class FreeNode:
         self._reach: dict[Requirement, bool] = {}
         self._answers: dict[MemoryFormat, tuple[Answer, ...] | None] = {}
         self._suggested: dict[MemoryFormat, tuple[MemoryFormat, ...]] = {}
-        # The cheapest requirement that an order meets counts, for each device and each set of black boxes.
+        # Only the cheapest requirement that an order meets counts, per device and set of black boxes.
         self._devices: dict[tuple[str, Hashable], list[Requirement]] = {}
         for requirement in requirements:
             self._devices.setdefault((requirement.implementation.device, requirement.boxes), []).append(requirement)
 
     def answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
-        """How the node runs in this order on each device that supports it; None where there is none."""
+        """The requirement, lowering and cost in this order for each device that supports it; None if no device does."""
         if order not in self._answers:
             dims = self._maps.grouped(order)
             every = self._devices.values() if dims is not None else ()
@@ -82,11 +82,11 @@ class FreeNode:
 
     def native(self) -> MemoryFormat:
         """The order of ONNX's own layout, for a rule that names its axes."""
-        letters = self._rule.letters
-        return self._normal(order_of(tuple(letters.index(letter) for letter in native_letters(len(letters)))))
+        axis_names = self._rule.axis_names
+        return self._normal(order_of(tuple(axis_names.index(letter) for letter in native_letters(len(axis_names)))))
 
     def suggested(self, order: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """The orders that the rule suggests beside one in which the node runs."""
+        """Further orders that the rule suggests once the node runs in `order`."""
         if order not in self._suggested:
             dims = self._maps.grouped(order) or ()
             orders = self._rule.suggested(tuple([group[0].axis for group in dims]))
@@ -98,23 +98,23 @@ class FreeNode:
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""
         laid = [
-            (port, axes, layout, letters)
-            for port, axes, layout, letters in zip(
+            (port, axes, layout, axis_names)
+            for port, axes, layout, axis_names in zip(
                 self._choice.ports, self._axes, requirement.layouts, self._letters, strict=True
             )
             if axes is not None
         ]
-        for place, (port, axes, layout, letters) in enumerate(laid):
+        for place, (port, axes, layout, axis_names) in enumerate(laid):
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
-            names = names_for(layout, letters or self._checker.letters(port, layout), len(extents))
+            names = names_for(layout, axis_names or self._checker.axis_names(port, layout), len(extents))
             pads = requirement.implementation.pads
             own = bind(layout, names, extents, size, pads=pads) if names is not None else None
             if own is None:
                 continue
             if len(axes) == len(self._rule.extents):
-                # The layout says where every axis goes, also those of extent 1.
+                # The layout gives the position of every axis, including those of extent 1.
                 yield self._normal(tuple(Atom(axes[atom.axis], atom.inner, atom.outer) for atom in own))
                 continue
             format_ = port.format_in(one_each(own))
@@ -125,10 +125,9 @@ class FreeNode:
         return normal_form(order, self._maps.extents)
 
     def _answer(self, requirements: Sequence[Requirement], dims: Dims) -> Answer | None:
-        """The first requirement that this order meets, with the lowering that meets it; None if there is none.
-
-        An order that ONNX's operator does not take is possible where a backend requires it by the operator's axis
-        names, or where the rule has a decomposition for it.
+        """The first requirement that this order meets, with its lowering; None if there is none. An order that ONNX's
+        operator does not support is possible if a backend requires it by the operator's axis names, or if the rule has
+        a decomposition for it.
         """
         written: Answer | None = None
         for requirement in requirements:
@@ -136,9 +135,9 @@ class FreeNode:
                 break
             if requirement.is_empty and self._is_tiled_unknowingly(dims):
                 continue  # tiles that only a backend can require
-            way = self._as_onnx(requirement, dims) if requirement.is_empty else self._as_required(requirement, dims)
-            if way is not None:
-                return way
+            met = self._as_onnx(requirement, dims) if requirement.is_empty else self._as_required(requirement, dims)
+            if met is not None:
+                return met
             if written is None and (requirement.is_empty or self._is_unreachable(requirement)):
                 written = self._decomposed(requirement.relaxed(), dims)
         return written
@@ -148,101 +147,107 @@ class FreeNode:
         return any(len(group) > 1 and traits[group[0].axis].permutable_within == "asymmetric" for group in dims)
 
     def _is_tiled_unknowingly(self, dims: Dims) -> bool:
-        """Whether axes are tiled though ONNX's operator takes them whole only."""
+        """Whether axes are tiled that ONNX's operator supports only whole."""
         knows = any(t.tileable or t.permutable_within or t.tile_multiple for t in self._rule.traits)
         return not knows and any(not a.is_whole for group in dims for a in group)
 
     def _as_onnx(self, requirement: Requirement, dims: Dims) -> Answer | None:
-        """The node as ONNX's own operator, for an implementation without requirements."""
+        """The answer with ONNX's own operator, for an implementation without requirements."""
         if self._is_permuted_asymmetrically(dims):
             return None
-        form = next((form for form in self._lowerings(dims) if self._rule.allows(form.axes)), None)
-        if form is None or not self._has_no_requirement(requirement, form):
+        lowering = next((lowering for lowering in self._lowerings(dims) if self._rule.allows(lowering.axes)), None)
+        if lowering is None or not self._has_no_requirement(requirement, lowering):
             return None
-        cost = self._cost(requirement, form)
-        return (requirement, form, cost) if cost is not None else None
+        cost = self._cost(requirement, lowering)
+        return (requirement, lowering, cost) if cost is not None else None
 
-    def _has_no_requirement(self, requirement: Requirement, form: FreeLowering) -> bool:
-        """Whether nothing is required of the node in this lowering: a permuted operand has other axes by the same
-        names, a tiled one another rank."""
-        letters = self._rule.letters
-        laid = [operand_dims(axes, form.dims) for axes in self._axes]
-        is_native = not letters or form.axes == tuple(letters.index(letter) for letter in native_letters(len(letters)))
+    def _has_no_requirement(self, requirement: Requirement, lowering: FreeLowering) -> bool:
+        """Whether the backend requires nothing of the node in this lowering. It is asked anew, because the axis order
+        of a permuted operand and the rank of a tiled one differ from the source's."""
+        axis_names = self._rule.axis_names
+        laid = [operand_dims(axes, lowering.dims) for axes in self._axes]
+        is_native = not axis_names or lowering.axes == tuple(
+            axis_names.index(letter) for letter in native_letters(len(axis_names))
+        )
         if is_native and all(d is None or len(d) == len(a) for d, a in zip(laid, self._axes, strict=True) if a):
             return True
         return self._checker.has_no_requirement(self._choice, laid, requirement.implementation.device)
 
     def _is_unreachable(self, requirement: Requirement) -> bool:
-        """Whether the operator takes none of the orders that the requirement names, so that it has to be decomposed:
-        then the requirements of the decomposition's operators count instead."""
+        """Whether the operator supports none of the required orders, so that it has to be decomposed. The requirements
+        of the decomposition's operators then count instead."""
         if requirement not in self._reach:
             dims = [d for order in self.required_orders(requirement) if (d := self._maps.grouped(order)) is not None]
-            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.letters
+            is_written = bool(dims) and bool(self._rule.decompositions) and not self._rule.axis_names
             self._reach[requirement] = is_written and not any(self._is_taken(each) for each in dims)
         return self._reach[requirement]
 
     def _is_taken(self, dims: Dims) -> bool:
-        """Whether ONNX's operator takes an order, wherever its unit axes are inserted."""
-        return any(self._rule.allows(form.axes) for form in self._lowerings(dims))
+        """Whether ONNX's operator supports an order with its unit axes inserted somewhere."""
+        return any(self._rule.allows(lowering.axes) for lowering in self._lowerings(dims))
 
     def _lowerings(self, dims: Dims, decomposition: Decomposition | None = None) -> Iterator[FreeLowering]:
-        """The lowerings in these dimensions, by where the unit axes are inserted."""
+        """The lowerings in these dimensions, one for each insertion of the unit axes."""
         for full in unit_axis_insertions(dims, len(self._rule.extents)):
             yield FreeLowering(full, rewritten=decomposition)
 
     def _decomposed(self, requirement: Requirement, dims: Dims) -> Answer | None:
-        """The node decomposed, for an implementation without requirements."""
+        """The answer with a decomposition, for an implementation without requirements."""
         for written in self._rule.decompositions:
-            form = next((form for form in self._lowerings(dims, written) if written.takes(form.axes)), None)
-            if form is None or not self._meets_by_parts(requirement, form):
+            lowering = next(
+                (lowering for lowering in self._lowerings(dims, written) if written.takes(lowering.axes)), None
+            )
+            if lowering is None or not self._meets_by_parts(requirement, lowering):
                 continue
-            cost = self._cost(requirement, form, written.extra(form.axes))
+            cost = self._cost(requirement, lowering, written.extra(lowering.axes))
             if cost is not None:
-                return requirement, form, cost
+                return requirement, lowering, cost
         return None
 
     def _as_required(self, requirement: Requirement, dims: Dims) -> Answer | None:
-        """The node with its unit axes inserted where they meet the requirement."""
+        """The answer with unit axes inserted so that the requirement is met."""
         rule, permuted = self._rule, self._is_permuted_asymmetrically(dims)
         for place in unit_axis_insertions(dims, len(rule.extents)):
-            form = FreeLowering(place, asked=True)
-            is_itself = not permuted and (rule.allows(form.axes) or bool(rule.letters))
+            lowering = FreeLowering(place, asked=True)
+            is_itself = not permuted and (rule.allows(lowering.axes) or bool(rule.axis_names))
             for written in (None,) if is_itself else rule.decompositions:
-                if written is not None and not written.takes(form.axes):
+                if written is not None and not written.takes(lowering.axes):
                     continue
-                form = FreeLowering(place, asked=True, rewritten=written)
-                cost = self._cost(requirement, form, written.extra(form.axes) if written is not None else _NOTHING)
-                by_parts = cost is not None and (written is None or self._meets_by_parts(requirement, form))
+                lowering = FreeLowering(place, asked=True, rewritten=written)
+                cost = self._cost(
+                    requirement, lowering, written.extra(lowering.axes) if written is not None else _NOTHING
+                )
+                by_parts = cost is not None and (written is None or self._meets_by_parts(requirement, lowering))
                 if cost is not None and by_parts and self._meets(requirement, place):
-                    return requirement, form, cost
+                    return requirement, lowering, cost
         return None
 
     def _meets(self, requirement: Requirement, dims: Dims) -> bool:
-        """Whether operands and constants meet the requirement when the node's axes have these dimensions."""
+        """Whether operands and constants meet the requirement when the iteration space has these dimensions."""
         own = [operand_dims(axes, dims) for axes in self._axes]
         inputs = [operand_dims(axes, dims) for axes in self._rule.inputs]
         is_met = self._checker.is_met(self._choice, requirement, own, self._letters)
         return is_met and self._checker.constants_meet(self._choice, requirement, inputs)
 
-    def _meets_by_parts(self, requirement: Requirement, form: FreeLowering) -> bool:
+    def _meets_by_parts(self, requirement: Requirement, lowering: FreeLowering) -> bool:
         """Whether the operators of the lowering's decomposition meet the backend's requirements of them."""
-        return self._checker.dry_run(self._choice, self._rule, self._axes, form, requirement.implementation.device)
+        return self._checker.dry_run(self._choice, self._rule, self._axes, lowering, requirement.implementation.device)
 
-    def _cost(self, requirement: Requirement, form: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
-        """The node's cost in this lowering beyond its best order; None where the device does not run it so."""
-        traffic, own = self._traffic(form, extra), self._rule.outputs[0]
+    def _cost(self, requirement: Requirement, lowering: FreeLowering, extra: Traffic = _NOTHING) -> int | None:
+        """The node's cost in this lowering beyond its best order; None where the device does not support it."""
+        traffic, own = self._traffic(lowering, extra), self._rule.outputs[0]
         if own is None:
             return traffic
         assert self._choice.node is not None
-        axes = tuple([own.index(axis) for axis in form.axes if axis in own])
-        device, is_rewritten = requirement.implementation.device, form.rewritten is not None
+        axes = tuple([own.index(axis) for axis in lowering.axes if axis in own])
+        device, is_rewritten = requirement.implementation.device, lowering.rewritten is not None
         return self._checker.order_cost(self._choice.node, axes, traffic, device, is_rewritten=is_rewritten)
 
-    def _traffic(self, form: FreeLowering, traffic: Traffic) -> int:
-        """Bytes that are read and written."""
+    def _traffic(self, lowering: FreeLowering, traffic: Traffic) -> int:
+        """The bytes read and written, by `Traffic`."""
         assert self._choice.node is not None
         size = element_size(self._choice.node.outputs[0])
-        laid = dims_shape(form.dims, self._rule.extents) if traffic else []
+        laid = dims_shape(lowering.dims, self._rule.extents) if traffic else []
         return sum(times * self._elements(ir.Shape([laid[p] for p in places])) * size for places, times in traffic)
 
 

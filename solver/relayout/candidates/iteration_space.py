@@ -14,7 +14,7 @@ __all__ = ["IndexingMaps", "IndexingMapsCache"]
 
 
 class IndexingMaps:
-    """The maps between an iteration space and its operands. Equal spaces share them, so each step is taken once."""
+    """The maps between an iteration space and its operands. Equal spaces share them and their cached results."""
 
     __slots__ = (
         "_companions",
@@ -34,7 +34,8 @@ class IndexingMaps:
     )
 
     def __init__(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> None:
-        # An axis has no position only if its extent is 1 in every operand (Pad, Expand or Resize may make 1 into more).
+        # An axis has no position only if its extent is 1 in every operand: Pad, Expand or Resize may extend an axis of
+        # 1.
         extents = list(rule.extents)
         for operand, axes in operands:
             for index, axis in enumerate(axes):
@@ -47,7 +48,7 @@ class IndexingMaps:
             (operand.view, axes, {axis: i for i, axis in enumerate(axes) if operand.view.extents[i] != 1})
             for operand, axes in operands
         ]
-        # An axis that has other extents in some operand cannot be tiled alike in all of them.
+        # An axis whose extent differs between operands cannot have the same tiles in all of them.
         uneven = {
             axis
             for operand, axes in operands
@@ -59,15 +60,15 @@ class IndexingMaps:
         self._multiples = {a: own.tile_multiple for a, own in traits if own.tile_multiple}
         self._permutable = frozenset(a for a, own in traits if own.permutable_within) - uneven - self._tileable
         self._padded = frozenset(a for a, own in traits if own.zero_preserving) - uneven
-        # A `relayout` operator takes its named axes in any tiles that a backend requires, but for those of extent 1 in
-        # its result: these have no tiles there.
+        # A `relayout` operator supports any tiles of its named axes that a backend requires, except for axes of extent
+        # 1 in its result.
         different = {
             axis
             for operand, axes in operands
             for index, axis in enumerate(axes)
             if operand.view.extents[index] != extents[axis]
         }
-        self._named = frozenset(range(len(extents)) if rule.letters else ()) - uneven - different
+        self._named = frozenset(range(len(extents)) if rule.axis_names else ()) - uneven - different
         self._companions = {a: own.companion for a, own in traits if own.companion is not None}
         self._insertion_rule = rule.insertion_rule
         self._formats: dict[MemoryFormat, tuple[MemoryFormat, ...] | None] = {}
@@ -92,8 +93,8 @@ class IndexingMaps:
         return self._extended[key]
 
     def nearest_whole(self, index: int, format_: MemoryFormat) -> tuple[MemoryFormat, ...]:
-        """Orders of whole axes nearest to a tiled format of operand `index`: each axis where the first of its tiles
-        stands, and each where the last does."""
+        """The orders of whole axes nearest to a tiled format of operand `index`: with each axis at the position of its
+        first tile, and at that of its last."""
         order = self._in_space(index, format_)
         if order is None or all(atom.is_whole for atom in order):
             return ()
@@ -104,7 +105,7 @@ class IndexingMaps:
 
     def grouped(self, order: MemoryFormat) -> Dims | None:
         """The order as dimensions of the node: one for each factor of a tileable axis, one for an axis whose factors
-        are only permuted; None where the node does not take such factors."""
+        are only permuted. None where the node does not support such factors."""
         if all(atom.is_whole for atom in order):
             return one_each(order)
         positions: dict[int, list[int]] = {}
@@ -129,7 +130,7 @@ class IndexingMaps:
         return tuple(groups) if self._are_tiled_alike(order, tiled) else None
 
     def _are_tiled_alike(self, order: MemoryFormat, tiled: set[int]) -> bool:
-        """Whether each of these axes and its companion, if that is one of them, have the same tiles."""
+        """Whether each of these axes has the same tiles as its companion, if that is tiled too."""
         for axis, partner in self._companions.items():
             if axis in tiled and partner in tiled:
                 tiles = [[atom[1:] for atom in order if atom.axis == a] for a in (axis, partner)]
@@ -160,14 +161,14 @@ class IndexingMaps:
         return tuple(found)
 
     def lacks_any(self, index: int, other: int) -> bool:
-        """Whether one of two operands has axes that the other lacks."""
+        """Whether operand `index` lacks axes that operand `other` has, or the reverse."""
         return self._lacking[index] != self._lacking[other]
 
     def merged_orders(
         self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
     ) -> tuple[MemoryFormat, ...]:
-        """Orders of the space in which two operands have these formats, or one of them has and the axes that it lacks
-        are ordered as in the other, tile by tile."""
+        """Orders of the space in which both operands have these formats, or one has its format and its missing axes are
+        ordered tile by tile as in the other."""
         key = (index, format_, other, other_format)
         if key not in self._merged:
             found = [
@@ -181,9 +182,9 @@ class IndexingMaps:
     def _following(
         self, index: int, format_: MemoryFormat, other: int, other_format: MemoryFormat
     ) -> MemoryFormat | None:
-        """The order in which operand `index` has its format, and each tile of the axes that it lacks follows the atom
-        that it follows in the other's. None where these axes are whole, so that they go by their neighbours in the
-        source, or where the tiles of the two do not nest."""
+        """The order in which operand `index` has its format and each tile of a missing axis follows the same atom as in
+        the other operand's format. None where the missing axes are whole (`extend` inserts these), and where the tiles
+        of the two do not nest."""
         lacking = self._lacking[index] - self._lacking[other]
         if not lacking or all(atom.is_whole for atom in other_format):
             return None
@@ -240,8 +241,8 @@ class IndexingMaps:
         return [Atom(axes[a.axis], a.inner, a.outer) for a in own] if own is not None else None
 
     def _completed(self, order: list[Atom], *, tile_by_tile: bool = False) -> MemoryFormat | None:
-        """The order with the axes that it lacks; None where the node does not take its factors. `tile_by_tile`: the
-        companion of an axis with permuted factors is tiled likewise, though it might stay whole."""
+        """The order with its missing axes inserted; None where the node does not support its factors. `tile_by_tile`:
+        the companion of an axis with permuted factors gets the same tiles, though it could stay whole."""
         if self.grouped(tuple(order)) is None:
             return None
         present = {a.axis for a in order}
@@ -262,22 +263,22 @@ class IndexingMaps:
         return normal_form(tuple(order), self.extents)
 
     def _insertion_position(self, order: Sequence[Atom], axis: int) -> int:
-        """Where a further axis goes: by the operator's insertion rule, else beside its companion with the lower number
-        first, else after its neighbour in the source."""
+        """The position of a further axis: by the operator's insertion rule; else next to its companion, the lower
+        number first; else after its neighbour in the source."""
         present = tuple([a.axis for a in order])
         wanted = self._insertion_rule(present, axis) if self._insertion_rule is not None else None
         if wanted is not None:
             return wanted
         companion = self._companions.get(axis)
-        beside = [p for p, atom in enumerate(order) if atom.axis == companion]
-        if companion is not None and beside:
-            return beside[-1] + 1 if axis > companion else beside[0]
+        companions = [p for p, atom in enumerate(order) if atom.axis == companion]
+        if companion is not None and companions:
+            return companions[-1] + 1 if axis > companion else companions[0]
         before = [p for p, atom in enumerate(order) if atom.axis < axis]
         return max(before, key=lambda position: (order[position].axis, position)) + 1 if before else 0
 
 
 class IndexingMapsCache:
-    """The indexing maps of every iteration space so far; equal spaces share them."""
+    """A cache of indexing maps, shared by equal iteration spaces."""
 
     def __init__(self) -> None:
         self._found: dict[object, IndexingMaps] = {}
@@ -285,7 +286,7 @@ class IndexingMapsCache:
     def of(self, rule: Free, operands: tuple[tuple[Operand, Axes], ...]) -> IndexingMaps:
         """The maps between a space of `rule` and its operands."""
         views = tuple([(o.view.axes, o.view.extents, o.view.base_extents, axes) for o, axes in operands])
-        key = (rule.extents, rule.traits, bool(rule.letters), rule.insertion_rule, views)
+        key = (rule.extents, rule.traits, bool(rule.axis_names), rule.insertion_rule, views)
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = IndexingMaps(rule, operands)
@@ -293,7 +294,7 @@ class IndexingMapsCache:
 
 
 def _split_alike(order: Sequence[Atom], guide: Sequence[Atom]) -> list[Atom]:
-    """The order with its atoms split where those of the guide begin and end; all these splits nest."""
+    """The order with its atoms split at the boundaries of the guide's atoms; these splits nest."""
     found: list[Atom] = []
     for axis, inner, outer in order:
         ends = {end for atom in guide if atom.axis == axis for end in (atom.inner, atom.outer)}

@@ -13,21 +13,21 @@ __all__ = ["contradiction", "format_text", "operand_name", "relaxed", "required"
 
 
 def operand_name(index: int, *, is_result: bool) -> str:
-    """An operand as messages name it."""
+    """The operand's name in messages."""
     return f"{'result' if is_result else 'input'} {index}"
 
 
-def required(place: str, layouts: Sequence[str], in_step: Sequence[str]) -> str:
-    """The requirement of one operand; where several layouts meet it, also the operands that must agree with it.
+def required(place: str, layouts: Sequence[str], together: Sequence[str]) -> str:
+    """The requirement of one operand; if several layouts meet it, with the operands that depend on the choice.
 
     >>> required("Relu 'n1' input 0", ["NCHW", "NHWC"], ["result 0"])
-    "Relu 'n1' input 0 requires NCHW or NHWC, in step with result 0"
+    "Relu 'n1' input 0 requires NCHW or NHWC, chosen together with result 0"
     """
     layouts = list(dict.fromkeys(layouts))
     text = f"{place} requires {' or '.join(layouts)}"
-    if len(layouts) == 1 or not in_step:
+    if len(layouts) == 1 or not together:
         return text
-    return f"{text}, in step with {' and '.join(dict.fromkeys(in_step))}"
+    return f"{text}, chosen together with {' and '.join(dict.fromkeys(together))}"
 
 
 def relaxed(label: str, operand: str, layout: str, *, is_result: bool) -> str:
@@ -44,9 +44,9 @@ def contradiction(problem: str, conflict: Sequence[str], relaxation: Sequence[st
 def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> str:
     """A format by axis names where the axes have some, else by the numbers of the source's axes.
 
-    A format does not contain unit axes; they are shown where the source has them.
+    A format does not contain unit axes; the text has them after their neighbours in the source.
     """
-    letters = names.of(operand)
+    axis_names = names.of(operand)
     own = operand.view.from_base(format_)
     boxes = operand.boxes(format_)
     if own is None or not all(a.is_whole for a in own):
@@ -58,13 +58,13 @@ def format_text(names: AxisNames, operand: Operand, format_: MemoryFormat) -> st
         if axis not in axes:
             before = [p for p, other in enumerate(axes) if other < axis]
             axes.insert(max(before, key=lambda p: axes[p]) + 1 if before else 0, axis)
-    words = [letters[a] if letters else str(a) for a in axes]
+    words = [axis_names[a] if axis_names else str(a) for a in axes]
     for axis, _, namespace, data in boxes:
         words[axes.index(axis)] += f"[{namespace}:{data}]"
-    return ("" if letters else ",").join(words)
+    return ("" if axis_names else ",").join(words)
 
 
 def _atom_text(atom: Atom) -> str:
-    """An axis by its number; a factor by how its index is computed: `1/16` the outer tile, `1%16` the inner one."""
+    """An axis by its number, a factor by the formula of its index: `1/16` the outer tile, `1%16` the inner one."""
     inner = f"/{atom.inner}" if atom.inner > 1 else ""
     return f"{atom.axis}" + (f"%{atom.outer}{inner}" if atom.outer else inner)

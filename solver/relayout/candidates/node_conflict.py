@@ -23,14 +23,14 @@ Trial = Callable[[Sequence[Implementation]], NodeAlternatives]
 """The node with its alternatives if the backend stated these implementations instead."""
 
 _Operand = tuple[bool, int]
-"""Whether it is a result, and its index."""
+"""(whether the operand is a result, its index)."""
 
-# Sets are tried by size; beyond this many a set is shrunk greedily instead.
+# So many sets are tried, smallest first; then a set is shrunk greedily instead.
 MOST_TRIED = 200
 
 
 def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, names: AxisNames) -> InfeasibleError:
-    """The error for a node that runs under none of the implementations that the backend states."""
+    """The error for a node that meets the requirements of none of its implementations."""
     every = _constrained(stated)
 
     def runs(kept: Iterable[_Operand]) -> NodeAlternatives | None:
@@ -39,15 +39,15 @@ def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, nam
         return tried if tried.alternatives else None
 
     conflict = every
-    lift: tuple[_Operand, ...] = ()
+    relaxation: tuple[_Operand, ...] = ()
     if runs(()) is not None:
         conflict = _smallest(every, lambda some: runs(some) is None)
-        lift = _smallest(every, lambda some: runs(set(every) - set(some)) is not None)
-    running = runs(set(every) - set(lift)) if lift else None
+        relaxation = _smallest(every, lambda some: runs(set(every) - set(some)) is not None)
+    running = runs(set(every) - set(relaxation)) if relaxation else None
     return contradiction(
         f"no way to run {choice.label} meets the backend's requirements",
         [_required(choice, operand, conflict, stated) for operand in conflict],
-        [_lifted(running, operand, stated, names) for operand in lift] if running is not None else [],
+        [_relaxed(running, operand, stated, names) for operand in relaxation] if running is not None else [],
     )
 
 
@@ -67,10 +67,8 @@ def _restricted(implementation: Implementation, kept: frozenset[_Operand]) -> Im
     return replace(implementation, inputs=inputs, results=results)
 
 
-def _smallest(
-    operands: tuple[_Operand, ...], holds: Callable[[tuple[_Operand, ...]], bool]
-) -> tuple[_Operand, ...]:
-    """A smallest set for which this holds, as it does for all of them and for more of any; the first of several."""
+def _smallest(operands: tuple[_Operand, ...], holds: Callable[[tuple[_Operand, ...]], bool]) -> tuple[_Operand, ...]:
+    """A smallest set of operands for which the monotone predicate `holds`; the first of several."""
     sets = (some for size in range(1, len(operands)) for some in combinations(operands, size))
     for some in islice(sets, MOST_TRIED):
         if holds(some):
@@ -91,20 +89,20 @@ def _required(
     return required(f"{choice.label} {_name(operand)}", layouts, others)
 
 
-def _lifted(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: AxisNames) -> str:
+def _relaxed(running: NodeAlternatives, operand: _Operand, stated: Sequence[Implementation], names: AxisNames) -> str:
     """The operand's layout in the cheapest alternative after the relaxation. A constant takes any order at no cost, so
-    it only lacks what is required beyond its names."""
+    its layout is the required one without extensions."""
     cheapest = min(running.alternatives, key=lambda alternative: alternative.cost)
     assert running.node is not None
-    layout = _in_letters_of_its_own(running.node, operand, _layout(stated[0], operand).names)
+    layout = _own_axis_names(running.node, operand, _layout(stated[0], operand).names)
     for port, format_ in zip(running.ports, cheapest.formats, strict=True):
         if (port.is_result, port.index) == operand:
             layout = format_text(names, port.operand, format_)
     return relaxed(running.label, _name(operand), layout, is_result=operand[0])
 
 
-def _in_letters_of_its_own(node: ir.Node, operand: _Operand, names: str) -> str:
-    """The axis names of a layout, or the operator's own where these are others."""
+def _own_axis_names(node: ir.Node, operand: _Operand, names: str) -> str:
+    """The layout's axis names in their order, or the operator's own order where it has other names."""
     is_result, index = operand
     role = result_role(node, index) if is_result else input_role(node, index)
     native = onnx_letters(node, role, len(names))

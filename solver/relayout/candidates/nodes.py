@@ -21,8 +21,8 @@ from relayout.candidates.alternatives import (
     NodePorts,
     Port,
     label_of,
-    passing_ports,
     ports_of,
+    region_edge_ports,
 )
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.axis_shuffle import AxisShuffle, axis_shuffle
@@ -58,8 +58,8 @@ _Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SeedContext:
-    """What seeding reads: the analysed graph and the backend's requirements. Nodes that are alike, between operands of
-    the same views and axis names, have one prototype, so that each question is asked once."""
+    """The analysed graph and the backend's requirements. Nodes of one class whose operands have equal views and axis
+    names share a prototype, so that the backend is asked once."""
 
     checker: RequirementChecker
     names: AxisNames
@@ -71,22 +71,22 @@ class SeedContext:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeSpace:
-    """An iteration space of a node; `axes` are its ports' in the space, `moves` as in `Alternative`."""
+    """An iteration space of a node. `axes` are its ports' axes in the space; `elidable_bytes` as in `Alternative`."""
 
     space: IterationSpace[_Answer]
     axes: tuple[Axes | None, ...]
-    moves: int = 0
+    elidable_bytes: int = 0
 
 
 class _PortFormat(NamedTuple):
-    """A format of a port's tensor that is to be considered."""
+    """A format of a port's tensor, to be considered."""
 
     port: int
     format: MemoryFormat
 
 
 class _SpaceOrder(NamedTuple):
-    """An order of one of the node's spaces that is to be considered; see `OrderSeed`."""
+    """An order of one of the node's spaces, to be considered; see `OrderSeed`."""
 
     space: int
     order: MemoryFormat
@@ -97,8 +97,8 @@ class _SpaceOrder(NamedTuple):
 class NodeSeed:
     """A node before propagation.
 
-    `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders that are to
-    be propagated. `blocking` are views that keep a port from a required tiling. `prototype`: the first node like it.
+    `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders to
+    propagate. `blocking` are views that prevent a required tiling. `prototype`: the first node like this one.
     """
 
     node: NodePorts
@@ -124,14 +124,14 @@ class NodeSeed:
         spaces = []
         for own in self.spaces:
             space = IterationSpace(own.space.maps, _operands(node, own.axes), own.space.accepts, own.space.suggests)
-            spaces.append(NodeSpace(space, own.axes, own.moves))
+            spaces.append(NodeSpace(space, own.axes, own.elidable_bytes))
         shuffle = AxisShuffle(node, self.shuffle.shared, self.shuffle.base) if self.shuffle is not None else None
         return NodeSeed(node, self.fixed, tuple(spaces), shuffle, self.start, prototype=self)
 
 
 def seed_nodes(graph: ir.Graph, context: SeedContext) -> tuple[NodeSeed, ...]:
-    """Every node that has a choice, in the order of the graph. The region edges into the graphs inside a node stand
-    before their nodes, those out of them behind."""
+    """Every node that has a choice, in the order of the graph. Region edges into the graphs inside a node come before
+    those graphs' nodes, region edges out of them after."""
     found: list[NodeSeed] = []
     _seed_graph(graph, context, found)
     return tuple(found)
@@ -155,8 +155,8 @@ def _seed_graph(graph: ir.Graph, context: SeedContext, found: list[NodeSeed]) ->
 def list_alternatives(
     context: SeedContext, seeds: Sequence[NodeSeed], candidates: Candidates, inputs: Sequence[NodeAlternatives]
 ) -> tuple[NodeAlternatives, ...]:
-    """Every node's alternatives, without those that need a black box which neither a node, nor one of the graph's
-    `inputs`, nor a conversion gives. Raises InfeasibleError for a node that has none left."""
+    """Every node's alternatives, without those that read an unreachable black box: one that no node, no graph input in
+    `inputs` and no conversion produces. Raises InfeasibleError for a node without alternatives."""
     every: list[NodeAlternatives] = []
     shared: dict[object, NodeAlternatives] = {}
     for seed in seeds:
@@ -180,16 +180,16 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
 
     def add(
         met: Requirement,
-        form: FreeLowering | FixedLowering,
+        lowering: FreeLowering | FixedLowering,
         formats: Sequence[MemoryFormat],
         extra: int = 0,
-        moves: int = 0,
+        elidable_bytes: int = 0,
     ) -> None:
         cost, device = met.implementation.cost + extra, met.implementation.device
-        found.add(formats, form, cost, met.shown, device, moves, met.way)
+        found.add(formats, lowering, cost, met.shown, device, elidable_bytes, met.implementation_index)
 
-    for requirement, form, formats in seed.fixed:
-        add(requirement, form, formats)
+    for requirement, lowering, formats in seed.fixed:
+        add(requirement, lowering, formats)
     for shuffled in candidates.shuffled[seed.shuffle] if seed.shuffle is not None else ():
         add(*shuffled)
     for own in seed.spaces:
@@ -199,26 +199,26 @@ def _alternatives(seed: NodeSeed, candidates: Candidates) -> NodeAlternatives:
                 port.format_of(None) if axes is None else next(given)
                 for port, axes in zip(seed.node.ports, own.axes, strict=True)
             ]
-            for requirement, form, extra in answer:
-                boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, form))
+            for requirement, lowering, extra in answer:
+                boxed = with_black_boxes(seed.node, requirement, every, _port_dims(seed.node, own.axes, lowering))
                 if boxed is not None:
-                    add(requirement, form, boxed, extra, own.moves)
+                    add(requirement, lowering, boxed, extra, own.elidable_bytes)
     return found.listed()
 
 
 def _port_dims(
-    node: NodePorts, axes_of: Sequence[Axes | None], form: FreeLowering | FixedLowering
+    node: NodePorts, axes_of: Sequence[Axes | None], lowering: FreeLowering | FixedLowering
 ) -> Sequence[Dims | None]:
     """The dimensions of each port's operand."""
-    if isinstance(form, FixedLowering):
-        return of_ports(node.ports, form.inputs, form.outputs)
-    return [operand_dims(axes, form.dims) for axes in axes_of]
+    if isinstance(lowering, FixedLowering):
+        return of_ports(node.ports, lowering.inputs, lowering.outputs)
+    return [operand_dims(axes, lowering.dims) for axes in axes_of]
 
 
 def _refused(
     context: SeedContext, seed: NodeSeed, candidates: Candidates, choices: Sequence[NodeAlternatives]
 ) -> InfeasibleError:
-    """The error for a node without alternatives. The formats that its operands may have are those of the fixpoint."""
+    """The error for a node without alternatives. Its operands' possible formats are those of the fixpoint."""
     node, edge = seed.node.node, seed.node.region_edge
     assert node is not None
     produced = produced_formats(choices) if seed.has_boxes else {}
@@ -238,7 +238,7 @@ def _refused(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Placed:
-    """Fixed lowerings with the formats that they give the ports, and the views that blocked others."""
+    """Fixed lowerings with the formats of their ports, and the views that block other lowerings."""
 
     fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...]
     start: tuple[_PortFormat, ...]
@@ -247,7 +247,7 @@ class _Placed:
 
 
 def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]) -> NodeSeed:
-    """The node's seed, made from its prototype where there is one."""
+    """The node's seed, copied from its prototype where there is one."""
     key = _likeness(context, node, implementations)
     if key is None:
         return _seed_node(context, node, implementations)
@@ -265,14 +265,14 @@ def _shared_seed(context: SeedContext, node: ir.Node, implementations: tuple[Imp
 def _likeness(
     context: SeedContext, node: ir.Node, implementations: tuple[Implementation, ...]
 ) -> tuple[object, ...] | None:
-    """What nodes with one prototype have in common beside their ports; None of a node that has none."""
+    """The key that nodes of one prototype share besides their ports; None for a node that cannot share one."""
     tensors, rule = context.tensors, context.tensors.rules.get(node)
     is_elidable = isinstance(rule, Free) and rule.elidable_as is not None
     if is_elidable or node in tensors.region_edges:
         return None
     if context.checker.is_shared:
         return (tensors.classes[node],)
-    # A backend that is asked about each node is asked about a free node's orders, too.
+    # A backend without equal answers for equal nodes is also asked about the orders of each free node.
     is_asked_again = isinstance(rule, Free) or any(each.rewrite is not None for each in implementations)
     return None if is_asked_again else (tensors.classes[node], implementations)
 
@@ -295,18 +295,18 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
     has_boxes = any(any(requirement.boxes) for requirement in stated)
     rewritten = [requirement for requirement in stated if requirement.implementation.rewrite is not None]
     by_backend = [(each, rewritten_lowering(own, rule, each, context.checker)) for each in rewritten]
-    written = _placed(context, own, [(each, form) for each, form in by_backend if form is not None])
+    written = _placed(context, own, [(each, lowering) for each, lowering in by_backend if lowering is not None])
     requirements = [requirement for requirement in stated if requirement.implementation.rewrite is None]
     if isinstance(rule, Free):
         return _seed_free(context, own, rule, requirements, written, has_boxes=has_boxes)
-    letters = port_axis_names(rule, own.ports)
-    forms = [(each, form) for each in requirements for form in node_lowerings(own, rule, each.implementation)]
-    placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
+    axis_names = port_axis_names(rule, own.ports)
+    lowerings = [(each, one) for each in requirements for one in node_lowerings(own, rule, each.implementation)]
+    placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
     mixes = rule.permutable_within if isinstance(rule, Fixed | Listed) else ()
     return NodeSeed(
         own,
         written.fixed + placed.fixed,
-        shuffle=axis_shuffle(own, mixes, [(met, form) for met, form, _ in placed.fixed]) if mixes else None,
+        shuffle=axis_shuffle(own, mixes, [(met, lowering) for met, lowering, _ in placed.fixed]) if mixes else None,
         start=written.start + placed.start,
         blocking=written.blocking | placed.blocking,
         has_boxes=has_boxes,
@@ -315,25 +315,29 @@ def _seed_node(context: SeedContext, node: ir.Node, implementations: Sequence[Im
 
 
 def _is_met(
-    context: SeedContext, node: NodePorts, requirement: Requirement, form: FixedLowering, letters: Sequence[str | None]
+    context: SeedContext,
+    node: NodePorts,
+    requirement: Requirement,
+    lowering: FixedLowering,
+    axis_names: Sequence[str | None],
 ) -> bool:
-    laid = of_ports(node.ports, form.inputs, form.outputs)
-    is_met = context.checker.is_met(node, requirement, laid, letters)
-    return is_met and context.checker.constants_meet(node, requirement, form.inputs)
+    laid = of_ports(node.ports, lowering.inputs, lowering.outputs)
+    is_met = context.checker.is_met(node, requirement, laid, axis_names)
+    return is_met and context.checker.constants_meet(node, requirement, lowering.inputs)
 
 
-def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
+def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Requirement, FixedLowering]]) -> _Placed:
     fixed: list[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]]] = []
     start: list[_PortFormat] = []
     blocking: set[ir.Value] = set()
     are_all = True
-    for requirement, form in forms:
-        laid = of_ports(node.ports, form.inputs, form.outputs)
+    for requirement, lowering in lowerings:
+        laid = of_ports(node.ports, lowering.inputs, lowering.outputs)
         formats: list[MemoryFormat] = []
         for port, dims in zip(node.ports, laid, strict=True):
             format_ = port.format_in(dims)
             if format_ is None:
-                # The layout's factors are not those of the tensor behind the operand.
+                # The layout's factors do not nest in the axes of the tensor.
                 regrouped = nearest_regrouped(port.operand.value, context.tensors)
                 if regrouped is not None and requirement.is_tiled:
                     blocking.add(regrouped)
@@ -344,7 +348,7 @@ def _placed(context: SeedContext, node: NodePorts, forms: Sequence[tuple[Require
             start += [_PortFormat(index, format_) for index, format_ in enumerate(formats)]
             boxed = with_black_boxes(node, requirement, formats, laid)
             if boxed is not None:
-                fixed.append((requirement, form, boxed))
+                fixed.append((requirement, lowering, boxed))
     return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)
 
 
@@ -367,18 +371,20 @@ def _seed_free(
     spaces = [NodeSpace(space, axes_of, _elidable_bytes(context, own) if pieces is not None else 0)]
     if pieces is not None:
         spaces.append(_elided(context, own, pieces))
-    # Packed layouts may ask for what no order of the space says: both parts of an axis side by side, one that is all of
-    # its axis, or one of an axis that has another extent in the result.
-    packed = operand_by_operand(rule) if rule.letters else None
-    letters = port_axis_names(packed, own.ports)
+    # Some packed layouts are not expressible as an order of the space: both tiles of an axis side by side, a tile that
+    # is the whole axis, or a tile of an axis whose extent differs in the result.
+    packed = operand_by_operand(rule) if rule.axis_names else None
+    axis_names = port_axis_names(packed, own.ports)
     tiled = [w for w in requirements if w.is_tiled] if packed is not None else []
-    forms = [(w, form) for w in tiled if packed is not None for form in fixed_lowerings(own, packed, w.implementation)]
-    placed = _placed(context, own, [each for each in forms if _is_met(context, own, *each, letters)])
+    lowerings = []
+    if packed is not None:
+        lowerings = [(each, one) for each in tiled for one in fixed_lowerings(own, packed, each.implementation)]
+    placed = _placed(context, own, [each for each in lowerings if _is_met(context, own, *each, axis_names)])
     sources = [_SpaceOrder(n, each.space.source_order()) for n, each in enumerate(spaces)]
     start: list[_PortFormat | _SpaceOrder] = [*written.start, *sources, *placed.start]
     start += [_SpaceOrder(0, order) for requirement in requirements for order in free.required_orders(requirement)]
-    if rule.letters:
-        # No requirement names the layout that the node has; it can always run in ONNX's own.
+    if rule.axis_names:
+        # The source's layout needs no requirement: the node can always run in ONNX's own layout.
         start.append(_SpaceOrder(0, free.native(), is_fallback=True))
     return NodeSeed(
         own,
@@ -392,13 +398,13 @@ def _seed_free(
 
 
 def _elided(context: SeedContext, own: NodePorts, pieces: Elision) -> NodeSpace:
-    """The space of an elided node. It runs nothing, so it may be at any device."""
+    """The space of an elided node. It runs nothing, so any device is possible."""
     assert own.node is not None
     nothing = (_ANY,) * len(own.node.inputs), (_ANY,) * len(own.node.outputs)
     free = [Requirement(Implementation(*nothing, device=device), own.ports) for device in context.checker.devices]
 
     def accepts(order: MemoryFormat) -> _Answer:
-        return tuple((requirement, pieces.form(order), 0) for requirement in free)
+        return tuple((requirement, pieces.lowering(order), 0) for requirement in free)
 
     maps = context.maps.of(pieces.rule, pieces.operands)
     return NodeSpace(IterationSpace(maps, pieces.operands, accepts), tuple(axes for _, axes in pieces.operands))
@@ -416,8 +422,8 @@ def _elidable_bytes(context: SeedContext, own: NodePorts) -> int:
 def _seed_edge(
     context: SeedContext, node: ir.Node, implementations: Sequence[Implementation], edge: RegionEdge
 ) -> NodeSeed:
-    """A value that crosses the border of the graphs inside the node."""
-    own = NodePorts(f"{label_of(node)} {edge.name}", node, passing_ports(node, edge, context.tensors), edge)
+    """The seed of a region edge: a value that crosses the border of the graphs inside the node."""
+    own = NodePorts(f"{label_of(node)} {edge.name}", node, region_edge_ports(node, edge, context.tensors), edge)
     axes_of = of_ports(own.ports, edge.rule.inputs, edge.rule.outputs)
     operands = _operands(own, axes_of)
     maps = context.maps.of(edge.rule, operands)

@@ -1,4 +1,4 @@
-"""Propagation of memory formats: the required ones, carried through the layout-agnostic operators to a fixpoint.
+"""Propagation of memory formats: required formats pass through layout-agnostic operators until a fixpoint.
 
 Each free node has an iteration space. An order of the space gives each operand a format, and an operand's format gives
 the orders of the space that extend it. Formats and orders are propagated both ways.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from relayout.candidates.axis_shuffle import AxisShuffle, ShuffledForm
+from relayout.candidates.axis_shuffle import AxisShuffle, ShuffledAlternative
 from relayout.candidates.iteration_space import IndexingMaps
 from relayout.candidates.tensors import Operand, Tensor
 from relayout.layout.memory_format import MemoryFormat, normal_form, source_order
@@ -20,9 +20,9 @@ from relayout.ops import Axes
 __all__ = ["FORMATS_PER_TENSOR", "Candidates", "FormatSeed", "IterationSpace", "OrderSeed", "Seed", "propagate"]
 
 FORMATS_PER_TENSOR = 24
-"""How many formats of a tensor propagation may fill up to: a tensor of rank 4 has no more orders."""
+"""Propagation adds formats to a tensor up to this number: the number of orders of a tensor of rank 4."""
 FORMS_PER_NODE = 64
-"""How many forms of a node with shuffled axes are considered."""
+"""The number of shuffled alternatives that are considered per node."""
 
 Answer = TypeVar("Answer")
 
@@ -31,8 +31,7 @@ Answer = TypeVar("Answer")
 class IterationSpace(Generic[Answer]):
     """The axes that one free node iterates over, with its operands on them, constants excepted.
 
-    `accepts` says how the node runs in an order, None where it does not; `suggests` gives further orders that are worth
-    considering beside one.
+    `accepts` gives the answers for an order, None if it is unsupported; `suggests` gives further orders to consider.
     """
 
     maps: IndexingMaps
@@ -45,14 +44,14 @@ class IterationSpace(Generic[Answer]):
 
 
 class FormatSeed(NamedTuple):
-    """A format of a tensor that is to be considered."""
+    """A format of a tensor, to be considered."""
 
     tensor: Tensor
     format: MemoryFormat
 
 
 class OrderSeed(NamedTuple):
-    """An order of an iteration space that is to be considered; a fallback only where the space has none by then."""
+    """An order of an iteration space, to be considered. A fallback counts only if the space has no order yet."""
 
     space: IterationSpace[Any]
     order: MemoryFormat
@@ -67,14 +66,14 @@ Orders = Mapping[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]
 class Candidates:
     """The fixpoint: every tensor's formats and every space's orders, in the order in which they were found.
 
-    An order has its space's answer and the format that it gives each operand. `shuffled` has what each axis shuffle
-    adds. Formats that the source, a backend or a caller requires are all considered; the tensors in `capped` have more
-    propagated ones in reach than are.
+    Each order comes with its space's answer and the format of each operand. `shuffled` has the alternatives of each
+    axis shuffle. Formats that the source, a backend or a caller requires are all considered; for the tensors in
+    `capped` some propagated formats were dropped.
     """
 
     formats: Mapping[Tensor, Mapping[MemoryFormat, None]]
     orders: Mapping[IterationSpace[Any], Orders]
-    shuffled: Mapping[AxisShuffle, Sequence[ShuffledForm]]
+    shuffled: Mapping[AxisShuffle, Sequence[ShuffledAlternative]]
     capped: Sequence[Tensor]
 
 
@@ -85,8 +84,7 @@ def propagate(
     seeds: Iterable[Seed],
     coupled: Callable[[Mapping[Tensor, Mapping[MemoryFormat, None]]], Iterable[FormatSeed]] | None = None,
 ) -> Candidates:
-    """Carry the seeds through every space until nothing new appears. `coupled` says which further formats follow from
-    those at a fixpoint."""
+    """Propagate the seeds through every space until nothing new appears. `coupled` adds formats at a fixpoint."""
     run = _Propagation(tensors, spaces, shuffles)
     for seed in seeds:
         if isinstance(seed, FormatSeed):
@@ -108,7 +106,7 @@ class _Propagation:
     ) -> None:
         self.formats: dict[Tensor, dict[MemoryFormat, None]] = {t: {} for t in tensors if not t.constant}
         self.orders: dict[IterationSpace[Any], dict[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]] = {}
-        self.shuffled: dict[AxisShuffle, list[ShuffledForm]] = {}
+        self.shuffled: dict[AxisShuffle, list[ShuffledAlternative]] = {}
         self.capped: dict[Tensor, None] = {}
         # For each tensor the spaces and shuffles that have it as an operand, with its index there.
         self._spaces: dict[Tensor, list[tuple[IterationSpace[Any], int]]] = {}
@@ -126,7 +124,7 @@ class _Propagation:
             self.add_format(tensor, normal_form(source_order(len(tensor.extents)), tensor.extents))
 
     def add_format(self, tensor: Tensor, format_: MemoryFormat, *, is_required: bool = True) -> bool:
-        """Consider this format of the tensor; False if it is not required and the tensor has too many already."""
+        """Consider this format of the tensor. False if it is not required and the tensor already has too many."""
         known = self.formats[tensor]
         if format_ in known:
             return True
@@ -138,12 +136,12 @@ class _Propagation:
         return True
 
     def add_new(self, seeds: Iterable[FormatSeed]) -> bool:
-        """Consider all these formats; whether one of them was not considered before."""
+        """Consider all these formats. Returns whether one of them is new."""
         fresh = [seed for seed in seeds if seed.format not in self.formats[seed.tensor]]
         return any([self.add_format(*seed, is_required=False) for seed in fresh])  # noqa: C419  # all are added
 
     def add_order(self, space: IterationSpace[Any], order: MemoryFormat, *, is_required: bool = True) -> bool:
-        """Consider this order of the space, with the formats that it gives its operands; whether it is considered."""
+        """Consider this order of the space, with its operands' formats. Returns whether the node runs in it."""
         orders = self.orders[space]
         if order in orders:
             return True
@@ -161,29 +159,29 @@ class _Propagation:
         return order in orders
 
     def to_fixpoint(self) -> None:
-        """Carry every format through every space that has the tensor until nothing new appears."""
+        """Propagate every format through every space that has the tensor until nothing new appears."""
         while self._queue:
             tensor, format_ = self._queue.popleft()
             for space, index in self._spaces.get(tensor, ()):
                 reached = self._reached(space, index, format_)
                 accepted = [self.add_order(space, order, is_required=False) for order in reached]
                 if not any(accepted):
-                    # The node takes whole axes only: the orders nearest to this format are worth a conversion.
+                    # The node supports whole axes only: consider the orders nearest to this format.
                     for order in space.maps.nearest_whole(index, format_):
                         self.add_order(space, order, is_required=False)
             for shuffle, index in self._shuffles.get(tensor, ()):
                 self._add_shuffled(shuffle, index, format_)
 
     def _add_shuffled(self, shuffle: AxisShuffle, index: int, format_: MemoryFormat) -> None:
-        """Consider the forms of the node in which port `index` has the factors of this format."""
+        """Consider the shuffled alternatives of the node in which port `index` has the factors of this format."""
         found = self.shuffled[shuffle]
         tensors = [port.operand.tensor for port in shuffle.node.ports]
-        for form in tuple(shuffle.follow(index, format_, found)):
+        for lowering in tuple(shuffle.follow(index, format_, found)):
             if len(shuffle.base) + len(found) >= FORMS_PER_NODE:
                 self.capped.update(dict.fromkeys(tensors))
                 return
-            found.append(form)
-            for tensor, each in zip(tensors, form.formats, strict=True):
+            found.append(lowering)
+            for tensor, each in zip(tensors, lowering.formats, strict=True):
                 self.add_format(tensor, each, is_required=False)
 
     def _reached(self, space: IterationSpace[Any], index: int, format_: MemoryFormat) -> Iterator[MemoryFormat]:

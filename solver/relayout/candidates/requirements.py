@@ -1,8 +1,7 @@
 """Model and backend to the alternatives of every node, as memory formats of the tensors that it reads and produces.
 
 Candidates are the formats of every requirement, the boundary and the source, propagated to a fixpoint. Where a tensor
-has many, some of the propagated ones are dropped: the requirements are then not complete. No conversion cost is known
-here.
+has many, some propagated formats are dropped: the requirements are then not complete.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ __all__ = ["Requirements", "collect_requirements"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Requirements:
-    """Every choice of a graph and of those inside it, with what is needed to read them.
+    """Every choice of a graph and its subgraphs, with the analysis results to interpret them.
 
-    `is_complete`: no format was dropped, so the optimum over these choices is the optimum. `warnings` names the tensors
-    with dropped formats.
+    `is_complete`: no format was dropped, so the optimum over these choices is global. `warnings` name these tensors.
     """
 
     tensors: Tensors
@@ -43,7 +41,7 @@ class Requirements:
     is_complete: bool = True
 
     def region_ops(self) -> dict[ir.Node, list[int]]:
-        """The nodes with graphs inside them, with their choices: their own, and those of what crosses the borders."""
+        """The region ops (nodes with graphs inside), each with its own choice and those of its region edges."""
         found: dict[ir.Node, list[int]] = {}
         for c, choice in enumerate(self.choices):
             if choice.node is not None and choice.node in self.tensors.region_edges:
@@ -97,8 +95,8 @@ def _dropped_formats(capped: Iterable[Tensor]) -> str:
     first, *others = [f"'{tensor.base.name}'" for tensor in capped]
     more = f" and {len(others)} other tensor{'s' if len(others) > 1 else ''}" if others else ""
     return (
-        f"more than {FORMATS_PER_TENSOR} formats of {first}{more} are in reach; some were left out, "
-        "so there may be a cheaper result"
+        f"more than {FORMATS_PER_TENSOR} formats of {first}{more} are possible; some were not considered, "
+        "so a cheaper result may exist"
     )
 
 

@@ -23,8 +23,8 @@ Answer = tuple[Requirement, FreeLowering, int]
 
 
 def may_cross(stated: Sequence[Implementation]) -> bool:
-    """Whether each crossing value has a choice of its own, together with the node's implementation. Not where the
-    backend rewrites the node: then all of it is as in the source."""
+    """Whether each region edge has its own choice, coupled with the node's implementation. If the backend rewrites the
+    node, all its values are as in the source."""
     return all(each.rewrite is None for each in stated)
 
 
@@ -44,34 +44,34 @@ class CrossingValue:
         self._choice, self._rule, self._maps, self._checker = choice, region_edge.rule, maps, checker
         self._axes = of_ports(choice.ports, region_edge.rule.inputs, region_edge.rule.outputs)
         self._requirements: list[Requirement] = []
-        for way, each in enumerate(stated):
+        for implementation_index, each in enumerate(stated):
             reads = tuple([each.inputs[s.index] if s.graph is None else _ANY for s in region_edge.reads])
             gives = tuple([each.results[s.index] if s.graph is None else _ANY for s in region_edge.gives])
             # The implementation's cost is charged for the node.
-            self._requirements.append(Requirement(Implementation(reads, gives, device=each.device), choice.ports, way))
-        self._free = FreeNode(
-            choice, region_edge.rule, (), maps=maps, checker=checker, elements=elements
-        )
+            self._requirements.append(
+                Requirement(Implementation(reads, gives, device=each.device), choice.ports, implementation_index)
+            )
+        self._free = FreeNode(choice, region_edge.rule, (), maps=maps, checker=checker, elements=elements)
 
     def answers(self, order: MemoryFormat) -> tuple[Answer, ...] | None:
-        """The lowerings in this order, for each implementation that allows it; None where none does."""
+        """The lowerings in this order, one for each implementation that allows it; None if none does."""
         dims = self._maps.grouped(order)
         if dims is None:
             return None
-        forms = [FreeLowering(place) for place in unit_axis_insertions(dims, len(self._rule.extents))]
-        allowed = [form for form in forms if self._rule.allows(form.axes)]
+        lowerings = [FreeLowering(place) for place in unit_axis_insertions(dims, len(self._rule.extents))]
+        allowed = [lowering for lowering in lowerings if self._rule.allows(lowering.axes)]
         found = [(each, self._met(each, allowed)) for each in self._requirements]
-        return tuple([(each, form, 0) for each, form in found if form is not None]) or None
+        return tuple([(each, lowering, 0) for each, lowering in found if lowering is not None]) or None
 
     def required_orders(self) -> Iterator[MemoryFormat]:
         """The orders that the requirements name in full."""
         for requirement in self._requirements:
             yield from self._free.required_orders(requirement)
 
-    def _met(self, requirement: Requirement, forms: Sequence[FreeLowering]) -> FreeLowering | None:
-        letters = (None,) * len(self._choice.ports)
-        for form in forms:
-            laid = [operand_dims(axes, form.dims) for axes in self._axes]
-            if requirement.is_empty or self._checker.is_met(self._choice, requirement, laid, letters):
-                return form
+    def _met(self, requirement: Requirement, lowerings: Sequence[FreeLowering]) -> FreeLowering | None:
+        axis_names = (None,) * len(self._choice.ports)
+        for lowering in lowerings:
+            laid = [operand_dims(axes, lowering.dims) for axes in self._axes]
+            if requirement.is_empty or self._checker.is_met(self._choice, requirement, laid, axis_names):
+                return lowering
         return None

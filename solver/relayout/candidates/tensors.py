@@ -1,7 +1,7 @@
 """Alias analysis: the model's values as tensors in memory and views of them.
 
-A view op (Transpose, Reshape, Squeeze, ...) makes no tensor: its result is a view of the tensor that it reads. A
-tensor's memory format is given in the axes of its **base**: the value that another node, an input or a constant gives.
+A view op (Transpose, Reshape, Squeeze, ...) creates no tensor: its result is a view of the tensor that it reads. A
+tensor's memory format is given in the axes of its **base**: the value that a node, an input or a constant defines.
 """
 
 from __future__ import annotations
@@ -65,12 +65,11 @@ class Operand:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tensors:
-    """Every value of a graph, and of the graphs inside it, as an operand; None in `operands`: its rank is unknown, and
-    its format never changes.
+    """Every value of a graph and its subgraphs as an operand; None for a value of unknown rank, which never changes.
 
-    `rules` holds each node's rule (None: pinned), `classes` says which nodes are alike, `region_edges` has the values
-    that cross the border of the graphs inside a node. `constant_nodes` are computed before the model runs; `shapes` has
-    the known shapes that some of them give. No output of the graph depends on `dead` nodes.
+    `rules` has each node's rule (None: pinned), `classes` its operator class, `region_edges` the values that cross the
+    border of the graphs inside it. `constant_nodes` are computed before the model runs; `shapes` has the known shapes
+    that some of them compute. No output of the graph depends on `dead` nodes.
     """
 
     tensors: tuple[Tensor, ...]
@@ -81,10 +80,10 @@ class Tensors:
     constant_nodes: AbstractSet[ir.Node]
     shapes: Mapping[ir.Node, np.ndarray]
     dead: AbstractSet[ir.Node]
-    undone: AbstractSet[ir.Node]
+    cancelling: AbstractSet[ir.Node]
     """Nodes that cancel elidable nodes before them (DepthToSpace after SpaceToDepth)."""
     materialized: frozenset[ir.Value]
-    """Results of view ops that are tensors all the same; their nodes may be elided."""
+    """Results of view ops that are materialized as tensors; their nodes may be elided."""
     opsets: Mapping[str, int]
     constants: AbstractSet[ir.Value]
 
@@ -95,8 +94,7 @@ class Tensors:
 def collect_tensors(
     graph: ir.Graph, opsets: Mapping[str, int], materialized: frozenset[ir.Value] = frozenset()
 ) -> Tensors:
-    """Walk the graph once, in its topological order, and the graphs inside each node where that node stands. The
-    `materialized` values are no views."""
+    """Walk the graph and its subgraphs once, in topological order. `materialized` values are not views."""
     found = _Collector(dict(opsets), materialized)
     found.collect_graph(graph)
     found.find_dead(graph, set(graph.outputs))
@@ -132,9 +130,9 @@ class _Collector:
     dead: set[ir.Node] = field(default_factory=set)
     cancelling: set[ir.Node] = field(default_factory=set)
     through_elidable: dict[ir.Value, Operand | None] = field(default_factory=dict)
-    """Values as views of what elidable nodes before them read."""
+    """Values as views of the inputs of elidable nodes before them."""
     constants: set[ir.Value] = field(default_factory=set)
-    # Nodes that are alike share what follows from their operands' types alone.
+    # Nodes of one class share all results that depend on their operands' types alone.
     _views: dict[object, View | None] = field(default_factory=dict)
     _with_ranks: dict[OperatorClass, Rule | None] = field(default_factory=dict)
     _classes: OperatorClasses = field(init=False)
@@ -167,8 +165,8 @@ class _Collector:
             self._collect_node(node)
 
     def find_dead(self, graph: ir.Graph, live: set[ir.Value]) -> None:
-        """Enter the nodes on which no output depends. `live` are the values that are read further on. A view op is
-        written anew, so the operands that give its shape are not live. A known shape does not read its tensor."""
+        """Enter the nodes on which no output depends. `live` are the values with live consumers. A view op is written
+        anew, so the operands that define its shape are not live. A known shape does not read its tensor."""
         for node in reversed(graph):
             if live.isdisjoint(node.outputs):
                 self.dead.add(node)
@@ -192,7 +190,7 @@ class _Collector:
         if constant:
             self.constant_nodes.add(node)
         elif isinstance(rule, Relabel):
-            # A constant in a shape that only the run tells is neither a constant nor a view of a tensor with a format.
+            # A constant reshaped to a shape that is computed at run time is neither a constant nor a view of a tensor.
             is_view = node.outputs[0] not in self.materialized and not self.is_constant(node.inputs[0])
             if is_view and (
                 self._cancels(node, rule) or self._enter_view(node, rule, self._view(node, rule, self.operands))
@@ -223,18 +221,16 @@ class _Collector:
 
     def _materialized_rule(self, node: ir.Node, rule: Relabel) -> Free | None:
         """The rule of a view op whose result is materialized: it runs as in the source, or is elided. None where it
-        reads a constant, or a shape that is computed as the model runs."""
+        reads a constant, or a shape that is computed at run time."""
         source, *others = node.inputs
         read, given = (extents_of(value) if value is not None else None for value in (source, node.outputs[0]))
         if read is None or given is None or self.is_constant(source) or not all(map(self.is_constant, others)):
             return None
         axes = tuple(range(len(read) + len(given)))
-        return free(
-            (*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule
-        )
+        return free((*read, *given), (axes[: len(read)],), (axes[len(read) :],), allows=axes.__eq__, elidable_as=rule)
 
     def _enter_view(self, node: ir.Node, rule: Relabel, view: Operand | None) -> bool:
-        """Let the node's result be this view, if there is one."""
+        """Enter the node's result as this view, if it is one."""
         if view is None:
             return False
         self.rules[node] = rule
@@ -244,7 +240,7 @@ class _Collector:
         return True
 
     def _cancels(self, node: ir.Node, rule: Relabel) -> bool:
-        """Whether the node undoes elidable nodes before it; its result is then entered as what these read."""
+        """Whether the node cancels elidable nodes before it; its result is then entered as their input."""
         source, result = node.inputs[0], node.outputs[0]
         view = self._view(node, rule, self.through_elidable) if source in self.through_elidable else None
         if view is None:
@@ -275,7 +271,7 @@ class _Collector:
 
 
 def _ranks_known(node: ir.Node, rule: Rule) -> bool:
-    """Whether every operand that takes part in the rule has a rank; one without could not follow the others."""
+    """Whether every operand of the rule has a known rank; one of unknown rank could not be permuted with the others."""
     if isinstance(rule, Relabel):
         return True
     sides = [(rule.inputs, node.inputs), (rule.outputs, node.outputs)] if not isinstance(rule, Listed) else []
@@ -292,17 +288,17 @@ def _ranks_known(node: ir.Node, rule: Rule) -> bool:
 
 
 def _composed(through: View, rule: Relabel, extents: tuple[Extent, ...]) -> View | None:
-    """The view that a view op gives of a view; None where the axes' factors do not nest, or cannot be written."""
-    # A model may declare 1 where it reads a symbol: the axis that has a place in the view keeps it.
+    """The result as a view of the operand's tensor; None where factors do not nest or no Reshape expresses it."""
+    # A model may declare extent 1 where its input has a symbol: an axis that has an atom in the view keeps it.
     extents = tuple(
         through.extents[group[0].axis] if extent == 1 and len(group) == 1 and group[0].is_whole else extent
         for extent, group in zip(extents, rule.axes, strict=True)
     )
     view = through.then(rule.axes, extents)
-    # Where axes split or merge, what is read must be reshaped, and a Reshape can leave one extent open only.
+    # Where axes split or merge, the input must be reshaped, and a Reshape can infer only one extent.
     if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in through.base_extents) > 1):
         return None
-    # What the model declares 1 may be an axis of unknown extent: a format would have no place for it.
+    # An axis declared as 1 may have an unknown extent in the input: a format has no position for it.
     placed = {atom.axis for group in view.axes for atom in group}
     if any(extent != 1 and axis not in placed for axis, extent in enumerate(through.base_extents)):
         return None

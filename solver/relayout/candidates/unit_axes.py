@@ -1,4 +1,4 @@
-"""Unit-axis insertion: a memory format does not say where axes of extent 1 stand, an operator has to."""
+"""Unit-axis insertion: a memory format has no position for axes of extent 1, but an operator's operand does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["unit_axis_insertions"]
 
 
 def unit_axis_insertions(dims: Dims, rank: int) -> Iterator[Dims]:
-    """The orders of all `rank` axes that contain `dims` in their sequence, the likeliest first.
+    """The orders of all `rank` axes that keep the sequence `dims`, the likeliest first.
 
     The missing axes are unit axes: each is a dimension of its own and may go anywhere. First each follows its neighbour
     in the source, then come all other positions, at most a thousand.
@@ -28,7 +28,7 @@ def unit_axis_insertions(dims: Dims, rank: int) -> Iterator[Dims]:
         nearest = max(before, key=lambda index: (natural[index][0].axis, index)) + 1 if before else 0
         natural.insert(nearest, (Atom(axis),))
     yield tuple(natural)
-    # Unit axes leading, then trailing: where broadcasting and matrices want them.
+    # Unit axes leading, then trailing: the positions that broadcasting and matrices need.
     units = one_each(order_of(tuple(missing)))
     yield (*units, *dims)
     yield (*dims, *units)

@@ -1,7 +1,7 @@
-"""Views that block a tiling: they are materialized, so that their axes can be tiled.
+"""Materialization of views that block a tiling, so that their axes can be tiled.
 
-Channels that a Reshape merges of 4 and 3 have no tiles of 2 in the tensor that is reshaped; they have once they are one
-axis. The node may then be elided: where both tensors have the format's factors, it is a view still.
+12 channels that a Reshape merges from axes of 4 and 3 have no tiles of 2 in the reshaped tensor. As one axis of a
+tensor of their own they have. The node may still be elided if both tensors have the format's factors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["nearest_regrouped"]
 
 
 def nearest_regrouped(value: ir.Value, tensors: Tensors) -> ir.Value | None:
-    """The value itself, or the nearest before it, that is a view by which axes are merged or cut; None if none is."""
+    """The nearest view at or before the value that merges or splits axes; None if there is none."""
     node = value.producer()
     while node is not None and isinstance(rule := tensors.rules.get(node), Relabel):
         atoms = list(chain.from_iterable(rule.axes))

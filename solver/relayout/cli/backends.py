@@ -85,7 +85,7 @@ def _about(plugin: Plugin) -> str:
     try:
         return _first_line(plugin.load())
     except BackendError as error:
-        # One broken package must not hide the others.
+        # A broken package must not hide the others.
         return f"broken: {error.problem} ({error.found})"
 
 
@@ -102,7 +102,7 @@ def _first_line(backend: Backend | type[Backend]) -> str:
 
 
 def _operators() -> Iterator[str]:
-    """The operators whose axes have names, then the rest of ONNX's."""
+    """The operators with named axes, then the rest of ONNX's."""
     import onnx
 
     from relayout.ops.operand_roles import OPERATORS
@@ -119,7 +119,7 @@ def _requirements(backend: Backend, operator: str) -> Iterator[str]:
         try:
             implementations = ask(backend, _sample(operator, rank))
         except BackendError:
-            # The rule is for other ranks, or reads attributes that the sample lacks.
+            # The backend's rule is for other ranks, or reads attributes that the sample lacks.
             continue
         ways = [_shown(implementation) for implementation in implementations]
         if any(not _is_any(implementation) for implementation in implementations):
@@ -140,7 +140,7 @@ def _listed(layouts: Sequence[Layout]) -> str:
 
 
 def _sample(operator: str, rank: int) -> ir.Node:
-    """A node of this operator: data and kernels of `rank` where it has them, else as many operands as it needs."""
+    """A sample node of this operator: with data and kernels of `rank` if it has these, else with few operands."""
     import onnx
     import onnx_ir as ir
 

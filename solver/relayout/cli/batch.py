@@ -60,7 +60,10 @@ def batch(
         output.mkdir(exist_ok=True)
     except OSError as error:
         raise UsageError(
-            "the folder cannot be made", where=f"-o {output}", expected="a folder", found=error.strerror or str(error)
+            "the folder cannot be created",
+            where=f"-o {output}",
+            expected="a folder",
+            found=error.strerror or str(error),
         ) from error
     done = []
     with Bar(len(models)) as bar:

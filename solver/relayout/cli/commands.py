@@ -20,8 +20,8 @@ __all__ = ["app"]
 app = typer.Typer(
     name="relayout",
     help="Make a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.",
-    epilog="Exit status: 0 done, 1 findings, 2 bad input or usage, 3 infeasible, 4 nothing found in the time, "
-    "5 a fault of relayout.",
+    epilog="Exit status: 0 done, 1 findings, 2 bad input or usage, 3 infeasible, 4 no solution in time, "
+    "5 an internal error.",
     no_args_is_help=False,
     add_completion=False,
     pretty_exceptions_enable=False,

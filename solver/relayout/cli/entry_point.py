@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with `arguments` (default: the process's own) and return its exit status; nothing is raised."""
+    """Run the command with `arguments` (default: the process's own) and return its exit status. Never raises."""
     try:
         return _run(arguments)
     except BaseException as error:
@@ -25,6 +25,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     prepare_streams()
     status = app(args=arguments, prog_name="relayout", standalone_mode=False)
     if status == INTERRUPTED:
-        # The parser has made this status of an interrupt.
+        # The parser returns this status for an interrupt.
         raise KeyboardInterrupt
     return status if isinstance(status, int) else 0

@@ -51,14 +51,14 @@ def describe(error: BaseException) -> tuple[int, str]:
             return status, str(error)
     usage = getattr(error, "format_message", None)
     if usage is not None:
-        # An error of the parser; its class is private to typer.
+        # A parser error, whose class is private to typer.
         return BAD_INPUT, _with_help(error, usage())
     if isinstance(error, MemoryError):
         return FAULT, "there is not enough memory"
     text = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {str(error)[:500]}"
     return FAULT, (
         f"{text}\n  {'at:':<10}{_location(error.__traceback__)}\n"
-        f"  {'hint:':<10}this is a fault of relayout, please report it with the model; {DEBUG}=1 shows the traceback"
+        f"  {'hint:':<10}this is a bug in relayout; please report it with the model; {DEBUG}=1 shows the traceback"
     )
 
 

@@ -44,18 +44,18 @@ def explain(
 
 
 def _explanation(report: Report) -> str:
-    """Each conversion, like ones together, with the requirements behind it; then these by kind, and the sum."""
+    """Each conversion (similar ones grouped) with its reasons, then the reasons by kind, and the sum."""
     blocks = [_block(alike) for alike in _alike(report.conversions)]
     explanation = report.explanation
     if explanation is not None and explanation.shared:
         blocks.append(_by_kind(explanation.shared))
     if boundary := list(boundary_lines(report.boundary)):
         blocks.append("\n".join(boundary))
-    if explanation is not None and explanation.left_out:
-        left, limit = explanation.left_out, explanation.limit
+    if explanation is not None and explanation.unsolved:
+        left, limit = explanation.unsolved, explanation.limit
         reached = explanation.solved >= limit
         why = f"--limit {limit} was reached" if reached else "the time limit was reached"
-        blocks.append(f"{_counted(left, 'requirement')} and sets of them were not lifted: {why}")
+        blocks.append(f"{_counted(left, 'requirement')} and sets of them were not dropped: {why}")
     count, total = len(report.conversions), sum(conversion.bytes for conversion in report.conversions)
     proof = "no legal model has less" if report.status == "optimal" else f"no legal model has less than {report.bound}"
     conversions = _counted(count, "conversion")
@@ -64,7 +64,7 @@ def _explanation(report: Report) -> str:
 
 
 def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:
-    """How to feed and read each input and output whose layout differs from the source's, or was set or freed."""
+    """The layout of each input and output that differs from the source's, or was set or freed."""
     for value in boundary:
         if value.order is None and not value.transform and value.wanted is None:
             continue
@@ -76,22 +76,22 @@ def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:
             steps = value.back or value.transform
             order = f"{'read back' if value.back else 'fed'} by {', then '.join(map(_step, steps))}"
         layout = ", ".join([*named, *[shape] * bool(shape), order or "as in the source"])
-        tied = f", tied to {', '.join(value.tied_to)}" if value.tied_to else ""
-        yield f"{value.side} {value.name}: {layout}{tied}"
+        coupled = f", coupled with {', '.join(value.coupled_with)}" if value.coupled_with else ""
+        yield f"{value.side} {value.name}: {layout}{coupled}"
 
 
 def _step(step: Mapping[str, Any]) -> str:
-    """One step of a transform, in short."""
+    """One step of a transform as text."""
     numbers = step.get("perm") or step.get("pads") or step["shape"]
     return f"{step['op']} {','.join(map(str, numbers))}"
 
 
 def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion]]]:
-    """The conversions with their numbers; those that differ in names only are together."""
+    """The conversions with their numbers, grouped if they differ in names only."""
     groups: dict[object, list[tuple[int, Conversion]]] = {}
     for number, conversion in enumerate(conversions, 1):
         readers = tuple((_reader(by).replace(by.node, _operator(by.node)), by.layout) for by in conversion.required_by)
-        reasons = tuple((_operator(r.node), r.lifts, r.operand, r.layout, r.saved) for r in _first_reasons(conversion))
+        reasons = tuple((_operator(r.node), r.part, r.operand, r.layout, r.saved) for r in _first_reasons(conversion))
         change = conversion.from_, conversion.to, conversion.kind, conversion.bytes
         key = (change, _operator(conversion.producer or ""), readers, conversion.saved, reasons)
         groups.setdefault(key, []).append((number, conversion))
@@ -99,7 +99,7 @@ def _alike(conversions: Sequence[Conversion]) -> list[list[tuple[int, Conversion
 
 
 def _operator(label: str) -> str:
-    """The operator of a node; an input or output as it is."""
+    """The operator of a node; `input` or `output` for a graph input or output."""
     return label.partition(" '")[0] if " '" in label else label.partition(" ")[0]
 
 
@@ -118,32 +118,32 @@ def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
     rows = [("produced by", conversion.producer or "", conversion.from_, "")]
     rows += [("required by", _reader(by), by.layout, "") for by in conversion.required_by]
     for reason in _first_reasons(conversion):
-        rows.append(("held by", _lifted(reason), reason.layout, f"lifted: {_saves(reason.saved)}"))
+        rows.append(("caused by", _dropped(reason), reason.layout, f"without it: {_saves(reason.saved)}"))
     node, layout = (max(len(row[column]) for row in rows) for column in (1, 2))
     lines += [f"   {row[0]:<11}  {row[1]:<{node}}  {row[2]:<{layout}}  {row[3]}".rstrip() for row in rows]
     saved = conversion.saved
     if saved is not None and saved.cost > max((reason.saved.cost for reason in _first_reasons(conversion)), default=0):
         lines.append(f"   without all of these: {_saves(saved)}")
-    left_out = len(conversion.reasons) - len(_first_reasons(conversion))
-    if left_out:
-        lines.append(f"   and {_counted(left_out, 'requirement')} that {'save' if left_out > 1 else 'saves'} no more")
+    omitted = len(conversion.reasons) - len(_first_reasons(conversion))
+    if omitted:
+        lines.append(f"   and {_counted(omitted, 'requirement')} that {'save' if omitted > 1 else 'saves'} no more")
     return "\n".join(lines)
 
 
 def _first_reasons(conversion: Conversion) -> Sequence[Reason]:
-    """The first reasons that save anything; if none does, the first of all."""
+    """The first reasons with a saving; if none has one, the first two."""
     saving = [reason for reason in conversion.reasons if reason.saved.cost > 0]
     return (saving or conversion.reasons[:2])[:_MOST_REASONS]
 
 
-def _lifted(reason: Reason) -> str:
-    if reason.lifts == "node":
+def _dropped(reason: Reason) -> str:
+    if reason.part == "node":
         return f"{reason.node}, all of it"
     return reason.node if reason.operand is None else f"{reason.node}, {_part(reason)} {reason.operand}"
 
 
 def _part(reason: Reason | SharedReason) -> str:
-    return "result" if reason.lifts == "result" else "input"
+    return "result" if reason.part == "result" else "input"
 
 
 def _saves(saved: Saving) -> str:
@@ -156,10 +156,10 @@ def _saves(saved: Saving) -> str:
 
 
 def _by_kind(shared: Sequence[SharedReason]) -> str:
-    heads = ("held by", "layout", "of them", "conversions", "all lifted")
+    heads = ("requirement", "layout", "count", "conversions", "without all")
     rows = [heads]
     for each in [each for each in shared if each.saved.cost > 0] or shared:
-        part = ", all of it" if each.lifts == "node" else ""
+        part = ", all of it" if each.part == "node" else ""
         part = f", {_part(each)} {each.operand}" if each.operand is not None else part
         counts = str(each.requirements), str(each.conversions)
         rows.append((f"{each.operator}{part}", each.layout, *counts, _saves(each.saved)))

@@ -1,7 +1,7 @@
-"""Ctrl-C works at once, and no file is written in part.
+"""Immediate Ctrl-C without partly written files.
 
-Solvers and runtimes hold the main thread in native code, where Python raises no KeyboardInterrupt; CP-SAT even takes
-the signal over, stops its search, and goes on as if its time limit was reached. So the signal is blocked in every
+Solvers and runtimes keep the main thread in native code, where Python raises no KeyboardInterrupt. CP-SAT handles the
+signal itself, stops its search, and continues as if its time limit was reached. So the signal is blocked in every
 thread (later threads inherit the mask), and one thread waits for it.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Interrupts"]
 
 class Interrupts:
     """Within the context, Ctrl-C raises KeyboardInterrupt in the main thread. If `at_once` is set, it calls `last` and
-    ends the process with status 130: nothing is being written, and Python may not run for minutes."""
+    ends the process with status 130: no file is being written, and Python may not run for minutes."""
 
     def __init__(self, last: Callable[[], None]) -> None:
         self.at_once = False
@@ -49,7 +49,7 @@ class Interrupts:
         self._waiter.join()
         handler = signal.getsignal(signal.SIGINT)
         if handler is not None:
-            # CP-SAT leaves the system's default handler behind, which ends the process.
+            # CP-SAT restores the system's default handler, which would end the process.
             signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

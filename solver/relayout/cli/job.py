@@ -1,4 +1,4 @@
-"""One model through the command: read, legalize, finish, save."""
+"""The work of the command on one model: read, legalize, finish, save."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def legalize_file(
 ) -> Outcome:
     """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
-    With `strict`, a name in the options that the model does not have is a UsageError.
+    With `strict`, a name in the options that is not in the model is a UsageError.
     """
     from relayout.legalization import finish, legalize_model
 
     progress("read")
     model = read_file(path)
     if strict:
-        # A number is TVM's count of its convolutions, as the backend understands it.
+        # A number is TVM's count of convolutions, which the backend resolves.
         names = [name for name in request.skipped if not name.isdecimal()]
         check_known("--skip", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
         check_dims(request, model)
@@ -63,14 +63,14 @@ def legalize_file(
 
 
 def check_dims(request: Request, *models: ir.Model) -> None:
-    """Raise UsageError for a size of a symbolic dim that no model has."""
+    """Raise UsageError if a size is given for a symbolic dim that none of the models has."""
     dims = request.options.dims or {}
     if dims:
         check_known("--dim", dims, set().union(*map(_dim_names, models)), "symbolic dim")
 
 
 def save(outcome: Outcome, source: Path, target: Path) -> None:
-    """Write the legal model; where nothing changed and the format is the same, copy the source."""
+    """Write the legal model; if nothing changed and the format is the same, copy the source."""
     import shutil
 
     from relayout.model.external_data import is_in_file
@@ -86,7 +86,7 @@ def save(outcome: Outcome, source: Path, target: Path) -> None:
 
 
 def _dim_names(model: ir.Model) -> set[str]:
-    """The symbolic dims of the graph's inputs and of all that is computed from them."""
+    """The symbolic dims of the graph's inputs and of all values computed from them."""
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     return {
         dim.value

@@ -41,7 +41,7 @@ def layout(
 
 
 def _in_xla(layout: Layout) -> str:
-    """The axes minor to major, by their numbers in ONNX's order of these names."""
+    """The axes from minor to major, numbered in ONNX's order of these names."""
     axes = next((own for own in _NATIVE if sorted(own) == sorted(layout.names)), None)
     if axes is None and not layout.is_numbered and layout.dims:
         return "depends on the tensor's axes"

@@ -82,7 +82,7 @@ def legalize(
 
 
 def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutError) -> Report:
-    """The report where there is no legal model: the totals of the source, and the reason."""
+    """The report without a legal model: the totals of the source, and the reason."""
     from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
@@ -99,7 +99,7 @@ def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutEr
 
 
 def _print_report(report: Report) -> None:
-    """Print the tables to stderr, and of the conversions the first ones."""
+    """Print the tables to stderr, with the first conversions only."""
     from relayout.report.render import render_text
 
     left_out = len(report.conversions) - MOST_ROWS

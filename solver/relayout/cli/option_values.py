@@ -1,4 +1,4 @@
-"""Values of options that hold several words, and names that a model must have."""
+"""Option values of several parts, and the check of names against the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def layouts_by_operator(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def check_known(option: str, names: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise UsageError for a name that the model does not have."""
+    """Raise UsageError for a name that is not in the model."""
     there = sorted(set(known))
     for name in names:
         if name not in there:

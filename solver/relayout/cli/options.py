@@ -50,7 +50,7 @@ class Request:
 
 
 def with_options(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """A decorator for a command with a parameter `request`, which the options of `verb` replace."""
+    """A decorator that replaces a command's parameter `request` by the options of `verb`."""
 
     def with_them(command: Callable[..., int]) -> Callable[..., int]:
         own = signature(command, eval_str=True).parameters.values()

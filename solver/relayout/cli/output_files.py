@@ -1,4 +1,4 @@
-"""The files that the command writes. Each is written whole or not at all."""
+"""The output files of the command. Each is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["STDOUT", "check_files", "check_output", "put", "report_formats", "write_reports"]
 
-# The suffixes of reports that are not the names of their formats.
+# The suffixes of reports that differ from the names of their formats.
 SUFFIXES = {"txt": "text", "xml": "junit"}
 STDOUT = Path("-")
 
 
 def check_output(path: Path) -> None:
-    """Raise UsageError for a suffix that is no format of models."""
+    """Raise UsageError for a suffix that is not a model format."""
     from relayout.model.io import FORMATS
 
     if path.suffix not in FORMATS:
@@ -34,9 +34,9 @@ def check_output(path: Path) -> None:
 
 
 def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | None] = ()) -> None:
-    """Raise UsageError where a file cannot be written, before any work is done for it. Each has its option before it.
+    """Raise UsageError for a file that cannot be written, before any work. `files` are pairs of option and file.
 
-    A report never overwrites a file that is read; a model, after `-o`, may overwrite its source.
+    A report must not overwrite an input; a model, after `-o`, may overwrite its source.
     """
     wanted: dict[Path, str] = {}
     kept = [path.resolve() for path in reads if path is not None]
@@ -54,15 +54,13 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
         if path.exists() and not path.is_file():
             continue  # /dev/stdout, a named pipe
         if not path.parent.is_dir():
-            raise UsageError(
-                "no such folder", where=where, expected="a folder", found=f"none at {path.parent}"
-            )
+            raise UsageError("no such folder", where=where, expected="a folder", found=f"none at {path.parent}")
         if not os.access(path.parent, os.W_OK):
             raise UsageError("the folder cannot be written", where=where, found=f"no permission for {path.parent}")
 
 
 def report_formats(files: Sequence[Path], chosen: str | None) -> dict[Path, str]:
-    """The format of each report: the chosen one, or else that of its suffix. Raises UsageError."""
+    """The format of each report: the chosen one, else by its suffix. Raises UsageError."""
     if not files:
         return {}
     from relayout.report.render import FORMATS

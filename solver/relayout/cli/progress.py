@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["Bar"]
 
 PATIENCE = 1.0
-# Steps without side effects, spent largely in native code: there Ctrl-C does not wait for Python.
+# Steps without side effects that mostly run native code: Ctrl-C ends the process there at once.
 TRACELESS = frozenset({"read", "requirements", "solve", "rewrite"})
 
 
 class Bar:
-    """Shows the current one of `steps` steps, after the first second and on a terminal alone.
+    """Shows the current one of `steps` steps, after the first second and only on a terminal.
 
     Within the context, Ctrl-C works in every step.
     """
@@ -50,7 +50,7 @@ class Bar:
         self._interrupts.__exit__(kind, error, trace)
 
     def __call__(self, step: str) -> None:
-        """The last step is done, and `step` begins."""
+        """End the last step and begin `step`."""
         self.within(step)
         with self._lock:
             self._done, self._step = self._done + 1, step
@@ -59,7 +59,7 @@ class Bar:
                 progress.update(task, description=step, completed=self._done)
 
     def within(self, step: str) -> None:
-        """A part of the current step begins; it is not shown."""
+        """Begin a part of the current step, which is not shown."""
         self._interrupts.at_once = step in TRACELESS
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The two streams: results to stdout, all else to stderr. A closed pipe or a control character is no failure."""
+"""The two streams: results go to stdout, everything else to stderr. Closed pipes and control characters are handled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def prepare_streams() -> None:
-    """Make both streams write any text, whatever their encoding."""
+    """Make both streams accept any text, regardless of their encoding."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -43,7 +43,7 @@ def print_status(text: str) -> None:
 
 
 def terminal_width() -> int:
-    """The columns that a table may take."""
+    """The maximum width of a table, in columns."""
     import shutil
 
     return max(60, shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns)
@@ -59,6 +59,6 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _forget(stream: TextIO) -> None:
-    # The reader has closed the pipe. The stream is flushed once more at exit.
+    # The reader has closed the pipe. The stream is flushed again at exit.
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())

@@ -36,7 +36,7 @@ BudgetFile = Annotated[
     typer.Option(
         "--budget",
         metavar="FILE",
-        help="A .toml or .json file with max_transposes and max_bytes; more of them is a finding.",
+        help="A .toml or .json file with max_transposes and max_bytes; exceeding a limit is a finding.",
         show_default=False,
     ),
 ]
@@ -44,7 +44,7 @@ BudgetFile = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of the transposes and bytes of a model; None is no limit."""
+    """The limits on the transposes and bytes of a model; None: no limit."""
 
     max_transposes: int | None = None
     max_bytes: int | None = None
@@ -139,7 +139,7 @@ def over_budget(budget: Budget, spent: Totals) -> Iterator[Finding]:
 
 
 def finding_lines(report: Report) -> Iterator[str]:
-    """One line a finding, for grep; then the comparison, and the verdict."""
+    """One line per finding, then the comparison and the verdict."""
     verification = report.verification
     assert verification is not None
     for finding in verification.findings:

@@ -1,1 +1,1 @@
-"""Alternatives to a cost problem, and a solution of it back to conversions and transfers."""
+"""From alternatives to a cost problem, and from its solution back to conversions and transfers."""

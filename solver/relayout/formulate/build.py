@@ -35,7 +35,7 @@ def build(
     """The problem of choosing every node's alternative at the least cost of nodes, conversions and transfers.
 
     `elements` counts the elements of a shape, with a size assumed for each symbolic dim. `host` is the device of the
-    graph's inputs and outputs; without it they may be at any device.
+    graph's inputs and outputs; if None, any device is possible.
     """
     devices = backend.devices()
     if devices:
@@ -49,7 +49,7 @@ def build(
             choice.label,
             tuple(
                 [
-                    scale.price(a.cost, changes=change, elidable=bool(a.moves))
+                    scale.price(a.cost, changes=change, elidable=bool(a.elidable_bytes))
                     for a, change in zip(choice.alternatives, changed, strict=True)
                 ]
             ),
@@ -79,7 +79,7 @@ def build(
 
 
 class _ScaledTables:
-    """Cost tables packed by a scale. Equal tables are one object: networks repeat their blocks."""
+    """Cost tables packed by a scale. Equal tables are shared, because networks repeat their blocks."""
 
     def __init__(self, scale: Scale) -> None:
         self._scale = scale
@@ -98,14 +98,18 @@ class _ScaledTables:
 
 
 def _region_items(requirements: Requirements) -> Iterator[Item]:
-    """The region edges of a node are at the device of the node, and in its implementation."""
+    """Items that couple the region edges of a node with the node's device and implementation."""
     for node, choices in requirements.region_ops().items():
-        known = list(dict.fromkeys((a.device, a.way) for c in choices for a in requirements.choices[c].alternatives))
+        known = list(
+            dict.fromkeys(
+                (a.device, a.implementation_index) for c in choices for a in requirements.choices[c].alternatives
+            )
+        )
         table = tuple(tuple(0 if p == q else None for q in known) for p in known)
         if len(known) > 1:
             alternatives = [requirements.choices[c].alternatives for c in choices]
             uses = [
-                Use(c, tuple([known.index((a.device, a.way)) for a in each]))
+                Use(c, tuple([known.index((a.device, a.implementation_index)) for a in each]))
                 for c, each in zip(choices, alternatives, strict=True)
             ]
             yield Item(f"{node.name or ''} implementation", uses[0], tuple(uses[1:]), table)
@@ -144,14 +148,12 @@ def _stated(requirements: Requirements, use: TensorUse, number: Mapping[MemoryFo
     choice = requirements.choices[use.choice]
     is_result = choice.ports[use.port].is_result
     return use.choice, tuple(
-        [State(a.devices, number[a.formats[use.port]], is_result and a.is_left_out) for a in choice.alternatives]
+        [State(a.devices, number[a.formats[use.port]], is_result and a.is_elided) for a in choice.alternatives]
     )
 
 
-def _scale(
-    requirements: Requirements, costs: ConversionCosts, chains: Sequence[DefUse], objective: Objective
-) -> Scale:
-    """The scale for all that may be charged, and at most how much of each quantity can add up."""
+def _scale(requirements: Requirements, costs: ConversionCosts, chains: Sequence[DefUse], objective: Objective) -> Scale:
+    """The scale for all possible charges and an upper bound on the sum of each quantity."""
     charges = {a.cost for c in requirements.choices for a in c.alternatives}
     most_bytes = sum(max(a.cost for a in c.alternatives) for c in requirements.choices)
     most_conversions = 0
@@ -171,7 +173,7 @@ def _scale(
     most = {
         "bytes": most_bytes,
         "transposes": most_conversions,
-        "elidable": sum(any(a.moves for a in c.alternatives) for c in requirements.choices),
+        "elidable": sum(any(a.elidable_bytes for a in c.alternatives) for c in requirements.choices),
         "changes": len(requirements.choices),
     }
     return Scale.of(objective, charges, most)

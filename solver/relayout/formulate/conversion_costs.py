@@ -1,8 +1,8 @@
 """The cost model: what a conversion of a tensor costs, and a transfer between two devices, in bytes.
 
-A conversion reads the tensor in one format and writes it in another, padding included; where that takes several nodes
-(tiles that do not nest, zeros to fill), it costs what each of them reads and writes. A backend may price its own
-conversions otherwise. Where there are several devices, the device says which backend runs the conversion.
+A conversion reads the tensor in one format and writes it in another, padding included. If it takes several nodes (tiles
+that do not nest, zeros to fill), its cost is the sum of their traffic. A backend may state other costs for its
+conversions. If there are several devices, each has its own backend.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
 
 @dataclass(frozen=True, slots=True)
 class ConversionCost:
-    """What a conversion costs, and what it does: the bytes that it reads and writes, how many of them are padding that
-    no Transpose moves, and how often it passes over the tensor. `by_backend`: an operator of the backend's own."""
+    """The cost of a conversion, the bytes that it reads and writes, the bytes of `padding` among them that no Transpose
+    moves, and its passes over the tensor. `by_backend`: it is a native operator of the backend."""
 
     cost: int
     bytes: int
@@ -50,8 +50,7 @@ _NOTHING = ConversionCost(0, 0, 0, 0)
 
 @dataclass(frozen=True, eq=False)
 class CostTable:
-    """The costs of all conversions between some formats of tensors of one size: `rows[source][target]`, None where no
-    conversion exists."""
+    """The costs of conversions between formats of tensors of one size: `rows[source][target]`, None: impossible."""
 
     rows: tuple[tuple[ConversionCost | None, ...], ...]
 
@@ -65,7 +64,7 @@ class CostTable:
 
 
 class _Size(NamedTuple):
-    """The facts about a tensor that costs depend on. `layout` names its axes where a backend has costs of its own."""
+    """The properties of a tensor that costs depend on. `layout` names its axes if a backend states its own costs."""
 
     elements: int
     dtype: ir.DataType | None
@@ -74,7 +73,7 @@ class _Size(NamedTuple):
 
 
 class ConversionCosts:
-    """The costs of one graph's conversions and transfers, each computed once for all tensors of one size.
+    """The costs of one graph's conversions and transfers, computed once per size of tensor.
 
     `elements` counts the elements of a shape, with a size assumed for each symbolic dim.
     """
@@ -125,7 +124,7 @@ class ConversionCosts:
         return ConversionCost(own, traffic, traffic - sum(transposed), max(1, len(transposed)))
 
     def transfer(self, tensor: Tensor, format_: MemoryFormat, source: str, target: str) -> int:
-        """What copying the tensor in this format from one device to another costs."""
+        """The cost of copying the tensor in this format from one device to another."""
         return transfer_cost_of(self._backend, self.bytes_of(tensor, format_), source, target)
 
     def _size_of(self, tensor: Tensor) -> _Size:
@@ -147,13 +146,13 @@ class ConversionCosts:
         return conversion_query(self._names, self._operands[tensor.base], source, target)
 
     def _sum_stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
-        """What the backend says that all passes cost; None where it does not say it of each."""
+        """The backend's stated cost of all passes; None unless it states one for each."""
         costs = [self._stated(device, tensor, f, g) for f, g in pairwise(passes(source, target, tensor.extents))]
         stated = [cost for cost in costs if cost is not None]
         return sum(stated) if len(stated) == len(costs) else None
 
     def _stated(self, device: str, tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> int | None:
-        """What the backend says that one pass costs; None: its traffic."""
+        """The backend's stated cost of one pass; None: the cost is the traffic."""
         query = self._query(tensor, source, target)
         if query is None:
             return None
@@ -173,8 +172,8 @@ def _prices_itself(backend: Backend) -> bool:
 def _can_be_written(tensor: Tensor, source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether ONNX's operators can write the conversion: a Reshape must be able to split each tiled axis.
 
-    Tiled axes have known extents, and all other extents can be read off the tensor at run time, unless one is 0. One
-    unknown extent a format may be inferred by Reshape, but never how many zeros pad an axis of unknown extent.
+    Tiled axes have known extents, and all other extents can be read from the tensor at run time, unless one is 0.
+    Reshape can infer one unknown extent per format, but the padding of an axis of unknown extent cannot be known.
     """
     if boxes_of(source) or boxes_of(target):
         return False  # only the backend understands a black box

@@ -1,4 +1,4 @@
-"""The def-use chain of every tensor: its producer and consumers, and the formats and devices that it may have."""
+"""The def-use chain of every tensor: its producer and consumers, and its possible formats and devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TensorUse:
 @dataclass(frozen=True, slots=True)
 class DefUse:
     """A tensor with its producer and consumers, its formats, and the devices that may use it. `transfers` are the
-    choices of how it gets from one device to another, where several may use it."""
+    choices of its transfers, if several devices may use it."""
 
     tensor: Tensor
     producer: TensorUse

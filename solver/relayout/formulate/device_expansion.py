@@ -1,4 +1,4 @@
-"""The alternatives of every node for each device, or set of devices, where it may be."""
+"""The alternatives of every node for each possible device or set of devices."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from relayout.layout.memory_format import MemoryFormat
 __all__ = ["annotated_device", "expand_devices"]
 
 _MOST_DEVICES = 4
-"""An elided node with more devices is at a single one: the sets of them would be too many."""
+"""An elided node with more possible devices gets a single one, because the sets would be too many."""
 
 
 def expand_devices(requirements: Requirements, devices: Sequence[str], hosts: Sequence[str]) -> Requirements:
     """The requirements with the graph's inputs and outputs at any of the hosts, and elided nodes at any set of devices.
 
-    An alternative leaves a node as it is only at its annotated device, or else at the first device that takes it.
+    An alternative leaves a node unchanged only on its annotated device, or without one on the first possible device.
     """
     return replace(requirements, choices=tuple([_expanded(choice, devices, hosts) for choice in requirements.choices]))
 
@@ -38,21 +38,21 @@ def _expanded(choice: NodeAlternatives, devices: Sequence[str], hosts: Sequence[
 
 
 def _with_device_sets(pairs: list[tuple[Alternative, tuple[str, ...]]]) -> list[tuple[Alternative, tuple[str, ...]]]:
-    """The alternatives, those that elide the node once for each set of the devices where it may be."""
+    """The alternatives; those that elide the node once for each set of its possible devices."""
     devices: dict[tuple[MemoryFormat, ...], list[str]] = {}
     for alternative, _ in pairs:
-        if alternative.is_left_out:
+        if alternative.is_elided:
             devices.setdefault(alternative.formats, []).append(alternative.device)
     found: list[tuple[Alternative, tuple[str, ...]]] = []
     for alternative, layouts in pairs:
-        every = devices[alternative.formats] if alternative.is_left_out else []
+        every = devices[alternative.formats] if alternative.is_elided else []
         later = every[every.index(alternative.device) + 1 :] if 0 < len(every) <= _MOST_DEVICES else []
         sets = (more for size in range(len(later) + 1) for more in combinations(later, size))
-        found += [(replace(alternative, beside=more), layouts) for more in sets]
+        found += [(replace(alternative, other_devices=more), layouts) for more in sets]
     return found
 
 
 def annotated_device(choice: NodeAlternatives) -> str | None:
-    """The device at which an earlier run put the node, input or output."""
+    """The device that an earlier run assigned to the node, input or output."""
     holder = choice.node if choice.node is not None else choice.ports[0].operand.value
     return holder.metadata_props.get(DEVICE_KEY)

@@ -1,4 +1,4 @@
-"""The cost problem of a graph, and what its choices, items and costs stand for."""
+"""The cost problem of a graph, with the graph's node or tensor for each choice and item."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Formulation"]
 class Formulation:
     """A problem with its provenance.
 
-    Choice c of the problem is `requirements.choices[c]`; the choices of transfers between devices follow. Item i stands
-    for the tensor of `def_use[provenance[i]]`; None: it couples the choices of one region op. The problem's costs are
-    packed by `scale`.
+    Choice c of the problem is `requirements.choices[c]`; the choices of transfers between devices follow. Item i is the
+    tensor of `def_use[provenance[i]]`, or couples the choices of one region op if that index is None. The problem's
+    costs are packed by `scale`.
     """
 
     problem: Problem
@@ -33,19 +33,19 @@ class Formulation:
     provenance: tuple[int | None, ...]
 
     def source_assignment(self) -> tuple[int, ...] | None:
-        """The alternatives that leave every node as it is; None where some node has none such."""
+        """The alternatives that leave every node unchanged; None if some node has no such alternative."""
         every = self.requirements.choices
         unchanged = [[i for i, a in enumerate(choice.alternatives) if a.is_source] for choice in every]
         for choices in self.requirements.region_ops().values():
-            # All of a node runs in one implementation.
-            ways = [{every[c].alternatives[i].way: i for i in unchanged[c]} for c in choices]
+            # All choices of a region op have one implementation.
+            ways = [{every[c].alternatives[i].implementation_index: i for i in unchanged[c]} for c in choices]
             common = set(ways[0]).intersection(*ways[1:])
             for c, own in zip(choices, ways, strict=True):
                 unchanged[c] = [own[min(common)]] if common else []
         return tuple([known[0] for known in unchanged]) if all(unchanged) else None
 
     def with_transfers(self, assignment: Sequence[int]) -> tuple[int, ...] | None:
-        """An assignment of the requirements' choices with the cheapest transfers; None where there are none."""
+        """An assignment of the requirements' choices, extended by the cheapest transfers; None if infeasible."""
         picked = list(assignment)
         for def_use in self.def_use:
             if def_use.transfers is not None:
@@ -56,7 +56,7 @@ class Formulation:
         return tuple(picked)
 
     def states(self, def_use: DefUse, assignment: Sequence[int]) -> tuple[State, dict[str, frozenset[int]]]:
-        """The state in which the tensor is produced, and the formats that each device wants."""
+        """The state in which the tensor is produced, and the formats that each device's consumers read."""
         number = {f: i for i, f in enumerate(def_use.formats)}
         producer = self.chosen(def_use.producer, assignment)
         wanted: dict[str, set[int]] = {}
@@ -64,7 +64,7 @@ class Formulation:
             consumer = self.chosen(use, assignment)
             for device in consumer.devices:
                 wanted.setdefault(device, set()).add(number[consumer.formats[use.port]])
-        produced = State(producer.devices, number[producer.formats[def_use.producer.port]], producer.is_left_out)
+        produced = State(producer.devices, number[producer.formats[def_use.producer.port]], producer.is_elided)
         return produced, {device: frozenset(formats) for device, formats in wanted.items()}
 
     def chosen(self, use: TensorUse, assignment: Sequence[int]) -> Alternative:

@@ -3,11 +3,11 @@
     bytes        bytes read and written by conversions, then their number, then changes against the source
     transposes   the number of conversions, then their bytes, then changes against the source
 
-A node that could be elided and is kept may do the work of a conversion. It is charged in a tier below conversions and
-above changes; for bytes it counts as one more conversion.
+A node that could be elided but is kept may do the work of a conversion. It is charged in a tier below conversions and
+above changes; under `bytes` it counts as one more conversion.
 
-Bytes are counted in units of their greatest common divisor. The lowest tier is dropped where the sum would not fit into
-2^60, and all but the first where that is not enough.
+Bytes are counted in units of their greatest common divisor. If the packed sum would exceed 2^60, the lowest tier is
+dropped; if it still does, all tiers but the first.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One row a measure: `tiers` are lexicographic, the quantities of one tier are added up. The report has the
-    cost in `unit`, the quantity of the first tier."""
+    """A lexicographic objective: the quantities of one tier are added up. `unit` is the first tier's quantity."""
 
     name: str
     tiers: tuple[tuple[str, ...], ...]
@@ -59,7 +58,7 @@ class Scale:
 
     @classmethod
     def of(cls, objective: Objective, charges: Iterable[int], most: Mapping[str, int]) -> Scale:
-        """The scale for these charges in bytes, when at most `most` of each quantity can add up."""
+        """The scale for these charges in bytes; `most` bounds the sum of each quantity."""
         divisor = gcd(*charges) or 1
         most = {**most, "bytes": most["bytes"] // divisor}
         for tiers in (objective.tiers, objective.tiers[:-1]):
@@ -82,5 +81,5 @@ class Scale:
         )
 
     def unpacked(self, cost: int) -> int:
-        """The greatest multiple of the objective's unit that a packed cost pays for."""
+        """The packed cost in the objective's unit, rounded down."""
         return cost // self.weights[self.objective.unit] * (self.divisor if self.objective.unit == "bytes" else 1)

@@ -1,4 +1,4 @@
-"""A solution of the cost problem as what is to be done to the graph: the plan that is carried out and reported."""
+"""The plan: a solution of the cost problem in terms of the graph, to be rewritten and reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Plan", "PlannedConversion", "PlannedNode", "PlannedTransfer", "plan"
 class PlannedNode:
     """A node, a graph input or output (`node` is None), or a region edge of a node, with the alternative chosen for it.
 
-    `layouts` has the layout that was required of each port, "" where none was.
+    `layouts` has the required layout of each port, "" without a requirement.
     """
 
     source: NodeAlternatives
@@ -62,7 +62,7 @@ class PlannedNode:
 
     @property
     def lowering(self) -> Lowering:
-        return self.chosen.form
+        return self.chosen.lowering
 
     @property
     def is_elided(self) -> bool:
@@ -87,11 +87,11 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlannedConversion:
-    """A conversion of `tensor` at a device, from the format that is produced or transferred there to one that
-    `consumers` want. `serves` are these and the consumers at other devices to which `target` is transferred.
+    """A conversion of `tensor` at a device, from the format produced or received there to the format that `consumers`
+    read. `serves` also includes the consumers at other devices to which `target` is transferred.
 
-    `cost` is charged; `bytes` are read and written in so many `passes`, `padding` of them without a Transpose.
-    `by_backend`: an operator of the backend's own does it.
+    `cost` is its charge; it reads and writes `bytes` in `passes` passes, `padding` of them without a Transpose.
+    `by_backend`: it is a native operator of the backend.
     """
 
     tensor: Tensor
@@ -110,7 +110,7 @@ class PlannedConversion:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransfer:
-    """A copy of `tensor` from one device to another, with its size in bytes and what it is charged."""
+    """A copy of `tensor` from one device to another, with its size in bytes and its cost."""
 
     tensor: Tensor
     format: MemoryFormat
@@ -124,7 +124,7 @@ class PlannedTransfer:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a solution does to a graph. `nodes` are in the order of the choices, to which a `TensorUse` refers."""
+    """The chosen alternatives, conversions and transfers. `nodes` are in the order of the choices (see `TensorUse`)."""
 
     tensors: Tensors
     names: AxisNames
@@ -135,7 +135,7 @@ class Plan:
 
     @cached_property
     def of_node(self) -> dict[ir.Node, PlannedNode]:
-        """Each node of the source that has a choice."""
+        """The planned node of each source node that has a choice."""
         return {each.node: each for each in self.nodes if each.node is not None and each.region_edge is None}
 
     @cached_property
@@ -167,7 +167,7 @@ class Plan:
 
     @property
     def keeps_nodes(self) -> bool:
-        """Whether every node stays as the source has it."""
+        """Whether every node stays unchanged."""
         return all(each.chosen.is_source for each in self.nodes)
 
     @property
@@ -176,7 +176,7 @@ class Plan:
         return sum(each.bytes for each in self.conversions)
 
     def cost(self, objective: Objective) -> int:
-        """What the plan costs in the objective's unit."""
+        """The plan's cost in the objective's unit."""
         if objective.unit == "transposes":
             return len(self.conversions)
         own = sum(each.chosen.cost for each in self.nodes)
@@ -188,7 +188,7 @@ class Plan:
 
 
 def plan(formulation: Formulation, solution: Solution) -> Plan:
-    """The plan of a solution that has an assignment."""
+    """The plan of a feasible solution."""
     assert solution.assignment is not None
     return plan_of(formulation, _with_fewest_devices(formulation, solution.assignment))
 
@@ -226,28 +226,25 @@ def plan_of(formulation: Formulation, assignment: Sequence[int]) -> Plan:
 
 
 def _with_fewest_devices(formulation: Formulation, assignment: Sequence[int]) -> tuple[int, ...]:
-    """The part of a problem's assignment that is about the requirements' choices, with each elided node at no more
-    devices than use its result."""
+    """The assignment of the requirements' choices, with each elided node only at devices that use its result."""
     choices = formulation.requirements.choices
     picked = list(assignment[: len(choices)])
-    # From the back: an elided node may feed another one.
+    # In reverse order: an elided node may feed another one.
     for def_use in reversed(formulation.def_use):
         chosen = def_use.producer.choice
         alternatives, own = choices[chosen].alternatives, formulation.chosen(def_use.producer, picked)
-        if def_use.transfers is None or not own.beside:
+        if def_use.transfers is None or not own.other_devices:
             continue
         produced, wanted = formulation.states(def_use, picked)
         transfers = def_use.transfers.plan(produced, wanted).values()
         needed = {device for device in own.devices if device in wanted} | {each.source for each in transfers}
-        same = (i for i, a in enumerate(alternatives) if a.is_left_out and a.formats == own.formats)
+        same = (i for i, a in enumerate(alternatives) if a.is_elided and a.formats == own.formats)
         picked[chosen] = next((i for i in same if {*alternatives[i].devices} == needed), picked[chosen])
     return tuple(picked)
 
 
-def _conversions(
-    formulation: Formulation, def_use: DefUse, assignment: Sequence[int]
-) -> Iterator[PlannedConversion]:
-    """The conversions of a tensor that stays at one device, each to one format that consumers want."""
+def _conversions(formulation: Formulation, def_use: DefUse, assignment: Sequence[int]) -> Iterator[PlannedConversion]:
+    """The conversions of a tensor that stays at one device, one for each format that consumers read."""
     producer = formulation.chosen(def_use.producer, assignment)
     produced = producer.formats[def_use.producer.port]
     wanted: dict[MemoryFormat, list[TensorUse]] = {}
@@ -271,7 +268,7 @@ def _between_devices(
         return [use for use in uses if formulation.chosen(use, assignment).formats[use.port] == format_]
 
     def receivers(device: str, format_: MemoryFormat) -> list[TensorUse]:
-        """The consumers at a device in this format, or else all for which it is converted there."""
+        """The consumers at a device in this format, or else all consumers of its conversions there."""
         return of(at(device), format_) or at(device)
 
     produced, wanted = formulation.states(def_use, assignment)

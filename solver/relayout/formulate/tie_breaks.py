@@ -1,7 +1,7 @@
 """The tie-break between alternatives of the same cost: each alternative counts as a change, or as none.
 
-An alternative that leaves the node as in the source is no change. For a backend whose layouts flow down, as those of
-TVM and OneFlow do, a consumer of a node for which the backend states a layout is no change in that same layout.
+An alternative that leaves the node as in the source is no change. Some backends, such as those of TVM and OneFlow,
+propagate layouts to consumers: there, a consumer in the stated layout of its producer is no change either.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ def changes(requirements: Requirements, backend: Backend) -> Iterator[tuple[bool
 
 
 def _stated(choice: NodeAlternatives) -> frozenset[Layout]:
-    """The layouts that the backend states for the results in any implementation; where it states none, those of the
-    node's own layout attributes."""
+    """The layouts of the results in the backend's implementations, else by the node's layout attributes."""
     results = [(index, port) for index, port in enumerate(choice.ports) if port.is_result]
     found = {texts[index] for texts in choice.layouts for index, _ in results}
     if not any(found) and choice.node is not None and has_letters(choice.node):
@@ -59,7 +58,7 @@ def _own(node: ir.Node, n: int) -> str:
 
 
 def _plain(text: str) -> Layout | None:
-    """The layout, where it has only names and tiles; None for any other."""
+    """The layout if it has only names and tiles, else None."""
     try:
         layout = Layout.parse(text)
     except LayoutSyntaxError:
@@ -72,12 +71,12 @@ def _plain(text: str) -> Layout | None:
 def _in_layouts(
     requirements: Requirements, choice: NodeAlternatives, layouts: frozenset[Layout]
 ) -> Sequence[bool] | None:
-    """Whether each alternative produces its result in one of these layouts; None where its axes have no names."""
+    """Whether each alternative produces its result in one of these layouts; None if the result's axes have no names."""
     for index, port in enumerate(choice.ports):
-        letters = requirements.names.of(port.operand) if port.is_result else None
-        if letters is None:
+        axis_names = requirements.names.of(port.operand) if port.is_result else None
+        if axis_names is None:
             continue
-        orders = [bind(layout, letters, port.operand.view.extents, 1) for layout in layouts]
+        orders = [bind(layout, axis_names, port.operand.view.extents, 1) for layout in layouts]
         wanted = {port.format_in(one_each(order)) for order in orders if order is not None} - {None}
         if wanted:
             return [alternative.formats[index] in wanted for alternative in choice.alternatives]

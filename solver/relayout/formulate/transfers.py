@@ -1,13 +1,13 @@
-"""The transfers of one tensor between devices: what is copied where, in which format, and what is converted there.
+"""The transfers of one tensor between devices: which device copies which format from where, and converts it.
 
-The node that defines a tensor runs at one device and produces one format. The other formats that consumers at that
-device want, or that are transferred from it, are converted from that one there. To each other device that reads the
-tensor it is transferred once, in one format, and the other formats are converted from that one. Where a transfer is
-cheaper than a conversion, it may be transferred in several. So each copy is paid once a device.
+The node that defines a tensor runs at one device and produces one format. Other formats that are read at that device,
+or transferred from it, are converted from the produced one. Each other device that reads the tensor receives it once,
+in one format, and converts that to the others it needs. It may receive several formats if a transfer is cheaper than a
+conversion. So each copy is charged once per device.
 
-In the cost problem, each device that the tensor may reach is a choice among `Transfer`s. The tensor at that device is
-an item that this choice produces. One more format of the item, "nothing", is the one that consumers at other devices
-want. Formats are numbers here, devices names.
+In the cost problem, each device that may receive the tensor is a choice among `Transfer`s. The tensor at that device is
+an item that this choice produces. Consumers at other devices read one further format of the item, "nothing". Formats
+are numbers here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Wanted = Mapping[str, frozenset[int]]
 @dataclass(frozen=True, slots=True)
 class State:
     """The devices and the format of the tensor under one alternative. `is_memory`: its producer is an elided node, and
-    the tensor is memory that each of these devices has."""
+    each of these devices has the memory."""
 
     devices: tuple[str, ...]
     format: int
@@ -39,13 +39,13 @@ Stated = tuple[int, tuple[State, ...]]
 """The index of a choice, and the state of the tensor under each of its alternatives."""
 
 _MOST_FORMATS = 4
-"""A tensor with more formats is transferred in at most two of them: the sets would be too many."""
+"""A tensor with more formats is transferred in at most two of them, because the sets would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A device receives the tensor from `source` in `formats`. Without a source the device produced it, in its one
-    format; without formats the device does not have it."""
+    """A device receives the tensor from `source` in `formats`. Without a source the device itself produced it, in one
+    format; without formats the device does not have the tensor."""
 
     source: str
     formats: Formats
@@ -55,8 +55,8 @@ class Transfer:
 class TransferChoices:
     """One tensor of `count` formats that several devices may use.
 
-    `conversion_costs[device][f][g]` is the cost of making format g from f, None where no conversion exists;
-    `transfer_costs[source, target][f]` is that of a transfer.
+    `conversion_costs[device][f][g]` is the cost of converting format f to g, None where no conversion exists;
+    `transfer_costs[source, target][f]` is the cost of a transfer in format f.
     """
 
     name: str
@@ -78,16 +78,16 @@ class TransferChoices:
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
-        """All devices that may use it, those that may produce it first."""
+        """All devices that may use the tensor, first those that may produce it."""
         read = [device for _, states in self.consumers for state in states for device in state.devices]
         return tuple(dict.fromkeys((*self.sources, *read)))
 
     def wanted(self, device: str) -> Formats:
-        """The formats that some consumer at a device may want."""
+        """The formats that some consumer at a device may read."""
         return tuple(sorted({s.format for _, states in self.consumers for s in states if device in s.devices}))
 
     def format_sets(self, source: str, target: str) -> list[Formats]:
-        """The sets of formats of one transfer: single formats, and larger sets where these can save a conversion."""
+        """The sets of formats of one transfer: single formats, and larger sets if they can save a conversion."""
         single: list[Formats] = [(f,) for f in range(self.count)]
         wanted = self.wanted(target)
         if not wanted:
@@ -102,8 +102,7 @@ class TransferChoices:
         return single + [formats for size in range(2, most + 1) for formats in combinations(wanted, size)]
 
     def plan(self, produced: State, wanted: Wanted) -> dict[str, Transfer]:
-        """The cheapest transfer to each other device that wants the tensor; of equal ones, those in the format that was
-        produced.
+        """The cheapest transfer to each other device that reads the tensor; the produced format wins ties.
 
         Raises ValueError where no plan exists.
         """
@@ -127,7 +126,7 @@ class TransferChoices:
         return [transfer for transfer in transfers if _is_possible(produced, transfer)]
 
     def cost(self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]) -> int | None:
-        """The cost of these transfers and of the conversions that they take; None where one of those does not exist."""
+        """The cost of these transfers and of the necessary conversions; None where one of those does not exist."""
         total = 0
         for q, transfer in incoming.items():
             total += sum(self.transfer_costs[transfer.source, q][f] for f in transfer.formats)
@@ -141,7 +140,7 @@ class TransferChoices:
     def conversions(
         self, produced: State, wanted: Wanted, incoming: Mapping[str, Transfer]
     ) -> Iterator[tuple[str, int, int]]:
-        """The conversions that these transfers take, as (device, from, to); those at the producer's devices first."""
+        """The conversions that these transfers need, as (device, from, to); those at the producer's devices first."""
         for device in produced.devices:
             sent = {f for transfer in incoming.values() if transfer.source == device for f in transfer.formats}
             for target in sorted({*wanted.get(device, ()), *sent} - {produced.format}):
@@ -160,7 +159,7 @@ class TransferChoices:
 
     @cached_property
     def _alternatives(self) -> dict[str, list[Transfer]]:
-        """The transfers that each device chooses from. A device that alone may produce the tensor chooses nothing."""
+        """The possible transfers to each device. The only possible producer has no choice."""
         found: dict[str, list[Transfer]] = {}
         for q in self.devices:
             if self.sources == (q,):
@@ -174,7 +173,7 @@ class TransferChoices:
         return found
 
     def chosen(self, produced: State, wanted: Wanted) -> tuple[int, ...]:
-        """The alternatives of `choices()` that make up the cheapest plan."""
+        """The alternatives of `choices()` in the cheapest plan."""
         plan = self.plan(produced, wanted)
         picked = []
         for q, alternatives in self._alternatives.items():
@@ -196,8 +195,7 @@ class TransferChoices:
         ]
 
     def items(self, first: int) -> Iterator[Item]:
-        """The items that couple those choices, from index `first` on, with the producer, the consumers and each
-        other."""
+        """The items that couple those choices with producer, consumers and each other, from index `first` on."""
         number = {q: first + i for i, q in enumerate(self._alternatives)}
         for q, alternatives in self._alternatives.items():
             yield self._agreement(q, number[q], alternatives)
@@ -206,7 +204,7 @@ class TransferChoices:
                 yield item
 
     def _agreement(self, device: str, number: int, alternatives: Sequence[Transfer]) -> Item:
-        """A device receives the tensor only from one that produces it."""
+        """An item by which a device receives the tensor only from one that produces it."""
         choice, states = self.producer
         state_count = len(self.produced)
         size = state_count + len(alternatives)
@@ -220,7 +218,7 @@ class TransferChoices:
         return Item(f"{self.name} to {device}", Use(choice, produced), (Use(number, received),), tuple(rows))
 
     def _at(self, device: str, number: Mapping[str, int]) -> Item | None:
-        """The tensor at one device, with the conversions there; None where nothing at that device uses it."""
+        """The item of the tensor at one device, with the conversions there; None if no consumer is at that device."""
         nothing = self.count
         consumers = [
             Use(choice, tuple([state.format if device in state.devices else nothing for state in states]))
@@ -253,7 +251,7 @@ class TransferChoices:
         return Item(f"{self.name} at {device}", producer, tuple(consumers), tuple(rows))
 
     def _row(self, device: str, formats: Formats, own: int, size: int) -> tuple[int | None, ...]:
-        """The cost of each format at a device that has these."""
+        """The cost of each format at a device that has `own`."""
         prices: list[int | None] = []
         for target in range(self.count):
             known = [0 if f == target else self.conversion_costs[device][f][target] for f in formats]
@@ -262,7 +260,7 @@ class TransferChoices:
 
 
 def _agrees(transfer: Transfer, device: str, produced: State) -> bool:
-    """Whether a device may receive this when the tensor is produced in that state."""
+    """Whether this transfer is consistent with the producer's state."""
     if device in produced.devices:
         return not transfer.source and transfer.formats == (produced.format,)
     return not transfer.formats or (transfer.source in produced.devices and _is_possible(produced, transfer))

@@ -19,8 +19,8 @@ __all__ = ["along", "common_multiples", "without"]
 def along(
     node: Reading, axis: int, inputs: tuple[int, ...], results: tuple[int, ...], *, symmetric: bool = False
 ) -> Free:
-    """All these operands have one layout, and the attribute `axis` follows. `symmetric`: the order of the elements
-    along the axis does not matter."""
+    """A rule under which all these operands have one layout and the attribute `axis` is renumbered. `symmetric`: the
+    order of the elements along the axis does not matter."""
     extents = node.extents(inputs[0])
     axes = tuple(range(len(extents)))
     return free(
@@ -38,7 +38,7 @@ def without(axes: Axes, *working: int) -> Axes:
 
 
 def common_multiples(numbers: Mapping[int, Sequence[Extent]]) -> dict[int, int]:
-    """For each axis the greatest common divisor of its numbers; axes where one is unknown are not included."""
+    """The greatest common divisor of the numbers of each axis; axes with an unknown number are not included."""
     known = {axis: [n for n in all_of if isinstance(n, int)] for axis, all_of in numbers.items()}
     return {axis: gcd(*known[axis]) for axis in numbers if len(known[axis]) == len(numbers[axis])}
 
@@ -51,8 +51,7 @@ def softmax(node: Reading) -> Free:
 
 @row("free", "Softmax", "LogSoftmax", "Hardmax")
 def flattening_softmax(node: Reading) -> Free:
-    """Before opset 13 the axes from `axis` on are one: they stay the innermost ones, in any order, or it is written
-    out."""
+    """Before opset 13 the axes from `axis` on count as one: they stay innermost, or the node is decomposed."""
     extents = node.extents(0)
     rank = len(extents)
     first = node.axis(1, rank)
@@ -70,7 +69,7 @@ def flattening_softmax(node: Reading) -> Free:
         assert start is not None
         return Edit({"axis": min(start, rank - 1)} if inner else {"axis": first})
 
-    # With every inner axis a unit axis each element is its own softmax: only the source's order says that plainly.
+    # If all inner axes are unit axes, each element is its own softmax; only the source's order expresses that.
     allows = (lambda order: split_at(order) is not None) if inner else (lambda order: order == axes)
     # Hardmax breaks ties by the flat index, so the inner axes also keep their order.
     if node.node.op_type == "Hardmax":
@@ -127,7 +126,7 @@ def cumulative(node: Reading) -> Free:
 
 @row("free", "ReverseSequence", since=10)
 def reverse_sequence(node: Reading) -> Free:
-    """Batch and time are the two outermost axes, either way round."""
+    """Batch and time are the two outermost axes, in either order."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     batch, time = node.integer("batch_axis", 1), node.integer("time_axis", 0)
@@ -135,15 +134,13 @@ def reverse_sequence(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit({"batch_axis": order.index(batch), "time_axis": order.index(time)})
 
-    return free(
-        extents, (axes, None), (axes,), allows=lambda order: {*order[:2]} == {batch, time}, edit=edit
-    )
+    return free(extents, (axes, None), (axes,), allows=lambda order: {*order[:2]} == {batch, time}, edit=edit)
 
 
 @row("free", "Trilu", since=14)
 @row("free", "Det", since=11)
 def matrices(node: Reading) -> Free:
-    """A stack of matrices: the stack's axes go anywhere outside, the last two stay."""
+    """A stack of matrices: the stack's axes are in any order outside, the last two stay innermost."""
     extents = node.extents(0)
     rank = len(extents)
     axes = tuple(range(rank))
@@ -161,7 +158,7 @@ def compress(node: Reading) -> Free:
 
 @row("free", "OneHot", since=9)
 def one_hot(node: Reading) -> Free:
-    """The result has one axis more than the indices: the axis of the depth."""
+    """The result has one more axis than the indices: the depth axis."""
     extents = node.result_extents()
     rank = len(extents)
     axis = node.axis(-1, rank)

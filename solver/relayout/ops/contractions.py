@@ -1,4 +1,4 @@
-"""Operators that sum over an axis of two operands: the contracted axis stays in step on both sides."""
+"""Operators that sum over an axis of two operands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def matmul(node: Reading) -> Free:
 @row("contract", "MatMulInteger", since=10)
 def matmul_integer(node: Reading) -> Free:
     if any(node.has(i) and node.rank(i) > 0 and node.extents(i) != (1,) for i in (2, 3)):
-        raise NoRuleError  # a zero point per row stands where the rows stand
+        raise NoRuleError  # a zero point per row is read along the rows
     return _matmul(node, 0, 1)
 
 
@@ -44,8 +44,8 @@ def quantised_matmul(node: Reading) -> Free:
 
 
 def _matmul(node: Reading, left: int, right: int) -> Free:
-    """Batch axes move in step, the last two stay; with a matrix on the right every axis of the left but the last is a
-    row, and rows go in any order."""
+    """Batch axes are permuted alike, the last two stay. If the right operand is a matrix, every axis of the left but
+    the last is a row axis, and row axes are in any order."""
     a, b = node.extents(left), node.extents(right)
     if len(a) < 2 or len(b) < 2:
         raise NoRuleError
@@ -78,8 +78,8 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """Axes 0 to `contracted` - 1 are the rows, the last of them the matrix's own where the right operand is `batched`;
-    `column` is the axis that only the right operand and the result have."""
+    """The axes of a product's iteration space. Axes 0 to `contracted` - 1 are the rows; if the right operand is
+    `batched`, only the last of them is the matrix's own. `column` is the axis that the left operand lacks."""
 
     contracted: int
     column: int
@@ -87,14 +87,14 @@ class _Product:
     extents: tuple[Extent, ...]
 
     def is_plain(self, order: Axes) -> bool:
-        """Whether ONNX's operator takes its operands as they lie."""
+        """Whether ONNX's operator supports its operands in this order."""
         if order[-2:] != (self.contracted, self.column):
             return False
         return not self.batched or order[-3] == self.contracted - 1
 
     def is_transposed(self, order: Axes) -> bool:
-        """The columns before the contracted axis, and the rows innermost: the product of the transposes. Rows become
-        one, and of what becomes one only one extent may be unknown, or it could not be told apart again."""
+        """Whether this is a product of the transposes: columns before the contracted axis, rows innermost. The rows are
+        merged into one axis; at most one of their extents may be unknown, or the result could not be split again."""
         at = order.index(self.contracted)
         inner, before = order[at + 1 :], order[:at]
         if not before or before[-1] != self.column or self.column in inner or not inner:
@@ -130,7 +130,7 @@ class _Product:
         writing.give(0, writing.emit_dims("MatMul", [other, data], {}, dims), dims)
 
     def extra(self, order: Axes) -> Traffic:
-        """A matrix that serves the whole batch is read anew for each of its parts."""
+        """The extra traffic: a matrix shared by the whole batch is read once for each product of the batch."""
         at = order.index(self.contracted)
         batch, matrix = () if self.batched else tuple(range(at - 1)), (at - 1, at)
         return (((*batch, *matrix), 1), (matrix, -1)) if batch else ()
@@ -138,8 +138,8 @@ class _Product:
 
 @dataclass(frozen=True, slots=True)
 class _TransposedInsertion:
-    """Where the axis goes that only the other operand or the result has: rows innermost mean a product that is turned,
-    which has its columns before the contracted axis and nothing between."""
+    """Inserts the axis that only the other operand or the result has. If the rows are innermost, the product is
+    transposed: its columns come directly before the contracted axis."""
 
     contracted: int
     column: int
@@ -158,7 +158,7 @@ class _TransposedInsertion:
 
 @row("contract", "Gemm")
 def gemm(node: Reading) -> Listed:
-    """Either operand may lie transposed: `transA` and `transB` say so."""
+    """Either operand may be transposed, by `transA` and `transB`."""
     flips = (node.integer("transA", 0), node.integer("transB", 0))
     alternatives = []
     for flip_a, flip_b in product((0, 1), repeat=2):
@@ -178,8 +178,7 @@ def gemm(node: Reading) -> Listed:
 
 @row("contract", "Einsum", since=12)
 def einsum(node: Reading) -> Free:
-    """One order of all subscripts orders every operand; the equation states it. A tiled axis has a subscript for each
-    tile."""
+    """An order of all subscripts orders every operand. A tiled axis has a subscript for each tile."""
     equation = node.string("equation").replace(" ", "")
     terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
@@ -215,13 +214,13 @@ def einsum(node: Reading) -> Free:
 
 
 def _subscripts_of_tiles(subscripts: str, order: Axes) -> str:
-    """A subscript for each axis in the order: its own for the first tile, and an unused one for each further tile."""
+    """A subscript for each position of the order: the axis's own for its first tile, new ones for the others."""
     free = iter([letter for letter in ascii_letters if letter not in subscripts])
     return "".join(next(free) if axis in order[:place] else subscripts[axis] for place, axis in enumerate(order))
 
 
 def _in_source_order(terms: list[str]) -> str:
-    """All subscripts in an order that every term keeps; `NoRuleError` where the terms contradict each other."""
+    """All subscripts in an order that agrees with every term. Raises `NoRuleError` where there is none."""
     before = {s: {t for term in terms if s in term for t in term[: term.index(s)]} for s in "".join(terms)}
     order = ""
     while len(order) < len(before):

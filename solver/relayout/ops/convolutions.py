@@ -1,4 +1,4 @@
-"""Convolutions, and what samples a picture: the data, the kernel and the result each have their own layout."""
+"""Convolutions and sampling operators: data, kernel and result each have their own layout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from relayout.ops.rule import Fixed, Shared
 
 def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kernel: str) -> Fixed:
     rank = node.rank(0)
-    letters = letters_of(node, rank)
+    axis_names = letters_of(node, rank)
     native = native_letters(rank)
     native_weight = native_kernel + SPATIAL[rank - 2]
     weight = letters_of(node, rank, "kernel_layout", native_weight)
-    result = letters_of(node, rank, "out_layout", native) if node.attribute("out_layout") is not None else letters
+    result = letters_of(node, rank, "out_layout", native) if node.attribute("out_layout") is not None else axis_names
 
     def names(index: int, data_letters: str, weight_letters: str) -> str | None:
         if not node.has(index):
@@ -23,27 +23,27 @@ def _convolution(node: Reading, kernel: int, data: tuple[int, ...], native_kerne
 
     count = range(len(node.node.inputs))
     return Fixed(
-        tuple(names(i, letters, weight) for i in count),
+        tuple(names(i, axis_names, weight) for i in count),
         (result,),
         tuple(names(i, native, native_weight) for i in count),
         (native,),
         kernel=kernel,
-        permutable_within=_mixed_channels(node, kernel, letters, weight, result),
+        permutable_within=_mixed_channels(node, kernel, axis_names, weight, result),
     )
 
 
-def _mixed_channels(node: Reading, kernel: int, letters: str, weight: str, result: str) -> tuple[Shared, ...]:
-    """The channels that may come in any order, if the kernel and the bias have them in the same one."""
+def _mixed_channels(node: Reading, kernel: int, axis_names: str, weight: str, result: str) -> tuple[Shared, ...]:
+    """The channels that may be permuted, if they are permuted alike in the kernel and the bias."""
     if node.node.op_type not in ("Conv", "ConvTranspose"):
         return ()
-    inward, outward = (False, 0, letters.index("C")), (True, 0, result.index("C"))
+    inward, outward = (False, 0, axis_names.index("C")), (True, 0, result.index("C"))
     bias: Shared = ((False, 2, 0),) if node.has(2) else ()
     if node.integer("group", 1) == 1:
         return (
             (inward, (False, kernel, weight.index("I"))),
             (outward, (False, kernel, weight.index("O")), *bias),
         )
-    # One kernel for each channel: all of them go together.
+    # A depthwise kernel: its channels are permuted with those of the data and the result.
     own = (False, kernel, weight.index("I" if node.node.op_type == "ConvTranspose" else "O"))
     kernels = node.extents(kernel)
     deep = kernels[weight.index("O" if node.node.op_type == "ConvTranspose" else "I")]
@@ -76,9 +76,9 @@ def deformable_convolution(node: Reading) -> Fixed:
 
 def _data_only(node: Reading) -> Fixed:
     rank = node.rank(0)
-    letters, native = letters_of(node, rank), native_letters(rank)
+    axis_names, native = letters_of(node, rank), native_letters(rank)
     rest = (None,) * (len(node.node.inputs) - 1)
-    return Fixed((letters, *rest), (letters,), (native, *rest), (native,))
+    return Fixed((axis_names, *rest), (axis_names,), (native, *rest), (native,))
 
 
 @row("fixed", "RoiAlign", since=10)

@@ -1,7 +1,7 @@
-"""Operators written as others, for orders of axes that they do not take themselves.
+"""Decompositions of operators, for orders of axes that the operators do not support themselves.
 
-Each works in any order, for what is left are element-wise operators, which broadcast, and reductions over axes by
-number. What that reads and writes beyond the operator itself is the rule's `extra`.
+They work in any order: they consist of element-wise operators, which broadcast, and of reductions over axes by number.
+Their traffic beyond the operator's own is `Decomposition.extra`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Places = Sequence[tuple[int, ...]]
 def normalise(writing: DecompositionWriter, working: Collection[int], *, plainly: bool = False) -> None:
     """LayerNormalization over the axes `working`: (x - mean) / sqrt(variance + epsilon) * scale + bias.
 
-    `plainly`: without a sum of squares, of which a backend may have requirements that it has not of a mean.
+    `plainly`: without ReduceSumSquare, for which a backend may have requirements that it does not have for a mean.
     """
     whole = _whole(writing)
     data = writing.read(0, whole)
@@ -50,7 +50,7 @@ def instance_normalise(
 
 
 def exponentiate(writing: DecompositionWriter, working: Collection[int]) -> None:
-    """Softmax or LogSoftmax over the axes `working`: what is left of the largest, exponentiated, over its sum."""
+    """Softmax or LogSoftmax over the axes `working`: the data less its maximum, exponentiated, divided by the sum."""
     whole, left = _whole(writing), _reduced(writing, working)
     data = writing.read(0, whole)
     highest = _reduce(writing, "ReduceMax", data, working, left)
@@ -73,7 +73,7 @@ def reduce_spatial(writing: DecompositionWriter, operator: str, spatial: Collect
 
 
 def is_channelwise(node: ir.Node | NodeSnapshot) -> bool:
-    """Whether BatchNormalization's parameters are at hand, so that scale and shift can be worked out beforehand."""
+    """Whether BatchNormalization's parameters are known, so that scale and shift can be computed before the run."""
     training = node.attributes.get("training_mode")
     if len(node.inputs) != 5 or (training is not None and training.as_int()):
         return False
@@ -81,7 +81,7 @@ def is_channelwise(node: ir.Node | NodeSnapshot) -> bool:
 
 
 def _is_at_hand(value: ir.Value | None) -> bool:
-    """Whether these are numbers that no caller can replace by others."""
+    """Whether the value is a constant that no caller can override."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None and not value.is_graph_input() else None
     return tensor is not None and not isinstance(tensor, AbsentTensor)
 
@@ -148,5 +148,5 @@ def _reduce(
 
 
 def _of_channels(writing: DecompositionWriter, index: int, channel: int) -> ir.Value:
-    """A vector with an entry for each channel, in a shape that broadcasts over the order."""
+    """Input `index`, a vector over the channels, in a shape that broadcasts in this order."""
     return writing.read(index, [(place,) if axis == channel else () for place, axis in enumerate(writing.axes)])

@@ -20,7 +20,7 @@ ZEROS = frozenset(
     "Abs Add Asin Asinh Atan Atanh Ceil Clip Elu Celu Erf Floor Gelu HardSwish LeakyRelu Max Mean Min Mish Mul Neg "
     "Relu Round Selu Sign Sin Sinh Softsign Sqrt Sub Sum Swish Tan Tanh".split()
 )
-"""Those that give zero where all their operands are zero."""
+"""The operators whose result is zero where all operands are zero."""
 
 
 @row("free", *UNARY, *BROADCAST, "Clip")
@@ -43,7 +43,7 @@ def elementwise(node: Reading) -> Free:
 
 
 def _keeps_zeros(node: Reading, inputs: tuple[Axes | None, ...], extents: tuple[Extent, ...], axis: int) -> bool:
-    """Whether every operand has the axis in full, so that all of them are padded alike and zeros meet zeros only."""
+    """Whether every operand has the axis at its full extent: then all are padded alike, and zeros only meet zeros."""
     if node.node.op_type == "Clip" and not _clips_around_zero(node):
         return False
     read = inputs[:1] if node.node.op_type == "Clip" else inputs
@@ -102,8 +102,7 @@ def dynamic_quantize(node: Reading) -> Free:
 
 @row("free", "Shape")
 def shape(node: Reading) -> Free:
-    """The result has an entry per axis of the input: read back in the source's order. Where all extents are known the
-    node is a constant (see `relayout.views`)."""
+    """The result has an entry per axis of the input, which is gathered in the source's order."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     if node.opset >= 15 and (node.attribute("start") is not None or node.attribute("end") is not None):

@@ -16,14 +16,14 @@ SPATIAL = {0: "", 1: "W", 2: "HW", 3: "DHW"}
 
 
 def operand_by_operand(rule: Free) -> Fixed:
-    """The same operator with axis names for each operand, whose tiles may then have no common order of the space."""
-    native = native_letters(len(rule.letters))
+    """The same operator as a rule with axis names for each operand, whose tiles need no common order of the space."""
+    native = native_letters(len(rule.axis_names))
 
-    def letters(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
+    def axis_names(operands: Sequence[Axes | None]) -> tuple[str | None, ...]:
         whole = (axes if axes is not None and len(axes) == len(native) else None for axes in operands)
-        return tuple("".join(rule.letters[a] for a in axes) if axes is not None else None for axes in whole)
+        return tuple("".join(rule.axis_names[a] for a in axes) if axes is not None else None for axes in whole)
 
-    inputs, outputs = letters(rule.inputs), letters(rule.outputs)
+    inputs, outputs = axis_names(rule.inputs), axis_names(rule.outputs)
     return Fixed(
         inputs,
         outputs,
@@ -57,17 +57,17 @@ def named(
 ) -> Free:
     """Data operands with one layout; `allows_native` says which orders ONNX's own operator takes.
 
-    "exact": its own order. "channel": channels second, the rest anywhere. "leading": batch and channels outermost, the
-    spatial axes in any order. `written`: what writes the operator in any order, given the channel axis and the spatial
-    ones, and how many times more than the operator it reads and writes the data.
+    "exact": its own order. "channel": channels second, the others in any order. "leading": batch and channels
+    outermost, the spatial axes in any order. `written`: a function that decomposes the operator in any order, given the
+    channel axis and the spatial axes, and how many more times than the operator it reads and writes the data.
     """
     extents = node.extents(0)
     rank = len(extents)
     axes = tuple(range(rank))
-    letters = letters_of(node, rank)
-    native = tuple(letters.index(letter) for letter in native_letters(rank))
-    channel = letters.index("C")
-    spatial = tuple(a for a in axes if letters[a] not in "NC")
+    axis_names = letters_of(node, rank)
+    native = tuple(axis_names.index(letter) for letter in native_letters(rank))
+    channel = axis_names.index("C")
+    spatial = tuple(a for a in axes if axis_names[a] not in "NC")
 
     def allows(order: Axes) -> bool:
         if allows_native == "channel":
@@ -84,7 +84,7 @@ def named(
         tuple(operand(i) for i in range(len(node.node.inputs))),
         tuple(axes if i < results else None for i in range(len(node.node.outputs))),
         allows=allows,
-        letters=letters,
+        axis_names=axis_names,
         decompositions=tuple(_written(write, channel, spatial, passes) for write, passes in written),
     )
 

@@ -1,4 +1,4 @@
-"""Reading one node: attributes, constant inputs, extents. What a rule needs to know, with ONNX's defaults applied."""
+"""Typed access to one node for its rule: attributes with ONNX's defaults, constant inputs, extents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NoRuleError", "NodeSnapshot", "Reading", "constant_array", "extents_
 
 
 class NoRuleError(Exception):
-    """This node is outside what its rule covers; it is pinned. Never leaves the op table."""
+    """The rule does not cover this node, which is therefore pinned. The operator table catches it."""
 
 
 def extents_of(value: ir.Value) -> tuple[Extent, ...] | None:
@@ -26,7 +26,7 @@ def extents_of(value: ir.Value) -> tuple[Extent, ...] | None:
 
 
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
-    """The value's numbers where they are known before the model runs, else None."""
+    """The value's numbers if they are known before the model runs, else None."""
     if value is None or value.is_graph_input():
         return None
     tensor = ir.convenience.get_const_tensor(value)
@@ -38,7 +38,7 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """A node as it is before anything is rewritten: nodes that are alike share a rule, which may keep one of them."""
+    """An immutable copy of a node before the rewrite, for the rule that the nodes of a class share."""
 
     domain: str
     op_type: str
@@ -53,8 +53,8 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One node of a model of one opset. Methods raise `NoRuleError` where a rank or a number is not known. `reads` has
-    the inputs whose numbers were asked for."""
+    """A node under one opset. Methods raise `NoRuleError` for an unknown rank or number. `reads`: the constants
+    read."""
 
     node: NodeSnapshot
     opset: int
@@ -83,11 +83,11 @@ class Reading:
         return len(self.result_extents(index))
 
     def is_float(self) -> bool:
-        """Whether the first result is of 32-bit floats: the type in which what a node computes can be written out."""
+        """Whether the first result has 32-bit floats, the type for which decompositions exist."""
         return self.node.outputs[0].dtype == ir.DataType.FLOAT
 
     def used(self, index: int) -> bool:
-        """Whether the node has this result and somebody reads it."""
+        """Whether the node has this result and it has consumers."""
         if index >= len(self.node.outputs) or not self.node.outputs[index].name:
             return False
         value = self.node.outputs[index]
@@ -121,7 +121,7 @@ class Reading:
     def attribute(self, name: str) -> ir.Attr | None:
         attribute = self.node.attributes.get(name)
         if attribute is not None and attribute.is_ref():
-            raise NoRuleError  # an attribute of an enclosing function: its value is not known here
+            raise NoRuleError  # an attribute of the enclosing function: its value is unknown here
         return attribute
 
     def integer(self, name: str, default: int | None = None) -> int:

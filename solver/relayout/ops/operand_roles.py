@@ -1,8 +1,7 @@
 """Which operands of an operator are data and which are kernels, and how their layouts are spelled at each rank.
 
-A backend that wants channels last says so once, `spell("NSC", rank)`, and gets NWC, NHWC or NDHWC; the kernel of a
-convolution is spelled the same way, `spell("SIO", rank)`. Operators are known by their names, so that `relayout::Conv`
-has the roles of `Conv`, whatever layout its attributes say.
+A backend with channels last writes `spell("NSC", rank)` for NWC, NHWC or NDHWC, and `spell("SIO", rank)` for the kernel
+of a convolution. Roles go by operator name: `relayout::Conv` has the roles of `Conv`, whatever its layout attributes.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 
 DATA, KERNEL, OTHER = "data", "kernel", "other"
 
-# One letter an operand, inputs then results: d data, k kernel, - neither, as are all further operands.
+# One letter per operand, inputs then results: d data, k kernel, - neither. Further operands are neither.
 _ROLES = {
     "AveragePool": ("d", "d"),
     "BatchNormalization": ("d", "d"),
@@ -67,8 +66,8 @@ _ROLES = {
 OPERATORS = tuple(_ROLES)
 """The operators whose axes have names."""
 
-# Operators that do not tell all their axes apart, with the names of those that they do: a normalization only knows its
-# channels; a global pool, and a Resize by its sizes, know no axis by name.
+# Operators that do not distinguish all their axes, with the names of those that they do: a normalization only its
+# channels; a global pool, and a Resize with sizes, none.
 _TOLD = {
     **dict.fromkeys(("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"), "C"),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Resize", "Upsample"), ""),
@@ -89,51 +88,50 @@ def has_letters(node: ir.Node) -> bool:
 def has_roles(node: ir.Node) -> bool:
     """Whether `node` is an operator whose axes have names, such as Conv, a pool or BatchNormalization.
 
-    One that the source has in a packed layout stays as it is: its operands have more dimensions than it has axes.
+    False for an operator in a packed layout, which stays unchanged: its operands have more dimensions than axes.
     """
     return has_letters(node) and not _is_packed(node)
 
 
 def input_role(node: ir.Node, n: int) -> str:
-    """DATA, KERNEL or OTHER: what the n-th input of `node` is to it."""
+    """The role of the n-th input of `node`: DATA, KERNEL or OTHER."""
     return _role(node, 0, n)
 
 
 def result_role(node: ir.Node, n: int) -> str:
-    """DATA or OTHER: what the n-th result of `node` is to it."""
+    """The role of the n-th result of `node`: DATA or OTHER."""
     return _role(node, 1, n)
 
 
 def native_role(op_type: str, side: int, n: int) -> str:
-    """What the n-th input (`side` 0) or result (1) is to an operator, in whatever layout: DATA, KERNEL or OTHER."""
-    letters = _ROLES[op_type][side] if op_type in _ROLES else ""
-    return _OF_LETTER[letters[n]] if n < len(letters) else OTHER
+    """The role of the n-th input (`side` 0) or result (1) of an operator: DATA, KERNEL or OTHER."""
+    axis_names = _ROLES[op_type][side] if op_type in _ROLES else ""
+    return _OF_LETTER[axis_names[n]] if n < len(axis_names) else OTHER
 
 
 def tells_apart(node: ir.Node, letter: str) -> bool:
-    """Whether it matters to `node`, an operator whose axes have names, which of its axes has this one."""
+    """Whether `node`, an operator with named axes, distinguishes the axis of this name."""
     return letter in _TOLD.get(node.op_type, letter)
 
 
 def kernel_input(op_type: str) -> int | None:
-    """Which input of an operator is its kernel: 1 for Conv, 3 for QLinearConv, None for a pool."""
+    """The index of an operator's kernel: 1 for Conv, 3 for QLinearConv, None for a pool."""
     place = _ROLES[op_type][0].find("k") if op_type in _ROLES else -1
     return place if place >= 0 else None
 
 
 def is_transposed(node: ir.Node) -> bool:
-    """Whether the kernel of `node` has its input channels first, as ONNX has it for ConvTranspose."""
+    """Whether the kernel of `node` has its input channels first, as in ConvTranspose."""
     return node.op_type == "ConvTranspose"
 
 
 def spatial_letters(rank: int) -> str | None:
-    """The letters of the spatial axes of a tensor of `rank` dimensions: W, HW, DHW; None for other ranks."""
+    """The names of the spatial axes of a tensor of rank `rank`: W, HW, DHW; None for other ranks."""
     return _SPATIAL.get(rank)
 
 
 def onnx_letters(node: ir.Node, role: str, rank: int) -> str | None:
-    """What ONNX's own operator calls the axes of a `role` operand of `rank` dimensions, in its own order, whatever
-    layout this node is written in; None where they have no names."""
+    """ONNX's axis names of a `role` operand of rank `rank`, in ONNX's order; None where the axes have no names."""
     spatial = spatial_letters(rank)
     if role == OTHER or spatial is None:
         return None
@@ -142,7 +140,7 @@ def onnx_letters(node: ir.Node, role: str, rank: int) -> str | None:
 
 @lru_cache(maxsize=1024)
 def spell(template: str, rank: int) -> Layout:
-    """`template` with its S replaced by the spatial letters of `rank`; any layout where a rank has no such letters.
+    """`template` with S replaced by the spatial axis names of `rank`; any layout for a rank without spatial axes.
 
     >>> str(spell("NSC", 4)), str(spell("N[a=64]SC", 3)), str(spell("SIO", 5)), str(spell("NSC", 2))
     ('NHWC', 'N[a=64]WC', 'DHWIO', '**')
@@ -154,10 +152,10 @@ def spell(template: str, rank: int) -> Layout:
 
 
 def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) -> Layout:
-    """The layout that `node` itself has a `role` operand in: as its attributes say, else any, which is as ONNX says.
+    """The layout of a `role` operand of `node` by its attributes; any layout, which means ONNX's, where it has none.
 
     Only operators of the domain `relayout` carry such attributes: `data_layout`, `kernel_layout`, and `out_layout`
-    where the result's differs. Raises InputError where one is not a layout.
+    where the result's differs. Raises InputError for an invalid layout.
     """
     names = {DATA: ["data_layout"], KERNEL: ["kernel_layout"]}.get(role, [])
     if is_result and role == DATA:

@@ -1,6 +1,6 @@
-"""Classes of nodes that are alike: the same operator with the same attributes on operands of the same types.
+"""Operator classes: nodes with the same operator and attributes on operands of the same types.
 
-Networks repeat their blocks. What depends on nothing else of a node, as its rule does, is found once a class.
+Networks repeat their blocks. Results that depend on nothing else, such as the rule, are computed once per class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OperatorClass:
-    """One class; `rule` is that of all its nodes (None: pinned)."""
+    """One class; all its nodes have `rule` (None: pinned)."""
 
     rule: Rule | None
     has_graphs: bool
@@ -33,7 +33,7 @@ class OperatorClass:
 
 @dataclass(eq=False, slots=True)
 class _Known:
-    """The classes of one signature. `reads` are the inputs whose numbers a rule read; the numbers tell them apart."""
+    """The classes of one signature. They differ in the numbers of the constant inputs `reads`."""
 
     reads: frozenset[int]
     classes: dict[object, OperatorClass]
@@ -44,7 +44,7 @@ class OperatorClasses:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = dict(opsets)
-        # Each value's type, as its number among the types so far.
+        # Each value's type, numbered in order of appearance.
         self._types: dict[object, int] = {}
         self._values: dict[ir.Value | None, int] = {None: -1}
         self._known: dict[object, _Known] = {}
@@ -91,7 +91,7 @@ class OperatorClasses:
 
 
 def _type(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, str, str, bool]:
-    """What a rule or a backend may know of an operand, its numbers excepted."""
+    """All that a rule or a backend may read of an operand, except its numbers."""
     assert value is not None
     constant, producer = value.const_value, value.producer()
     is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")

@@ -15,11 +15,11 @@ from relayout.ops.view_ops import blocks
 
 @row("fixed", "BatchNormalization")
 def batch_normalization(node: Reading) -> Free:
-    """With known parameters a multiplication and an addition: one more pass over the data, read and written."""
+    """With known parameters it decomposes to Mul and Add: one more pass that reads and writes the data."""
     if node.rank() < 2:
         raise NoRuleError
     if not node.integer("spatial", 1):
-        return named(node, (0,), "exact")  # before opset 9 there may be parameters for each place
+        return named(node, (0,), "exact")  # before opset 9 there may be parameters for each position
     known = is_channelwise(node.node) and node.is_float() and not any(node.used(i) for i in range(1, 5))
     known = known and isinstance(node.extents(0)[letters_of(node, node.rank()).index("C")], int)
     ways = [(lambda writing, channel, _spatial: channelwise(writing, channel), 2)] if known else []
@@ -28,7 +28,7 @@ def batch_normalization(node: Reading) -> Free:
 
 @row("fixed", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def global_pool(node: Reading) -> Free:
-    """A reduction over the spatial axes reads and writes just as much."""
+    """It decomposes to a reduction over the spatial axes, without extra traffic."""
     operator = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.node.op_type)
     if operator is None or not node.is_float():
         return named(node, (0,), "leading")
@@ -46,7 +46,7 @@ def instance_normalization(node: Reading) -> Free:
         return named(node, (0,), "exact")
     plainly = partial(instance_normalise, plainly=True)
     rule = named(node, (0,), "exact", written=[(instance_normalise, 8), (plainly, 10)])
-    channel = rule.letters.index("C")
+    channel = rule.axis_names.index("C")
     return replace(rule, inputs=(rule.inputs[0], (channel,), (channel,)))
 
 
@@ -61,9 +61,9 @@ def exact(node: Reading) -> Free:
 
 @row("relabel", "SpaceToDepth", "DepthToSpace")
 def blocks_of_space(node: Reading) -> Free:
-    """The operator changes the extents but not the axes, and its orders are all that matters where it is kept."""
+    """Where the operator is kept, it changes the extents but not the axes."""
     rule = named(node, (0,), "exact")
-    return replace(rule, elidable_as=blocks(node, rule.letters))
+    return replace(rule, elidable_as=blocks(node, rule.axis_names))
 
 
 @row("fixed", "MaxPool")

@@ -1,4 +1,4 @@
-"""Reductions, and the norms that are made of them: the axes that they work over go anywhere, and are named anew."""
+"""Reductions and normalizations: the reduced axes may be at any position, and their numbers are rewritten."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def _reduced(node: Reading, reduced: tuple[int, ...], *, as_input: bool, name: s
 @row("free", "LayerNormalization", since=17)
 @row("free", "RMSNormalization", since=23)
 def layer_normalization(node: Reading) -> Free:
-    """The normalised axes are the innermost ones; scale and bias have just these, in the same order.
+    """The normalised axes are innermost; scale and bias have only these, in the same order.
 
-    In another order the mean, the variance and what follows are computed one by one: reads and writes of the whole
-    tensor are 1 + 2 + 1 + 2 + 2 (+ 2 with a bias, + 2 without a sum of squares) in place of 2.
+    In another order the node is decomposed: it reads and writes the whole tensor 1 + 2 + 1 + 2 + 2 times (+ 2 with a
+    bias, + 2 without a sum of squares) in place of 2.
     """
     extents = node.extents(0)
     rank = len(extents)
@@ -86,7 +86,7 @@ def layer_normalization(node: Reading) -> Free:
         return axes[rank - own :]
 
     def innermost(order: Axes) -> int:
-        """Where the normalised axes begin if nothing else follows them."""
+        """The position at which the normalised axes begin; None where another axis follows them."""
         return next((place for place, a in enumerate(order) if a in inner), rank)
 
     def allows(order: Axes) -> bool:

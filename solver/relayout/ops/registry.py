@@ -32,7 +32,7 @@ _table: dict[tuple[str, str], list[Row]] = {}
 
 
 def row(kind: str, *operators: str, since: int = 7, domain: str = "") -> Callable[[Built], Built]:
-    """Enter a builder for these operators. Rows of one operator stand in ascending order of `since`."""
+    """Register a builder for these operators. Rows of one operator are in ascending order of `since`."""
 
     def enter(build: Built) -> Built:
         for operator in operators:
@@ -50,7 +50,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def row_of(node: ir.Node, opsets: Mapping[str, int]) -> tuple[Row, int] | None:
-    """The row of the node's operator and the opset of its domain; None where the table has none.
+    """The row of the node's operator and the opset of its domain; None without a row.
 
     The operators of domain `relayout` have the rows of ONNX's own.
     """
@@ -69,7 +69,7 @@ def built_rule(row: Row, reading: Reading) -> Rule | None:
 
 
 def rule_of(node: ir.Node, opsets: Mapping[str, int]) -> Rule | None:
-    """The node's rule, or None: the node is pinned. A node that holds subgraphs is."""
+    """The node's rule, or None: the node is pinned. Region ops always are."""
     found = row_of(node, opsets)
     subgraph = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
     if found is None or any(attribute.type in subgraph for attribute in node.attributes.values()):

@@ -16,24 +16,25 @@ from relayout.ops.rule import Axes, Edit, Free, free, position
 @row("free", "Resize", since=10)
 @row("free", "Upsample", since=7)
 def resize(node: Reading) -> Free:
-    """Nearest goes in any order; linear and cubic where onnxruntime has kernels: resized axes innermost, in order.
+    """Nearest supports any order; linear and cubic those with onnxruntime kernels: resized axes innermost, in order.
 
-    ONNX does not name these axes: what is resized are rows and columns, so the axes are ONNX's own, N, C, H, W, unless
-    axis 1 is resized and the last one is not. Names that hung on the operators around could ask two things at once.
+    ONNX does not name these axes. Usually rows and columns are resized, so the names are N, C, H, W, unless axis 1 is
+    resized and the last axis is not. Names inferred from neighbouring operators could conflict.
     """
     extents, result = node.extents(0), node.result_extents()
     axes = tuple(range(len(extents)))
     if node.node.domain == "relayout":
-        return named(node, (0,), "exact")  # the function's sizes are in ONNX's own order
+        return named(node, (0,), "exact")  # the sizes of the `relayout` function are in ONNX's order
     inputs = _inputs_by_axis(node)
     try:
         arrays = {index: node.constant(index) for index in inputs}
     except NoRuleError:
-        # Sizes that are computed at run time: as it is, or inside a function.
+        # Sizes computed at run time: the node stays unchanged, or becomes a `relayout` function.
         return named(node, (0,), "exact")
-    if node.string("keep_aspect_ratio_policy", "stretch") != "stretch" or node.string(
-        "coordinate_transformation_mode"
-    ) == "tf_crop_and_resize":
+    if (
+        node.string("keep_aspect_ratio_policy", "stretch") != "stretch"
+        or node.string("coordinate_transformation_mode") == "tf_crop_and_resize"
+    ):
         return named(node, (0,), "exact")
     given = node.ints("axes")
     covered = tuple(a % len(axes) for a in given) if given is not None else axes
@@ -41,12 +42,12 @@ def resize(node: Reading) -> Free:
     factors = numbers.factors(next((arrays[index] for index, name in inputs.items() if name == "scales"), np.zeros(0)))
     scaled = {a: factor != 1 for a, factor in zip(covered, factors, strict=False)}
     moved = {a for a in axes if scaled.get(a, isinstance(extents[a], int) and extents[a] != result[a])}
-    # A scale that rounds to the same extent changes nothing that would name the axis.
-    letters = _letters({a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}, len(axes))
-    # Of an axis of unknown extent it is not known that it stays.
+    # An axis whose extent stays the same after rounding does not count as resized.
+    axis_names = _letters({a for a in moved if not isinstance(extents[a], int) or extents[a] != result[a]}, len(axes))
+    # An axis of unknown extent may be resized.
     moving = moved | {a for a in axes if a not in scaled and not isinstance(extents[a], int)}
-    if len(axes) == 4 and moving <= {letters.index("H"), letters.index("W")}:
-        moving = {letters.index("H"), letters.index("W")}
+    if len(axes) == 4 and moving <= {axis_names.index("H"), axis_names.index("W")}:
+        moving = {axis_names.index("H"), axis_names.index("W")}
     mode = node.string("mode", "nearest")
     return free(
         extents,
@@ -54,12 +55,12 @@ def resize(node: Reading) -> Free:
         (axes,),
         allows=lambda order: order == axes or mode == "nearest" or _has_kernel(order, moving, mode),
         edit=numbers.edit,
-        letters=letters,
+        axis_names=axis_names,
     )
 
 
 def _scales_attribute(node: Reading) -> Sequence[float] | None:
-    """The scales of an Upsample that has them as an attribute, as it had before opset 9; None for every other node."""
+    """The scales of an Upsample before opset 9, which has them as an attribute; None for every other node."""
     if node.node.op_type != "Upsample" or node.opset >= 9:
         return None
     if node.attribute("scales") is None:
@@ -68,7 +69,7 @@ def _scales_attribute(node: Reading) -> Sequence[float] | None:
 
 
 def _inputs_by_axis(node: Reading) -> Mapping[int, str]:
-    """The inputs that hold numbers by axis, and what these are; NoRuleError for an Upsample that ONNX has not."""
+    """The inputs with one number or pair of numbers per axis, by kind. Raises NoRuleError for an invalid Upsample."""
     if node.node.op_type == "Upsample":
         if node.opset >= 10:
             raise NoRuleError
@@ -80,8 +81,8 @@ def _inputs_by_axis(node: Reading) -> Mapping[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """The numbers of a node that go by axis. `arrays` are constant inputs: one number, or a begin and an end, for each
-    of the `covered` axes, which an attribute names where `is_named`; `scales` is the attribute of old."""
+    """The numbers of a node that are given per axis. `arrays` are constant inputs: one number, or a begin and an end,
+    for each of the `covered` axes, which the attribute `axes` lists if `is_named`. `scales` is the old attribute."""
 
     axes: Axes
     covered: Axes
@@ -90,7 +91,7 @@ class _Numbers:
     arrays: Mapping[int, np.ndarray]
 
     def factors(self, given: np.ndarray) -> Sequence[float]:
-        """How much each covered axis grows; nothing where only the sizes say it."""
+        """The growth factor of each covered axis; empty where only the sizes are given."""
         if self.scales is not None:
             return self.scales
         return given.tolist() if given.size == len(self.covered) else ()
@@ -119,12 +120,12 @@ def _has_kernel(order: Axes, moving: set[int], mode: str) -> bool:
     spatial = [a for a in order if a in moving]
     if spatial != sorted(moving) or len(still) != 2:
         return False
-    # Outermost two still, or (linear only) the outermost and the innermost one.
+    # The two outermost axes are not resized, or (linear only) the outermost and the innermost one.
     return {*order[:2]} == {*still} or (mode == "linear" and {order[0], order[3]} == {*still})
 
 
 def _letters(moved: set[int], rank: int) -> str:
-    """The names of the axes of which these are resized; none where a tensor of this rank has no rows and columns."""
+    """The axis names of a tensor of which the axes `moved` are resized; empty for a rank without rows and columns."""
     if rank not in (3, 4, 5):
         return ""
     channels_last = 1 in moved and rank - 1 not in moved and 0 not in moved

@@ -1,7 +1,7 @@
 """Rules: which memory formats a node's operands may have together, and how the node is edited then.
 
     Free      layout-agnostic: operands share an iteration space; any order of it that the rule allows
-    Fixed     layout-sensitive: each operand's axes have names; layouts come from the operator or the backend
+    Fixed     layout-sensitive: each operand's axes have names; the operator or the backend determines the layouts
     Listed    enumerated: a short list of orders, one tuple of operand orders each
     Relabel   a view op: the result is a view of the first input, and the node disappears
     None      pinned: every operand as in the source
@@ -53,7 +53,7 @@ class Edit:
     """The changes of a node whose operands are in another order.
 
     `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a
-    vector with an entry per axis, and is to be read in this order.
+    vector with an entry per axis, which must be gathered in this order.
     """
 
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
@@ -80,9 +80,9 @@ def _nothing(order: Axes) -> tuple[()]:
 
 
 class DecompositionWriter(Protocol):
-    """What a decomposition writes with: its node, and the operands in the chosen order of the iteration space.
+    """The interface with which a decomposition reads its node's operands in the chosen order and emits nodes.
 
-    A dimension is given as the positions in that order that make it up, outermost first; without any it has extent 1.
+    A dimension is a tuple of positions in that order, outermost first; an empty one has extent 1.
     """
 
     @property
@@ -107,10 +107,10 @@ class DecompositionWriter(Protocol):
         """A new node of ONNX's with one result of these dimensions."""
 
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
-        """`value` is result `index`, with these dimensions."""
+        """Define result `index` as `value`, which has these dimensions."""
 
     def count(self, axes: Collection[int]) -> int:
-        """How many elements these axes of the space have together; their extents are known."""
+        """The product of the extents of these axes of the space, which are known."""
 
     def places(self, axis: int) -> np.ndarray:
         """The position of each index of a permuted axis along its dimension: source index -> position."""
@@ -127,19 +127,17 @@ class Decomposition:
 
 
 Permutation = Literal["", "same", "asymmetric"]
-"""Whether the factors of an axis may change places within its one dimension: no, the same in every operand, or also
-where only a decomposition runs so."""
+"""Whether an axis's factors may be permuted within its dimension: no, alike in every operand, or also if decomposed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AxisTraits:
     """How a layout-agnostic operator treats one axis of its iteration space.
 
-    `tileable`: the factors may be dimensions of their own, wherever they stand, for neighbours along the axis do not
-    matter. `tile_multiple`: the operator works on multiples of this number, so the axis may be tiled by divisors of it;
-    0: it may not. `zero_preserving`: the axis may be padded, for zeros there give zeros. `companion`: the axis beside
-    which this one stands, the lower number first, unless something says otherwise. `broadcasts`: an input that lacks
-    the axis is read as if it had extent 1 there.
+    `tileable`: the factors may be separate dimensions at any position, because neighbours along the axis do not matter.
+    `tile_multiple`: the operator works on multiples of this number, so the axis may be tiled by divisors of it; 0: it
+    may not. `zero_preserving`: the axis may be padded, for zeros there give zeros. `companion`: the axis next to which
+    this one is inserted by default, the lower number first. `broadcasts`: an input without the axis is broadcast.
     """
 
     tileable: bool = False
@@ -155,18 +153,17 @@ class Free:
     """A layout-agnostic operator: its operands share an iteration space of axes 0..len(extents)-1.
 
     `inputs[i][j]` is the space axis of axis j of input i; None: that input is read as in the source. An order of the
-    space orders every operand. `traits` has one record an axis. `letters` names the axes where the operator names them;
-    only then can a backend require an order that ONNX cannot write, and the node becomes a `relayout::` one.
+    space orders every operand. `traits` has one record per axis. `axis_names` are the operator's own, if it has names:
+    only then can a backend require an order that ONNX cannot express, as a `relayout::` operator.
 
-    `allows` and `edit` take a full order of the axes, in which a tiled axis stands several times. `edit_tiled` replaces
-    `edit` where an axis is tiled by its multiple: the operator then works on the outermost tile. It also takes how many
-    indices one position in each dimension stands for; 0 in an inner tile, which stays whole.
+    `allows` and `edit` take a full order of the axes, in which a tiled axis occurs several times. `edit_tiled` replaces
+    `edit` where an axis is tiled by a divisor of its multiple: the operator then works on the outermost tile. Its
+    second argument is the stride of each dimension in indices of its axis; 0 in an inner tile, which stays whole.
 
-    `insertion_rule`, which is compared by value, says at which position among the present axes a further axis goes, or
-    None. `suggested` gives orders worth considering beside one in which the node runs, as positions of that order.
-    `decompositions` are the ways to write the node where `allows` refuses an order, cheapest first; the backend's
-    requirements of their operators count. `elidable_as`: the node computes nothing, its first result is this view of
-    its first input, so it may be elided.
+    `insertion_rule`, which is compared by value, gives the position among the present axes at which a further axis is
+    inserted, or None. `suggested` gives further orders to consider for an order in which the node runs, as positions of
+    that order. `decompositions` apply where `allows` refuses an order, cheapest first; the backend's requirements for
+    their operators count. `elidable_as`: the node may be elided, for its first result is this view of its first input.
     """
 
     extents: tuple[Extent, ...]
@@ -176,7 +173,7 @@ class Free:
     allows: Callable[[Axes], bool] = _always
     edit: Callable[[Axes], Edit] = _unchanged
     edit_tiled: Callable[[Axes, Axes], Edit] | None = None
-    letters: str = ""
+    axis_names: str = ""
     insertion_rule: Callable[[Axes, int], int | None] | None = None
     suggested: Callable[[Axes], Iterable[Axes]] = _nothing
     decompositions: tuple[Decomposition, ...] = ()
@@ -206,13 +203,13 @@ def free(
     allows: Callable[[Axes], bool] = _always,
     edit: Callable[[Axes], Edit] = _unchanged,
     edit_tiled: Callable[[Axes, Axes], Edit] | None = None,
-    letters: str = "",
+    axis_names: str = "",
     insertion_rule: Callable[[Axes, int], int | None] | None = None,
     suggested: Callable[[Axes], Iterable[Axes]] = _nothing,
     decompositions: tuple[Decomposition, ...] = (),
     elidable_as: Relabel | None = None,
 ) -> Free:
-    """A layout-agnostic rule with its axis traits given as the axes that have each of them."""
+    """A layout-agnostic rule, with each axis trait given as the set of axes that have it."""
     multiples, companions = tile_multiple or {}, companion or {}
     traits = tuple(
         [
@@ -235,7 +232,7 @@ def free(
         allows,
         edit,
         edit_tiled,
-        letters,
+        axis_names,
         insertion_rule,
         suggested,
         decompositions,
@@ -255,8 +252,8 @@ class Fixed:
     """A layout-sensitive operator: `inputs[i]` names the axes of input i in the source's order (None: read as in the
     source, without requirements), `native_inputs[i]` the order in which ONNX's own operator reads them.
 
-    `kernel` is the index of the input that `kernel_layout` orders. `permutable_within`: axes whose factors may change
-    places within their one dimension, if they do so in all the operands that share the axis.
+    `kernel` is the index of the input that `kernel_layout` describes. `permutable_within`: axes whose factors may be
+    permuted within their dimension, if they are permuted alike in all operands that share the axis.
     """
 
     inputs: tuple[str | None, ...]

@@ -1,4 +1,4 @@
-"""Concat, Pad, Slice, Tile, Expand and Gather: their numbers are permuted with the axes."""
+"""Concat, Pad, Slice, Tile, Expand and Gather: their numbers per axis are permuted with the axes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _padding_axes(node: Reading, rank: int) -> tuple[int, ...]:
 
 @row("free", "Pad")
 def pad(node: Reading) -> Free:
-    """`pads` holds all begins and then all ends, for every axis in order or for those of input 3."""
+    """`pads` has all begins and then all ends, for every axis in order or for the axes of input 3."""
     extents = node.result_extents()
     rank = len(extents)
     axes = tuple(range(rank))
@@ -84,7 +84,7 @@ def pad(node: Reading) -> Free:
 
 @row("free", "Slice")
 def slice_(node: Reading) -> Free:
-    """Starts, ends and steps stay; the axes that they speak of are named anew."""
+    """Starts, ends and steps stay; their axes are renumbered."""
     extents = node.extents(0)
     rank = len(extents)
     axes = tuple(range(rank))
@@ -122,7 +122,7 @@ def slice_(node: Reading) -> Free:
 
 
 def _windows(node: Reading, sliced: Axes) -> dict[int, tuple[int, int]]:
-    """Where each sliced axis is cut out, as numbers from its front; only axes of known extent in steps of one."""
+    """The begin and end of each sliced axis, counted from its front; only axes of known extent with steps of 1."""
     if not node.is_known(1) or not node.is_known(2) or (node.has(4) and not node.is_known(4)):
         return {}
     strides = node.integers(4) if node.has(4) else (1,) * len(sliced)
@@ -164,7 +164,7 @@ def expand(node: Reading) -> Free:
 
 @row("free", "Gather")
 def gather(node: Reading) -> Free:
-    """The index's axes stand, in their own order, where the gathered axis stood."""
+    """The index's axes replace the gathered axis, in their own order."""
     if node.node.outputs[0].dtype == ir.DataType.STRING:
         raise NoRuleError  # onnxruntime 1.31 takes one string of each block where the axis is not the last one
     data, index = node.extents(0), node.extents(1)
@@ -182,7 +182,7 @@ def gather(node: Reading) -> Free:
     def edit(order: Axes) -> Edit:
         return Edit({"axis": position(order, outer, axis)})
 
-    # A list of places takes some of the axis, and the axis stays what it is.
+    # A list of indices selects from the axis, which stays the same axis.
     beside = {axis: inner[0], inner[0]: axis} if many == 1 else {}
     splits = without(outer, axis)
     return free(
@@ -199,7 +199,7 @@ def gather(node: Reading) -> Free:
 
 @dataclass(frozen=True, slots=True)
 class _BeforeIndex:
-    """Puts the gathered axis, which the result lacks, before the index's axes."""
+    """Inserts the gathered axis, which the result lacks, before the index's axes."""
 
     axis: int
     inner: Axes

@@ -1,4 +1,4 @@
-"""Split: one axis of the data is cut into parts, each the axis of a result."""
+"""Split: one axis of the data is split into parts, one per result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from relayout.ops.rule import Axes, Decomposition, DecompositionWriter, Edit, Fr
 
 @row("free", "Split")
 def split(node: Reading) -> Free:
-    """The axis that is split is another one in the results. Where its factors have changed places, each part is
-    gathered by its indices: that reads and writes what Split does."""
+    """The split axis of the data and that of the results are two axes of the space. If its factors are permuted, each
+    part is gathered by its indices, with the same traffic as Split."""
     extents = node.extents(0)
     rank = len(extents)
     axis = node.axis(0, rank)
@@ -28,7 +28,7 @@ def split(node: Reading) -> Free:
     known = all(isinstance(size, int) for size in sizes)
     is_editable = bool(node.ints("split")) or not node.has(1) or node.is_known(1)
     return free(
-        # A part is at most the whole, and has a place where only some of the parts have extent 1.
+        # The parts' axis has the extent of the largest part: it has a position even if some parts have extent 1.
         (*extents[:part], extents[axis], *extents[part:]),
         tuple(axes if i == 0 else None for i in range(len(node.node.inputs))),
         tuple(result for _ in sizes),
@@ -45,8 +45,7 @@ def split(node: Reading) -> Free:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a Split cuts `axis` into: parts of these sizes along the axis after it, which only the results have. `axes`
-    are those of the data."""
+    """The parts of a Split of `axis`, along the next axis, which only the results have. `axes` are the data's."""
 
     node: Reading
     axes: Axes
@@ -54,12 +53,12 @@ class _Parts:
     sizes: tuple[Extent, ...]
 
     def are_adjacent(self, order: Axes) -> bool:
-        """Whether the axis and its parts lie at the same places."""
+        """Whether the axis and its parts have the same positions."""
         pairs = zip(("", *order), (*order, ""), strict=True)
         return all((a == self.axis) == (b == self.axis + 1) for a, b in pairs)
 
     def edit_steps(self, order: Axes, strides: Axes) -> Edit:
-        """What changes about the node when each place in a dimension stands for so many indices of its axis."""
+        """The edit of the node for a tiled order, `strides` as in `Free.edit_tiled`."""
         unit = next(stride for a, stride in zip(order, strides, strict=True) if a == self.axis and stride)
         place = outer_position(order, strides, self.axes, self.axis)
         attributes: dict[str, int | tuple[int, ...]] = {"axis": place}
@@ -71,7 +70,7 @@ class _Parts:
         return Edit(attributes)
 
     def gather(self, writing: DecompositionWriter) -> None:
-        """Give each part that somebody reads by a Gather of its indices."""
+        """Define each part that has consumers by a Gather of its indices."""
         places = [place for place, a in enumerate(writing.axes) if a != self.axis + 1]
         at = [writing.axes[place] for place in places].index(self.axis)
         data = writing.read(0, [(place,) for place in places])

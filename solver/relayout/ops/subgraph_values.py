@@ -17,7 +17,7 @@ from relayout.ops.rule import Axes, Free, free
 
 __all__ = ["RegionEdge", "RegionPort", "given_at", "graphs_of", "read_at", "region_edges_of"]
 
-# Before this opset Scan has a batch axis, and no axes of its own.
+# Before this opset Scan has a batch axis and no axis attributes.
 _SCAN_WITHOUT_BATCH = 9
 
 
@@ -31,11 +31,12 @@ class RegionPort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionEdge:
-    """One value that crosses the border. `rule` has the values read as its inputs and those produced as its outputs.
+    """One value that crosses the border of the graphs inside a node.
 
-    `reads` are inputs of the node and outputs of the graphs inside; `gives` inputs of those and results of the node.
-    `outer_axis`: the axis of the rule's space that there is only outside. `scanned`: the attribute of a Scan that says
-    where it lies, the entry that does, and how many entries there are.
+    `rule` has the values read as its inputs and those produced as its outputs. `reads` are inputs of the node and
+    outputs of the graphs inside; `gives` are inputs of those graphs and results of the node. `outer_axis`: the axis of
+    the rule's space that exists only outside. `scanned`: the attribute of a Scan with the position of that axis, the
+    index of the entry, and the number of entries.
     """
 
     name: str
@@ -47,7 +48,7 @@ class RegionEdge:
 
     @property
     def goes_in(self) -> bool:
-        """Whether it gives anything to the graphs inside."""
+        """Whether the value enters the graphs inside."""
         return any(region_port.graph is not None for region_port in self.gives)
 
 
@@ -65,11 +66,11 @@ def graphs_of(node: ir.Node | NodeSnapshot) -> list[ir.Graph]:
 def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value], bool]) -> tuple[RegionEdge, ...]:
     """Every region edge of an If, Loop or Scan whose values have known ranks; other values are as in the source."""
     ways = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
-    way = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if way is None:
+    build = ways.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if build is None:
         return ()
     try:
-        found = [_region_edge(node, sketch, is_constant) for sketch in way(Reading(NodeSnapshot.of(node), opset))]
+        found = [_region_edge(node, sketch, is_constant) for sketch in build(Reading(NodeSnapshot.of(node), opset))]
     except NoRuleError:
         return ()
     return tuple(region_edge for region_edge in found if region_edge is not None)
@@ -77,8 +78,7 @@ def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value],
 
 @dataclass(frozen=True, slots=True)
 class _Sketch:
-    """A region edge before its ranks are known. `outer_axis`: the axis that only the outside has; it `leads` where it
-    is always the outermost dimension."""
+    """A region edge before its ranks are known. `outer_axis` exists only outside; if it `leads`, it stays first."""
 
     name: str
     reads: Sequence[RegionPort]
@@ -124,14 +124,14 @@ def _of_scan(reading: Reading) -> Iterator[_Sketch]:
 
 
 def _state(body: ir.Graph, index: int, *, first_input: int, first_output: int) -> _Sketch:
-    """A loop-carried value: from the node's input into the graph, from there into the next iteration, and out."""
+    """A loop-carried value: from the node's input into the graph, into the next iteration, and to the node's result."""
     reads = [RegionPort(None, first_input + index), RegionPort(body, first_output + index)]
     return _Sketch(f"state {index}", reads, [RegionPort(body, first_input + index), RegionPort(None, index)])
 
 
 def _region_edge(node: ir.Node, sketch: _Sketch, is_constant: Callable[[ir.Value], bool]) -> RegionEdge | None:
-    """The region edge, if all its values have ranks that fit."""
-    # A result that nobody reads may have no name, and then nothing is known of it.
+    """The region edge, if the ranks of all its values agree."""
+    # A result without consumers may have no name and no type.
     gives = [port for port in sketch.gives if port.graph is not None or node.outputs[port.index].name]
     read, given = read_at(node, sketch.reads), given_at(node, gives)
     members = [*zip(sketch.reads, read, strict=True), *zip(gives, given, strict=True)]
@@ -168,7 +168,7 @@ def given_at(node: ir.Node, region_ports: Sequence[RegionPort]) -> list[ir.Value
 
 
 def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int | None) -> int | None:
-    """The rank outside, on which all agree; None where they do not."""
+    """The rank outside; None where the members disagree."""
     found: set[int] = set()
     for region_port, value in members:
         if value is None or value.shape is None or not isinstance(value.type, ir.TensorType | None):
@@ -177,11 +177,8 @@ def _rank(members: Sequence[tuple[RegionPort, ir.Value | None]], outer_axis: int
     return found.pop() if len(found) == 1 else None
 
 
-def _extents(
-    rank: int, members: Iterable[tuple[Axes, ir.Value | None]]
-) -> tuple[tuple[Extent, ...], frozenset[int]]:
-    """The extent of each axis, and the axes with one extent in all members. One that may change between iterations is
-    unknown."""
+def _extents(rank: int, members: Iterable[tuple[Axes, ir.Value | None]]) -> tuple[tuple[Extent, ...], frozenset[int]]:
+    """The extent of each axis, None if it may change between iterations, and the axes of one extent in all members."""
     said: list[set[Extent]] = [set() for _ in range(rank)]
     for axes, value in members:
         for axis, extent in zip(axes, (extents_of(value) if value is not None else None) or (), strict=True):

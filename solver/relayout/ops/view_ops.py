@@ -1,4 +1,4 @@
-"""View ops: they change the description of memory, not its content. The result is a view, and the node disappears."""
+"""View ops: the result is a view of the input's memory, and the node disappears."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def squeeze(node: Reading) -> Relabel | Free:
 
 
 def _squeezed(node: Reading, squeezed: Axes) -> Free:
-    """Where an extent is known only at run time the operator stays; its axes may be in any order."""
+    """If an extent is known only at run time the operator stays; its axes may be in any order."""
     extents = node.extents(0)
     axes = tuple(range(len(extents)))
     result = without(axes, *squeezed)
@@ -81,25 +81,25 @@ def unsqueeze(node: Reading) -> Relabel:
 
 @row("relabel", "Reshape", "Flatten")
 def reshape(node: Reading) -> Relabel:
-    """Axes that map one to one, unit axes that come and go, axes that merge or split where the factors nest."""
+    """Axes map one to one, are inserted or removed with extent 1, and merge or split where the factors nest."""
     atoms = factor(node.extents(0), node.result_extents())
     if atoms is None:
         raise NoRuleError
     return Relabel(atoms)
 
 
-def blocks(node: Reading, letters: str) -> Relabel | None:
-    """What SpaceToDepth and DepthToSpace make of their data, whose axes have these letters: blocks of space become
-    channels, or the other way round. None where an extent that is cut is unknown, or the blocks do not go into it."""
+def blocks(node: Reading, axis_names: str) -> Relabel | None:
+    """The view that SpaceToDepth or DepthToSpace computes, for data with these axis names: blocks of space become
+    channels, or the reverse. None where a split extent is unknown or not divisible by the block size."""
     extents, size = node.extents(0), node.integer("blocksize")
-    if len(letters) != 4 or size < 1:
+    if len(axis_names) != 4 or size < 1:
         return None
-    batch, channel, row, column = (letters.index(letter) for letter in "NCHW")
+    batch, channel, row, column = (axis_names.index(letter) for letter in "NCHW")
     channels, rows, columns = (extents[axis] for axis in (channel, row, column))
     if not (isinstance(channels, int) and isinstance(rows, int) and isinstance(columns, int)):
         return None
     found: dict[int, MemoryFormat] = {batch: (Atom(batch),)}
-    # The blocks are the outermost part of the channels, or in mode CRD the innermost.
+    # The blocks are the outermost factors of the channels, or in mode CRD the innermost.
     are_outermost = node.string("mode", "DCR") == "DCR"
     if node.node.op_type == "SpaceToDepth":
         if rows % size or columns % size:
@@ -122,7 +122,7 @@ def blocks(node: Reading, letters: str) -> Relabel | None:
 
 @dataclass(slots=True)
 class _Part:
-    """What is left of an axis: its extent, and the stride at which the rest of it begins."""
+    """The unmatched rest of an axis: its extent and its stride."""
 
     axis: int
     extent: Extent
@@ -130,10 +130,10 @@ class _Part:
 
 
 def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> tuple[MemoryFormat, ...] | None:
-    """The target's axes as factors of the source's, or None where that is not certain.
+    """The target's axes as factors of the source's, or None where they may not nest.
 
-    Both are read from the innermost axis outwards; an axis is cut where the other side ends. Symbolic extents match
-    their own name only; one pair of outermost leftovers need no match, since the totals are equal.
+    Both are matched from the innermost axis outwards; an axis is split where one of the other side ends. A symbolic
+    extent only matches the same symbol. The outermost rests of both sides need not match, since the totals are equal.
     """
     if 0 in source or 0 in target:
         return None
@@ -149,7 +149,7 @@ def factor(source: tuple[Extent, ...], target: tuple[Extent, ...]) -> tuple[Memo
 
 
 def _take(left: list[_Part], right: list[_Part], found: list[list[Atom]]) -> bool:
-    """Match the innermost parts of both sides as far as they go together; False where they do not nest for certain."""
+    """Match the innermost parts of both sides; False where they may not nest."""
     part, goal = left[-1], right[-1]
     if not isinstance(part.extent, int) or not isinstance(goal.extent, int):
         same = part.extent == goal.extent and part.extent is not None
@@ -158,12 +158,12 @@ def _take(left: list[_Part], right: list[_Part], found: list[list[Atom]]) -> boo
             left.pop()
             right.pop()
         elif isinstance(goal.extent, int) and len(left) == 1 and _unknown(right) <= 1:
-            # An unknown axis that alone makes up all that is left of the target is divided by each known one.
+            # If an unknown axis alone is the rest of the target, it is divided by each known axis.
             found[goal.axis].append(Atom(part.axis, part.inner, part.inner * goal.extent))
             left[-1] = _Part(part.axis, None, part.inner * goal.extent)
             right.pop()
         elif isinstance(part.extent, int) and len(right) == 1:
-            # An unknown axis of the target takes up all that is left of the source.
+            # An unknown axis of the target matches the whole rest of the source.
             found[goal.axis].append(Atom(part.axis, part.inner))
             left.pop()
         else:

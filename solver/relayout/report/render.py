@@ -24,7 +24,7 @@ def render_json(report: Report) -> str:
 
 
 def render_text(report: Report, *, color: bool = False, width: int = 120) -> str:
-    """Return a before/after table, the conversions that are left with who requires each, and the findings."""
+    """Return a before/after table, the remaining conversions with the consumers that require them, and the findings."""
     from io import StringIO
 
     from rich.console import Console
@@ -50,7 +50,7 @@ def render_text(report: Report, *, color: bool = False, width: int = 120) -> str
 def render_junit(report: Report) -> str:
     """Return JUnit XML: a failed case for each error, and one passed case where nothing failed.
 
-    Warnings and notes are the output of the passed case, so that a CI shows them and stays green.
+    Warnings and notes are the output of the passed case, so that a CI shows them without failing.
     """
     findings = _findings(report)
     errors = [finding for finding in findings if finding.severity == "error"]
@@ -105,7 +105,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 
 
 def _table(title: str, *headings: str) -> Table:
-    """A table of text columns; what does not fit into one is folded."""
+    """A table of text columns; long texts are wrapped."""
     from rich.box import ASCII
     from rich.table import Table
 
@@ -145,7 +145,7 @@ def _conversions(report: Report) -> Table:
     table = _table("conversions that remain", "value", "from", "to", "kind")
     table.add_column("MB", justify="right")
     table.add_column("required by", overflow="fold")
-    # Folded constants cost nothing at run time and are many: they are in the JSON, and a count of them is here.
+    # Folded constants cost nothing at run time and are many: the text has their number, the JSON has all.
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
     for conversion in running:
         readers = ", ".join(f"{by.node}:{by.operand} {by.layout}".rstrip() for by in conversion.required_by)
@@ -239,7 +239,7 @@ def _megabytes(count: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replace what XML 1.0 cannot hold: node names come from files and hold anything."""
+    """Replace characters that XML 1.0 does not allow: node names come from files and may contain any."""
     return "".join(
         c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c < "\ufffe") else "?" for c in text
     )

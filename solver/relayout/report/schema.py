@@ -1,7 +1,7 @@
-"""What a run says of itself: one schema, the stable part of the public contract.
+"""The report's schema, the stable part of the public contract.
 
-The models are frozen and refuse unknown fields, so that a misspelt key is an error and a report that was read back
-equals the one that was written. Sizes are bytes, costs are integers in the objective's unit.
+The models are frozen and reject unknown fields, so a misspelt key is an error, and a report that is read back equals
+the written one. Sizes are bytes, costs are integers in the objective's unit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Record(BaseModel):
 
 
 class Totals(_Record):
-    """What a graph spends on layouts: its nodes, the transposes that run on data, and the bytes they read and write.
+    """The totals of a graph: its nodes, the transposes that run on data, and the bytes that they read and write.
 
     `reorders` counts the backend's own conversion operators; `bytes` are of transposes alone.
     """
@@ -58,7 +58,7 @@ class Totals(_Record):
 
 
 class RequiredBy(_Record):
-    """A reader of a converted value: the operand `operand` (counted from 0) of `node` wants `layout`."""
+    """A consumer of a converted value: `node` requires `layout` of its input `operand` (counted from 0)."""
 
     node: str
     operand: int = Field(ge=0)
@@ -68,8 +68,8 @@ class RequiredBy(_Record):
 class Saving(_Record):
     """The difference of the optimum without some requirements: `cost`, in the objective's unit, and conversions.
 
-    The cost is never negative; of transposes or bytes there may be more where the other, or the nodes, cost less.
-    `exact`: both optima are proved; otherwise the cost saved may be more.
+    The cost is never negative. The number of transposes or bytes may be, if the other or the nodes then cost less.
+    `exact`: both optima are proved; otherwise the saved cost may be higher.
     """
 
     cost: int
@@ -79,14 +79,14 @@ class Saving(_Record):
 
 
 class Reason(_Record):
-    """A requirement behind a conversion, and what is saved without it alone.
+    """A requirement behind a conversion, and the saving without it alone.
 
-    `lifts` says what may then have any format: the `operand` or `result` of that number, all of the
-    `node`, or a graph input or output (`boundary`). `by` says whose requirement it is.
+    `part` is the part of the graph without requirements then: the `operand` or `result` of number `operand`, all
+    operands and results of the `node`, or a graph input or output (`boundary`). `by` is the origin of the requirement.
     """
 
     node: str
-    lifts: Part
+    part: Part
     operand: int | None = Field(None, ge=0)
     layout: str
     by: Literal["backend", "operator", "boundary"]
@@ -94,10 +94,10 @@ class Reason(_Record):
 
 
 class SharedReason(_Record):
-    """All reasons of one kind: the number of requirements and conversions, and what is saved without all of them."""
+    """All reasons of one kind: the number of requirements and conversions, and the saving without all of them."""
 
     operator: str
-    lifts: Part
+    part: Part
     operand: int | None = Field(None, ge=0)
     layout: str
     requirements: int = Field(ge=1)
@@ -106,12 +106,12 @@ class SharedReason(_Record):
 
 
 class Explanation(_Record):
-    """How the reasons were found: `solved` problems, each without a requirement or a set of them, at most `limit`;
-    `left_out` more were not solved. `shared` has the reasons by kind, those that save most first."""
+    """The search for reasons: `solved` problems, each without a requirement or a set of them, at most `limit`, and
+    `unsolved` further ones. `shared` has the reasons by kind, the largest saving first."""
 
     solved: int = Field(ge=0)
     limit: int = Field(ge=0)
-    left_out: int = Field(ge=0)
+    unsolved: int = Field(ge=0)
     shared: tuple[SharedReason, ...] = ()
 
 
@@ -121,9 +121,8 @@ class Conversion(_Record):
     `kind` is a `transpose`, with Reshapes and a Pad where the format needs them; a `pad`, which only pads or crops; the
     backend's own operator (`reorder`); a `reshape`; or `folded` into a constant. `passes` is the number of Transposes,
     two where tiles do not nest. The totals count the bytes of transposes only: `padding` is the part of `bytes` that
-    pads and crops move.
-    In an explanation, `saved` is what is saved without the requirements in `required_by`, and `reasons` are the single
-    requirements behind the conversion, those that save most first.
+    pads and crops move. In an explanation, `saved` is the saving without the requirements in `required_by`, and
+    `reasons` are the single requirements behind the conversion, the largest saving first.
     """
 
     value: str
@@ -144,9 +143,9 @@ class BoundaryValue(_Record):
 
     `order` is the axes of the source's value, outermost first: numpy.transpose(value, order) is the input to feed.
     None: as in the source. Where axes are tiled, `transform` has the steps from the source's value (see
-    `relayout.layout.relaid_constant`), and `back`, for an output, those to it. `layout` is the same by the names of the
-    axes, where they have names. `shape` is the legal model's. `wanted` is the layout that was required, `any`, or
-    nothing. `tied_to` are the inputs and outputs that have the same order.
+    `relayout.layout.relaid_constant`), and `back`, for an output, those to it. `layout` is the format by axis names, if
+    the axes have names. `shape` is the legal model's. `wanted` is the requested layout, `any`, or None. `coupled_with`
+    are the inputs and outputs that have the same order.
     """
 
     name: str
@@ -157,12 +156,11 @@ class BoundaryValue(_Record):
     back: tuple[dict[str, Any], ...] = ()
     layout: str | None = None
     wanted: str | None = None
-    tied_to: tuple[str, ...] = ()
+    coupled_with: tuple[str, ...] = ()
 
 
 class Transfer(_Record):
-    """One value that is brought from one device to another, once for all who read it there: its layout, its bytes, what
-    that is priced at, and who reads it."""
+    """A copy of a value from one device to another, with its layout, bytes, cost, and consumers there."""
 
     value: str
     from_: str = Field(alias="from")
@@ -175,7 +173,7 @@ class Transfer(_Record):
 
 
 class DevicePlacement(_Record):
-    """One device with its backend, and the source's nodes that run there, by name or by their first result's."""
+    """One device with its backend, and the source's nodes that run there, by name or else by their first result."""
 
     device: str
     backend: str
@@ -183,7 +181,7 @@ class DevicePlacement(_Record):
 
 
 class SolverFacts(_Record):
-    """The size of the problem, the choices that exact reduction left over, who solved it, and seconds by stage."""
+    """The size of the problem, the choices that remain after exact reduction, the engine, and the seconds by stage."""
 
     choices: int = Field(ge=0)
     kernel_choices: int = Field(ge=0)
@@ -192,9 +190,9 @@ class SolverFacts(_Record):
 
 
 class Finding(_Record):
-    """One disagreement that the verifier saw: the rule that it breaks, where, what was expected and what was found.
+    """One finding of the verifier: the violated rule, its location, and the expected and the found value.
 
-    `operand` counts from 0 and is None where the finding is about a node, a value or the whole model.
+    `operand` counts from 0 and is None for a finding on a node, a value or the whole model.
     """
 
     rule: str
@@ -209,12 +207,12 @@ class Finding(_Record):
 class OutputDifference(_Record):
     """One output of two models on the same inputs.
 
-    `max_abs` is the largest absolute difference, `max_rel` the same relative to the output's own scale, `tolerance`
-    what `max_rel` may be for this element type. `sensitivity` is how far the original's output moves, on the same
-    scale, when the inputs are drawn again: 0 says that comparing this output proves nothing.
+    `max_abs` is the largest absolute difference, `max_rel` the same relative to the output's own scale, `tolerance` the
+    maximum of `max_rel` for this element type. `sensitivity` is the change of the original's output, on the same scale,
+    for other random inputs: if it is 0, comparing this output proves nothing.
 
-    Where `max_rel` is more than `tolerance`, both models are run in float64, and how far they are apart there
-    (`in_float64`, beside what it may be) decides; None: it was not needed, or could not be run.
+    If `max_rel` exceeds `tolerance`, both models are run in float64, and the difference there decides (`in_float64`,
+    with its own maximum). None: it was not needed, or could not be run.
     """
 
     name: str
@@ -228,9 +226,10 @@ class OutputDifference(_Record):
 
 
 class Numeric(_Record):
-    """The comparison on random inputs, or why there was none.
+    """The comparison on random inputs, or the reason why there was none.
 
-    `float64` is what float64 says of a difference that is too large, or why it says nothing; None: there is none.
+    `float64` is the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None
+    without such a difference.
     """
 
     status: Literal["compared", "skipped"]
@@ -243,7 +242,7 @@ class Numeric(_Record):
 
 
 class Verification(_Record):
-    """All findings; `passed` says that none of them is an error."""
+    """All findings; `passed`: none of them is an error."""
 
     passed: bool
     findings: tuple[Finding, ...] = ()
@@ -251,9 +250,9 @@ class Verification(_Record):
 
 
 class Report(_Record):
-    """The whole run. `cost` and `bound` are None where no solution was looked for or found.
+    """The report of a run. `cost` and `bound` are None without a solution.
 
-    `status` is `verified` or `failed` where a model was only verified.
+    `status` is `verified` or `failed` if a model was only verified.
     """
 
     status: Status

@@ -1,4 +1,4 @@
-"""What a graph spends on layouts, counted in the graph itself."""
+"""The totals of a graph, counted in the graph itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def totals(
 ) -> Totals:
     """Count the nodes, the transposes that run on data, the bytes that they read and write, and the backend's reorders.
 
-    Subgraphs count. Constants, and what is computed from constants only, do not run, so they do not count. A body of a
-    `relayout::` function says what an operator means and does not count; any other local function counts as often as it
-    is called. A transpose that moves only dims of extent 1 leaves memory as it is: it counts as a transpose, and its
-    bytes do not. `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are the
-    backend's own (see `Backend.conversion_operators`).
+    Subgraphs are included. Constants and values computed from constants only are not counted, because they do not run.
+    The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
+    call. A transpose that moves only dims of extent 1 does not change memory: it counts as a transpose of 0 bytes.
+    `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are those of
+    `Backend.conversion_operators`.
     """
     flat = _inlined(model)
     elements = price_dims(flat, dims)
@@ -48,7 +48,7 @@ def data_transposes(model: ir.Model) -> list[ir.Node]:
 
 def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
     source, result = transpose.inputs[0], transpose.outputs[0]
-    # Either side may lack its shape; both hold the same elements.
+    # Either side may have no shape; both have the same number of elements.
     value = source if source is not None and source.shape is not None else result
     moved = tensor_bytes(elements_of(value, elements), value.dtype)
     if value.shape is None:
@@ -63,7 +63,7 @@ def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int])
 
 
 def _inlined(model: ir.Model) -> ir.Model:
-    """Return the model without local functions other than relayout's; the model itself where it has none."""
+    """Return the model with all local functions inlined except relayout's; the model itself if it has none."""
     if all(domain == "relayout" for domain, _, _ in model.functions):
         return model
     from onnx_ir.passes.common import InlinePass, ShapeInferencePass

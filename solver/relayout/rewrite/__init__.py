@@ -1,8 +1,8 @@
 """Model and plan -> the legal model.
 
 Node by node, in topological order: operands read the planned copies, attributes are rewritten, and each conversion is
-emitted once, right after the producer of its tensor. View ops vanish. Graph inputs and outputs keep their names, and so
-does everything that layouts do not concern.
+emitted once, right after the producer of its tensor. View ops are removed. Graph inputs and outputs keep their names,
+and everything unaffected by layouts stays unchanged.
 """
 
 from relayout.rewrite.dead_code import sweep

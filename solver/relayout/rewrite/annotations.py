@@ -20,15 +20,14 @@ from relayout.model.metadata import LAYOUT_KEY
 
 __all__ = ["annotate", "annotate_boundary", "noted_view"]
 
-"""The same where axes are tiled: dimensions separated by commas, each its atoms separated by `+`, an atom as
-axis:inner:outer."""
+"""The key for tiled axes: dimensions separated by commas, their atoms by `+`, each atom as axis:inner:outer."""
 
 _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 
 
 def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> None:
-    """Annotate `value` with its dimensions, in atoms of the source's axes, of which there are `rank`. `earlier` is the
-    annotation of the source's value by an earlier run, with which this one is composed."""
+    """Annotate `value` with its dimensions, in atoms of the source's `rank` axes. The annotation is composed with
+    `earlier`, that of the source's value by an earlier run."""
     for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY):
         value.metadata_props.pop(key, None)
     composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
@@ -41,7 +40,7 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
     elif all(len(group) == 1 and group[0].is_whole for group in groups):
         value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
-        # A tile of a whole axis has an outer one of extent 1 beside it, which has no position.
+        # A tile that is the whole axis has an outer tile of extent 1, which has no position.
         kept = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
         value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
     if layout is not None and layout.rank == len(own):
@@ -51,8 +50,8 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
 def annotate_boundary(
     graph: ir.Graph, layouts: Mapping[tuple[str, str], str | None], wanted: Mapping[tuple[str, str], str]
 ) -> None:
-    """Replace the declared layout of each input and output that was left to the solver, or spelled by axis numbers, by
-    the one that was chosen, or by none. A wanted layout with black boxes is written, as no other annotation has them.
+    """Replace the declared layout of each input and output that the solver chose, or that is spelled by axis numbers,
+    by the chosen layout, or remove it. A wanted layout with black boxes is always written.
 
     `layouts` and `wanted` are by side, "input" or "output", and name.
     """
@@ -80,8 +79,8 @@ def _has_boxes(wanted: str) -> bool:
 
 
 def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
-    """The annotation of an earlier run, as a view of the source that it had; None where there is none, where it is not
-    one of ours, or where the source's extents do not follow from the value's."""
+    """The annotation of an earlier run, as a view of that run's source. None without a valid annotation, and where the
+    source's extents cannot be derived from the value's."""
     groups = _noted(value.metadata_props.get(ORDER_KEY) or value.metadata_props.get(ATOMS_KEY, ""))
     if groups is None or len(groups) != len(extents):
         return None
@@ -100,7 +99,7 @@ def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
             if group == (atom,) and atom.is_whole:
                 ends[atom.axis] = extent
             elif not atom.outer:
-                # The rest of a dimension beside the atoms of known extent, if that is one atom.
+                # The one atom of unknown extent in a dimension has the rest of the extent.
                 alone = isinstance(extent, int) and sum(not other.outer for other in group) == 1
                 ends[atom.axis] = extent // closed * atom.inner if alone else None  # type: ignore[operator]
     return View.of(groups, extents, tuple(ends[axis] for axis in range(len(ends))))
@@ -121,7 +120,7 @@ def _noted(text: str) -> Dims | None:
 
 
 def _of_earlier(group: MemoryFormat, earlier: View) -> MemoryFormat | None:
-    """A group of atoms of a value as one of the earlier source's axes; None where its atoms do not nest."""
+    """A group of a value's atoms in the axes of the earlier source; None where they do not nest."""
     if len(group) == 1 and group[0].is_whole:
         return earlier.axes[group[0].axis]
     units = [earlier.axes[atom.axis] for atom in group if earlier.extents[atom.axis] == 1]

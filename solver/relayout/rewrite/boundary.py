@@ -46,7 +46,7 @@ def _boundary(context: RewriteContext) -> Iterator[tuple[Port, MemoryFormat, Ope
 
 
 def set_output(context: RewriteContext, index: int, value: ir.Value, written: set[ir.Value]) -> None:
-    """Let `value` be this output of the current graph. `written` are those that are outputs already."""
+    """Set output `index` of the current graph to `value`. `written` are the values that are outputs already."""
     old, producer = context.graph.outputs[index], value.producer()
     if value is old and value not in written:
         written.add(value)
@@ -57,7 +57,7 @@ def set_output(context: RewriteContext, index: int, value: ir.Value, written: se
     name, old_producer = old.name, old.producer()
     if old is not value and old_producer is not None and old_producer.graph is context.graph:
         old.name = context.emitter.fresh(f"{name}_source")
-        # Its annotation is about the axes of the source's value, and the new output takes its name.
+        # The annotation refers to the axes of the source's value, and the new output takes over the name.
         old.metadata_props[SOURCE_KEY] = old.metadata_props.get(SOURCE_KEY) or name or ""
         value.metadata_props.pop(SOURCE_KEY, None)
         value.name = name

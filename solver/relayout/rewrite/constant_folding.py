@@ -1,8 +1,8 @@
-"""Constant folding by ONNX's reference implementation, for operators that it computes right.
+"""Constant folding by ONNX's reference implementation, for the operators that it computes correctly.
 
-The reference has only the newest Softmax, other defaults for RoiAlign, and an LpNormalization without absolute values.
-So only operators that it computes as onnxruntime does, in every version and type, are folded. The rest run with the
-model.
+The reference implements only the newest Softmax, has other defaults for RoiAlign, and an LpNormalization without
+absolute values. So only operators with the same results in onnxruntime, in every version and type, are folded. The
+others stay in the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relayout.layout.relaid_constant import AbsentTensor
 __all__ = ["FOLDABLE", "folded_value"]
 
 FOLD_LIMIT = 1 << 28
-"""A constant with more bytes is not folded."""
+"""Constants of more bytes are not folded."""
 
 
 _HALVES = frozenset([ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
@@ -36,14 +36,14 @@ FOLDABLE: dict[str, int] = {
     ),
     # Before opset 13 these flatten their input to a matrix.
     **dict.fromkeys(["Hardmax", "LogSoftmax", "Softmax"], 13),
-    # The reference enters the axes of the attribute one after the other.
+    # The reference inserts the axes of the attribute one by one.
     "Unsqueeze": 13,
 }
-"""Operator -> the first opset in which its numbers are the reference's."""
+"""The first opset in which an operator's results equal the reference's."""
 
 
 def folded_value(value: ir.Value, shapes: Mapping[ir.Node, np.ndarray]) -> ir.TensorProtocol | None:
-    """The data of a value that depends on constants only; None where data is absent or large, or an operator is not
+    """The data of a value that depends on constants only. None where data is absent or large, or an operator is not
     folded. `shapes` has the results of Shape and Size nodes with static inputs."""
     nodes: dict[ir.Node, None] = {}
     leaves: dict[str, np.ndarray] = {}
@@ -109,14 +109,14 @@ def _evaluate(value: ir.Value, nodes: list[ir.Node], leaves: dict[str, np.ndarra
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
     try:
         (result,) = ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=opsets)).run(None, leaves)
-    except Exception:  # the reference implementation lacks operators and types; then the model computes it itself
+    except Exception:  # the reference implementation lacks operators and types; the node then stays in the model
         return None
     array = np.asarray(result)
     return ir.tensor(array) if _is_sure(array, value.dtype) else None
 
 
 def _is_sure(array: np.ndarray, dtype: ir.DataType | None) -> bool:
-    """Whether the type is right and all numbers are finite: runtimes differ in Clip and Sign of others."""
+    """Whether the type is `dtype` and all numbers are finite: runtimes differ in Clip and Sign of others."""
     if array.dtype.kind in "OSU" or (dtype is not None and ir.DataType.from_numpy(array.dtype) != dtype):
         return False
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())

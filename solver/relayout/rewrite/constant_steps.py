@@ -1,4 +1,4 @@
-"""The steps that re-lay a constant, from the dimensions that it shall have."""
+"""The steps that permute or reshape a constant to given dimensions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from relayout.ops import Axes, Free, extents_of
 
 __all__ = ["is_permuted", "space_order", "steps_to", "view_steps"]
 
+
 def is_permuted(dims: OperandDims, rank: int) -> bool:
-    """Whether each dimension is a whole axis, every axis once, or a unit dimension that the constant lacks."""
+    """Whether the dimensions are all whole axes, each once, and additional unit dimensions."""
     groups = [group for group in dims if group is not None]
     whole = all(len(group) == 1 and group[0].is_whole for group in groups)
     return whole and len({group[0].axis for group in groups}) == rank
 
 
 def steps_to(dims: OperandDims, extents: tuple[Extent, ...]) -> list[Step]:
-    """The steps to these dimensions of a constant; its extents are known unless its axes are only permuted."""
+    """The steps to these dimensions of a constant. Its extents must be known unless its axes are only permuted."""
     if not is_permuted(dims, len(extents)):
         units = tuple(() if extents[a] == 1 else (Atom(a),) for a in range(len(extents)))
-        # A unit axis has no position of its own: it is dropped, and the empty groups insert others.
+        # A unit axis has no position: it is dropped, and empty groups insert new ones.
         wanted = tuple(
             normal_form(tuple(atom for atom in group or () if extents[atom.axis] != 1), extents) for group in dims
         )
@@ -51,7 +52,7 @@ def view_steps(node: ir.Node) -> list[Step] | None:
 
 
 def space_order(rule: Free, own: Axes, perm: tuple[int, ...]) -> Axes | None:
-    """The order of the iteration space that permutes the result by `perm`, where the result has all of its axes."""
+    """The order of the iteration space that permutes the result by `perm`; None unless the result has all axes."""
     if len(own) != len(rule.extents):
         return None
     return tuple(own[p] for p in perm)

@@ -1,7 +1,7 @@
-"""Constants in the format that a consumer wants, re-laid before the model runs.
+"""Constants in their consumers' formats, permuted before the model runs.
 
-A stored constant is re-laid lazily when it is written. A value computed from constants (a dequantised weight, say)
-keeps its computation, on re-laid constants, where the op table knows how; else it is computed once, here.
+A stored constant is permuted lazily when the file is written. A value computed from constants, such as a dequantised
+weight, is computed by the model from permuted constants if the operator table has a rule; else it is folded here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Constants"]
 
 
 class Constants:
-    """Every re-laid constant of one rewrite, each computed once."""
+    """The permuted constants of one rewrite, each computed once."""
 
     def __init__(self, tensors: Tensors, emitter: Emitter) -> None:
         self._tensors = tensors
@@ -35,12 +35,12 @@ class Constants:
         self._computed: dict[tuple[ir.Value, object], ir.Value] = {}
         self._folded_values: dict[ir.Value, ir.TensorProtocol | None] = {}
         self.replaced: dict[ir.Value, list[ir.Value]] = {}
-        # A constant of a region stays there: its name need not be free outside.
+        # A constant of a region stays there, because its name may be taken outside.
         self.graph_of: dict[ir.Value, ir.Graph] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Forget what is computed from here on when the scope ends: outer graphs cannot read it."""
+        """A context at whose end the values computed in it are forgotten, because outer graphs cannot read them."""
         known = set(self._computed)
         yield
         self._computed = {key: v for key, v in self._computed.items() if key in known or v.producer() is None}
@@ -71,7 +71,7 @@ class Constants:
         return value if as_it_is else self._computed.get((value, dims))
 
     def _operands(self, value: ir.Value, dims: OperandDims) -> Iterator[tuple[ir.Value, OperandDims]]:
-        """The operands of `value` with these dimensions, where it is computed anew."""
+        """The operands, with their dimensions, of a recomputation of `value` with these dimensions."""
         computation = self._computation(value, dims)
         if computation is None:
             return
@@ -81,7 +81,7 @@ class Constants:
                 yield operand, input_dims(rule, axes, one_each(order_of(order)))
 
     def _computation(self, value: ir.Value, dims: OperandDims) -> tuple[ir.Node, Free, Axes] | None:
-        """The node that computes `value`, its rule, and the order of its axes that gives these dimensions."""
+        """The producer of `value`, its rule, and the order of its iteration space for these dimensions."""
         producer = value.producer()
         if producer is None or len(producer.outputs) > 1 or ir.convenience.get_const_tensor(value) is not None:
             return None
@@ -171,7 +171,7 @@ class Constants:
         return constant
 
     def _uniform(self, producer: ir.Node, steps: Sequence[Step]) -> ir.Value | None:
-        """The same element throughout in another shape, which moves and stores nothing; None for an unknown shape."""
+        """A ConstantOfShape in another shape, which stores no data; None for an unknown shape."""
         source = producer.outputs[0]
         extents = extents_of(source)
         if extents is None or not all(isinstance(extent, int) for extent in extents):

@@ -1,4 +1,4 @@
-"""The model that is being rewritten, its plan, the tensors that it has so far, and the emitter of new nodes."""
+"""The state of a rewrite: the model, its plan, the values emitted so far, and the emitter of new nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["RewriteContext"]
 
 
 class RewriteContext:
-    """A model that is rewritten in place by a plan; `graph` is the current one: the main graph or a region."""
+    """A model that is rewritten in place by a plan. `graph` is the current graph: the main graph or a region."""
 
     def __init__(self, model: ir.Model, backend: Backend, plan: Plan) -> None:
         self.backend = backend
@@ -52,7 +52,7 @@ class RewriteContext:
 
     @contextmanager
     def inside(self, graph: ir.Graph) -> Iterator[None]:
-        """Work on a region of the current graph. What is emitted there cannot be read outside."""
+        """A context in which a region is the current graph. Values emitted there cannot be read outside."""
         outer = self.graph, self._first
         self.graph, self._first = graph, next(iter(graph), None)
         with self.copies.scope(), self.constants.scope():
@@ -60,7 +60,7 @@ class RewriteContext:
         self.graph, self._first = outer
 
     def register(self, value: ir.Value, operand: Operand, format_: MemoryFormat, own: Dims) -> None:
-        """`value` now is the operand's tensor, with these dimensions of its own axes."""
+        """Register `value` as the operand's tensor in this format; `own` are its dimensions in the operand's axes."""
         dims = base_dims(operand, own)
         is_permuted = own != in_source(len(operand.view.axes))
         if is_permuted:
@@ -79,16 +79,16 @@ class RewriteContext:
         annotate(value, own, rank, earlier, layout)
 
     def read(self, operand: Operand, format_: MemoryFormat, dims: Dims, *, most: int = 0) -> ir.Value:
-        """A value that is the operand's tensor in this format, with these dimensions (see `Copies.read`)."""
+        """A value of the operand's tensor in this format, with these dimensions (see `Copies.read`)."""
         return self.copies.read(operand.tensor, format_, dims, stem=stem_of(operand.tensor), most=most).value
 
     def replace_input(self, node: ir.Node, index: int, value: ir.Value) -> None:
-        """Let the node read `value`."""
+        """Replace input `index` of the node by `value`."""
         if node.inputs[index] is not value:
             node.replace_input_with(index, value)
 
     def insert_before(self, node: ir.Node | None, *, front: bool = False) -> None:
-        """Insert the emitted nodes before `node`; without one at the graph's end, or its front."""
+        """Insert the emitted nodes before `node`; without one at the graph's end, or with `front` at its front."""
         emitted, self.emitter.emitted = self.emitter.emitted, []
         if not emitted:
             return
@@ -107,7 +107,7 @@ class RewriteContext:
 
 
 def _names(model: ir.Model) -> set[str]:
-    """Every value's and node's name, in subgraphs too: an inner name must not hide an outer one."""
+    """The names of all values and nodes, including subgraphs: an inner name must not shadow an outer one."""
     names: set[str] = set()
     for graph in (model.graph, *model.graph.subgraphs()):
         names.update(v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)

@@ -16,8 +16,8 @@ __all__ = ["insertion_graphs"]
 def insertion_graphs(plan: Plan, main: ir.Graph) -> dict[PlannedConversion, ir.Graph]:
     """The graph of a model for each conversion that is not in the main graph.
 
-    It is the producer's graph, so that a Loop does not convert in each iteration, or a branch of an If where all
-    consumers are in that branch.
+    It is the producer's graph, so that a Loop does not convert in each iteration. A branch of an If with all consumers
+    is preferred.
     """
     region_ops = {inner: node for node in plan.tensors.region_edges for inner in graphs_of(node)}
     if not region_ops:
@@ -32,7 +32,7 @@ def insertion_graphs(plan: Plan, main: ir.Graph) -> dict[PlannedConversion, ir.G
         return graph
 
     def outwards(graph: ir.Graph, end: ir.Graph) -> Iterator[ir.Graph]:
-        """The graphs around this one, itself first, up to `end` and without it."""
+        """This graph and those around it, up to `end` exclusively."""
         while graph is not end:
             yield graph
             outer = region_ops[graph].graph

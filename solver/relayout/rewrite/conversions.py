@@ -21,21 +21,21 @@ __all__ = ["convert", "convert_from_outside", "convert_results"]
 
 
 def convert_results(context: RewriteContext, node: ir.Node, planned: PlannedNode) -> None:
-    """Emit the conversions of what the node produces after it."""
+    """Emit the conversions of the node's results after it."""
     for port, _ in planned.results():
         convert(context, port.operand.tensor)
     context.insert_after(node)
 
 
 def convert(context: RewriteContext, tensor: Tensor) -> None:
-    """Emit the tensor's conversions that belong in the current graph, each in the dimensions of its first consumer."""
+    """Emit the tensor's conversions of the current graph, each in the dimensions of its first consumer."""
     for conversion in context.plan.conversions_of.get(tensor, ()):
         if context.insertion_graph(conversion) is not context.graph or _written_by_backend(context, conversion):
             continue
         source = context.copies.first(tensor, conversion.source)
         dims = _first_dims(context, conversion)
         *before, copy = context.emitter.on_the_way(source, dims, tensor.extents, f"{stem_of(tensor)}_laid")
-        # A consumer of other dimensions reads the value before a Reshape at the end.
+        # A consumer of other dimensions reads the value before the final Reshape.
         same = [p for p in before if normal_form(flat(p.dims), tensor.extents) == conversion.target]
         context.copies.add(tensor, conversion.target, copy, *same)
         axes = _axes_of(copy.dims, len(tensor.extents))
@@ -46,7 +46,7 @@ def convert(context: RewriteContext, tensor: Tensor) -> None:
 
 
 def convert_from_outside(context: RewriteContext) -> None:
-    """Emit the conversions that belong in the current region and convert tensors that are produced outside it."""
+    """Emit the current region's conversions of tensors that are produced outside it."""
     copies = context.copies
     inside = [each for each, graph in context.insertion_graphs.items() if graph is context.graph]
     pending = [c.tensor for c in inside if copies.has(c.tensor, c.source) and not copies.has(c.tensor, c.target)]
@@ -55,7 +55,7 @@ def convert_from_outside(context: RewriteContext) -> None:
 
 
 def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) -> bool:
-    """Write the conversion with the backend's own operator, where it has one."""
+    """Write the conversion with the backend's native operator, if it has one."""
     if not conversion.by_backend:
         return False
     backend, tensor = context.backend.at(conversion.device), conversion.tensor
@@ -73,9 +73,8 @@ def _written_by_backend(context: RewriteContext, conversion: PlannedConversion) 
 
 
 def _first_dims(context: RewriteContext, conversion: PlannedConversion) -> Dims:
-    """The dimensions in which the first consumer reads the copy; an elided consumer does not count beside others.
-
-    A copy that no consumer reads in this format is transferred, and its atoms are its dimensions.
+    """The dimensions in which the first consumer reads the copy; elided consumers count only if there are no others. A
+    copy without consumers is transferred, and each of its atoms is a dimension.
     """
     nodes = context.plan.nodes
     consumers = [use for use in conversion.consumers if context.plan.format_at(use) == conversion.target]
@@ -100,6 +99,6 @@ def _dims_for(context: RewriteContext, use: TensorUse) -> Dims:
 
 
 def _axes_of(dims: Dims, rank: int) -> tuple[int, ...] | None:
-    """The base tensor's axis in each dimension, where every dimension is one whole axis."""
+    """The base tensor's axis in each dimension; None unless every dimension is one whole axis."""
     axes = tuple([group[0].axis for group in dims if len(group) == 1 and group[0].is_whole])
     return axes if len(axes) == len(dims) == rank else None

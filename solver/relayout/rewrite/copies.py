@@ -1,4 +1,4 @@
-"""The values of the legal model by tensor and format, and the conversions between the shapes of one format."""
+"""The values of the legal model by tensor and format, and the Reshapes between the shapes of one format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Copies", "stem_of"]
 
 
 def stem_of(tensor: Tensor) -> str:
-    """What the names of a tensor's copies begin with."""
+    """The prefix of the names of a tensor's copies."""
     return tensor.base.name or "value"
 
 
@@ -37,13 +37,13 @@ class Copies:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Forget what is added to known tensors from here on when the scope ends."""
+        """A context at whose end values added for already known tensors are forgotten."""
         known = {key: list(physicals) for key, physicals in self._known.items()}
         yield
         self._known.update(known)
 
     def add(self, tensor: Tensor, format_: MemoryFormat, *physical: Physical) -> None:
-        """These values are the tensor in this format from here on; the first is read where shape does not matter."""
+        """Register these values for the tensor in this format; the first is read where the shape does not matter."""
         self._known[tensor, format_] = [*physical]
         for each in physical:
             self._name_dims(tensor, each)
@@ -55,8 +55,8 @@ class Copies:
         return self._of(tensor, format_)[0]
 
     def read(self, tensor: Tensor, format_: MemoryFormat, dims: Dims, *, stem: str, most: int = 0) -> Physical:
-        """The tensor in this format and with these dimensions, by a Reshape where no value has them yet. A value with
-        more leading unit dimensions will do, up to `most` dimensions."""
+        """The tensor in this format with these dimensions; a Reshape is emitted if no value has them yet. A value with
+        additional leading unit dimensions, up to `most` dimensions, is accepted."""
         known = self._of(tensor, format_)
         for physical in known:
             if physical.shape is not None:
@@ -75,7 +75,7 @@ class Copies:
         return physical
 
     def _name_dims(self, tensor: Tensor, physical: Physical) -> None:
-        """Name the dims of unknown extent as a view of the tensor names them. Inference carries the names on."""
+        """Name the dims of unknown extent as a view of the tensor names them. Shape inference propagates the names."""
         shape = physical.value.shape
         if physical.shape is not None or shape is None or shape.is_static():
             return
@@ -89,7 +89,7 @@ class Copies:
     def read_as(
         self, tensor: Tensor, format_: MemoryFormat, dims: Dims, shape: Sequence[Extent], *, stem: str
     ) -> Physical:
-        """The tensor in this format as a value of this shape, whatever its dimensions are."""
+        """The tensor in this format as a value of `shape`, which need not match its dimensions."""
         known = self._of(tensor, format_)
         for physical in known:
             if physical.shape == tuple(shape):
@@ -103,11 +103,11 @@ class Copies:
         return physical
 
     def aliased_shape(self, tensor: Tensor, format_: MemoryFormat) -> tuple[Extent, ...] | None:
-        """The shape of a value that has other dimensions than its format says, where there is one."""
+        """The shape of a value whose dimensions are not those of its format, if there is one."""
         return next((p.shape for p in self._known.get((tensor, format_), ()) if p.shape is not None), None)
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Let `new` be what `old` was."""
+        """Replace `old` by `new`."""
         swap: Mapping[ir.Value, ir.Value] = {old: new}
         for key, known in self._known.items():
             self._known[key] = [Physical(swap.get(k.value, k.value), k.dims, k.shape) for k in known]
@@ -120,8 +120,8 @@ class Copies:
 
 
 def _of_shape(known: Sequence[Physical], shape: Sequence[Extent], extents: tuple[Extent, ...]) -> ir.Value | None:
-    """One of these values of the same memory that has this shape. All extents must be known: then values of one shape
-    are equal, whatever their dimensions stand for."""
+    """The value of this shape among these aliases of one memory. All extents must be known; values of equal shape are
+    then interchangeable, whatever their dimensions mean."""
     if None in shape:
         return None
     wanted = tuple(shape)

@@ -12,13 +12,13 @@ __all__ = ["clean_up", "sweep"]
 
 
 def clean_up(context: RewriteContext) -> None:
-    """Register the new constants, and drop nodes and constants that nothing reads any more."""
+    """Register the new constants, and drop unused nodes and constants."""
     _write_shapes(context)
     for value in context.emitter.constants:
         context.constants.graph_of.get(value, context.graph).register_initializer(value)
     sweep(context.graph)
     for source, copies in context.constants.replaced.items():
-        # A weight that is left in one layout only keeps its name.
+        # A weight used in a single layout keeps its name.
         graph = copies[0].graph
         is_dropped = graph is not None and source.producer() is None and source.name not in graph.initializers
         if is_dropped and source.name and len(copies) == 1 and copies[0].is_initializer():
@@ -47,8 +47,7 @@ def _write_shapes(context: RewriteContext) -> None:
 
 
 def sweep(graph: ir.Graph) -> None:
-    """Drop nodes and initializers that nothing reads, in the graph and its regions. From the back: a region reads
-    values that stand before its node."""
+    """Drop unused nodes and initializers in the graph and its regions, in reverse order."""
     for node in reversed(list(graph)):
         if any(v.uses() or v.is_graph_output() for v in node.outputs):
             for inner in graphs_of(node):
@@ -62,7 +61,7 @@ def sweep(graph: ir.Graph) -> None:
 
 
 def _disconnect(node: ir.Node) -> None:
-    """Let the regions of a node read nothing."""
+    """Disconnect all inputs of the nodes in the regions of a node."""
     for outer in graphs_of(node):
         for inner in outer.all_nodes():
             for index in range(len(inner.inputs)):

@@ -1,7 +1,7 @@
 """The device of each node of the legal model, in the node's metadata, where there are several devices.
 
-A node of the source runs where the solution has it. A conversion runs where it was priced; a Reshape between shapes of
-one format runs where its result is read. A node that is needed at several devices is duplicated.
+A node of the source runs on its planned device, a conversion on the device of the plan, and a Reshape between shapes of
+one format on the device of its consumers. A node that several devices need is duplicated.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ Consumers = dict[ir.Value, dict[str, list[ir.Node]]]
 
 
 def assign_devices(context: RewriteContext) -> None:
-    """Give every node that computes from data its device, and every input and output of the graph. Constants are
-    available at every device."""
+    """Assign a device to every node that depends on data, and to every input and output of the graph."""
     plan = context.plan
     producers = _producer_devices(context)
     outputs = _output_devices(context)
@@ -44,7 +43,7 @@ def assign_devices(context: RewriteContext) -> None:
 
 
 def _reversed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Every node from the back, the nodes of its regions after it."""
+    """Every node in reverse order, the nodes of its regions after it."""
     for node in reversed(list(graph)):
         yield node
         for inner in graphs_of(node):
@@ -52,8 +51,7 @@ def _reversed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def is_placed(plan: Plan) -> bool:
-    """Whether all nodes, inputs and outputs are annotated with their devices already, and so is the Transpose for each
-    conversion."""
+    """Whether all nodes, inputs, outputs, and the conversions' Transposes already have their device annotations."""
     if any(annotated_device(planned.source) != planned.device for planned in plan.nodes):
         return False
     tensors, converted = plan.tensors, set()
@@ -71,8 +69,7 @@ def is_placed(plan: Plan) -> bool:
 
 
 def _producer_devices(context: RewriteContext) -> dict[ir.Value, tuple[str, ...]]:
-    """The devices of the values that are a tensor in a format: first where its producer runs, then where conversions to
-    that format run."""
+    """The devices of a tensor's values in a format: that of its producer, then those of the conversions."""
     found: dict[ir.Value, tuple[str, ...]] = {}
     inputs = set(context.graph.inputs)
     for planned in context.plan.nodes:
@@ -80,7 +77,7 @@ def _producer_devices(context: RewriteContext) -> dict[ir.Value, tuple[str, ...]
             if port.operand.value in inputs:
                 port.operand.value.metadata_props[DEVICE_KEY] = planned.device
             tensor = port.operand.tensor
-            # The result of an elided node is its operand, which has a device.
+            # The result of an elided node aliases its operand, which has a device.
             targets = {} if planned.is_elided else {format_: (planned.device,)}
             for conversion in context.plan.conversions_of.get(tensor, ()):
                 at = (*targets.get(conversion.target, ()), conversion.device)
@@ -113,8 +110,8 @@ def _assign(node: ir.Node, device: str, consumers: Consumers) -> None:
 def _duplicate(
     context: RewriteContext, node: ir.Node, devices: Sequence[str], outputs: Sequence[str], consumers: Consumers
 ) -> None:
-    """Run an emitted node at these devices. Each consumer reads the duplicate at its own device, or else the first; the
-    graph's outputs, at devices `outputs`, are those of the node itself."""
+    """Run an emitted node on these devices. Each consumer reads the duplicate on its own device, or else the first. The
+    node itself defines graph outputs, whose devices are `outputs`."""
     first = next((device for device in outputs if device in devices), devices[0])
     at = {device: node if device == first else _copy_of(context, node) for device in dict.fromkeys((first, *devices))}
     for device, copy in at.items():
@@ -130,7 +127,7 @@ def _duplicate(
 
 
 def _copy_of(context: RewriteContext, node: ir.Node) -> ir.Node:
-    """The same node once more, right after the first."""
+    """A duplicate of the node, inserted right after it."""
     fresh = context.emitter.fresh
     results = []
     for value in node.outputs:

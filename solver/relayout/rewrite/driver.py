@@ -18,8 +18,8 @@ __all__ = ["rewrite"]
 def rewrite(model: ir.Model, backend: Backend, plan: Plan) -> None:
     """Rewrite the model by its plan, in place.
 
-    The caller owns the only copy of the model: to clone one of 10,000 nodes takes as long as this whole rewrite. The
-    public entry functions read a model of their own and leave their argument as it is.
+    The model is not copied: cloning one of 10,000 nodes takes as long as this whole rewrite. The public entry functions
+    parse their own model and do not change their argument.
     """
     context = RewriteContext(model, backend, plan)
     enter_inputs(context)

@@ -1,4 +1,4 @@
-"""Layout-sensitive nodes: each operand with named axes is in its planned layout."""
+"""Layout-sensitive nodes, with each operand of named axes in its planned layout."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _Extents = dict[tuple[bool, int], tuple[Extent, ...]]
 def write_packed(
     context: RewriteContext, node: ir.Node, rule: Free, lowering: FixedLowering, extents: _Extents
 ) -> Edit | None:
-    """Write an operator with named axes whose operands are tiled each on its own; returns the edit left to do."""
+    """Write an operator with named axes whose operands are tiled independently; returns the remaining edit."""
     write_fixed(context, node, operand_by_operand(rule), lowering, extents)
-    native = native_letters(len(rule.letters))
-    # The function's operator reads ONNX's own order, and so do its attributes and constants.
-    return rule.edit(tuple(rule.letters.index(letter) for letter in native)) if rule.letters != native else None
+    native = native_letters(len(rule.axis_names))
+    # The operator inside the function, its attributes and its constants are in ONNX's order.
+    return rule.edit(tuple(rule.axis_names.index(letter) for letter in native)) if rule.axis_names != native else None
 
 
 def write_fixed(
     context: RewriteContext, node: ir.Node, rule: Fixed, lowering: FixedLowering, extents: _Extents
 ) -> None:
-    """Write the node as ONNX's own operator where that has these layouts, else as `relayout::`."""
+    """Write the node as ONNX's own operator if that has these layouts, else as a `relayout::` operator."""
     if lowering.changes_nothing and node.domain != DOMAIN:
         return
 
-    def layouts_of(letters: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
+    def layouts_of(axis_names: Sequence[str | None], own: Sequence[Dims | None], is_result: bool) -> list[str | None]:
         return [
             None if names is None or dims is None else layout_string(dims, names, extents.get((is_result, index)))
-            for index, (names, dims) in enumerate(zip(letters, own, strict=True))
+            for index, (names, dims) in enumerate(zip(axis_names, own, strict=True))
         ]
 
     inputs = layouts_of(rule.inputs, lowering.inputs, False)
@@ -63,10 +63,10 @@ def write_fixed(
         layouts.append(("out_layout", result))
 
     def turns(
-        letters: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
+        axis_names: Sequence[str | None], natives: Sequence[str | None], own: Sequence[Dims | None], is_result: bool
     ) -> tuple[Turn | None, ...]:
         found: list[Turn | None] = []
-        for index, (names, native, dims) in enumerate(zip(letters, natives, own, strict=True)):
+        for index, (names, native, dims) in enumerate(zip(axis_names, natives, own, strict=True)):
             if names is None or native is None or dims is None:
                 found.append(None)
             else:

@@ -27,7 +27,7 @@ _Ports = dict[int, tuple[Port, MemoryFormat]]
 def write_free(
     context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
 ) -> Edit | None:
-    """Connect the node to operands with the dimensions of the lowering; returns the edit that is left to do."""
+    """Connect the node to operands with the dimensions of the lowering; returns the remaining edit."""
     ports = {port.index: (port, format_) for port, format_ in planned.operands()}
     is_elementwise = _is_elementwise(rule, lowering)
     aliased = _aliased_shape(context, node, rule, lowering, ports) if is_elementwise else None
@@ -48,18 +48,18 @@ def write_free(
             tensor = port.operand.tensor
             read = context.copies.read_as(tensor, format_, dims, aliased, stem=stem_of(tensor)).value
         else:
-            # An operand of lower rank may have leading unit dimensions: broadcasting adds them anyway.
+            # An operand of lower rank may have leading unit dimensions, which broadcasting would add.
             is_short = axes is not None and rule.broadcasts and len(axes) < len(rule.outputs[0] or ())
             read = context.read(port.operand, format_, dims, most=len(lowering.dims) if is_short else 0)
         context.replace_input(node, index, read)
     edit = None
     is_permuted = aliased is None and lowering.dims != in_source(len(lowering.dims))
-    native = native_letters(len(rule.letters)) if rule.letters else ""
+    native = native_letters(len(rule.axis_names)) if rule.axis_names else ""
     if is_permuted and _stays_onnx(context, planned, node, rule, lowering):
         edit = _edit(rule, lowering)
-    elif is_permuted and rule.letters != native:
-        # The function's operator reads ONNX's own order, and so do its attributes and constants.
-        edit = rule.edit(tuple(rule.letters.index(letter) for letter in native))
+    elif is_permuted and rule.axis_names != native:
+        # The operator inside the function, its attributes and its constants are in ONNX's order.
+        edit = rule.edit(tuple(rule.axis_names.index(letter) for letter in native))
     for port, format_ in planned.results():
         value, own = node.outputs[port.index], lowering.operand_dims(port, rule)
         if aliased is not None and rule.outputs[port.index] is not None:
@@ -72,12 +72,12 @@ def write_free(
 
 
 def _edit(rule: Free, lowering: FreeLowering) -> Edit:
-    """The node's edit, where an axis that it works on may be tiled."""
+    """The node's edit, also for tiled axes."""
     tiles = (atom for group in lowering.dims for atom in group if not atom.is_whole)
     is_tiled = any(rule.traits[atom.axis].tile_multiple for atom in tiles)
     if rule.edit_tiled is None or not is_tiled:
         return rule.edit(lowering.axes)
-    # The outer tile reaches up to the end of its axis.
+    # The `outer` of an outermost tile is 0: it reaches to the end of its axis.
     strides = tuple(1 if len(group) > 1 else 0 if group[0].outer else group[0].inner for group in lowering.dims)
     return rule.edit_tiled(lowering.axes, strides)
 
@@ -85,19 +85,19 @@ def _edit(rule: Free, lowering: FreeLowering) -> Edit:
 def _stays_onnx(
     context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
 ) -> bool:
-    """Write the node as ONNX's own operator where that takes this order, else as `relayout::` with a layout attribute;
-    returns whether it is ONNX's own, whose attributes are about the permuted axes."""
-    if not rule.letters:
+    """Write the node as ONNX's own operator if that supports this order, else as `relayout::` with a layout attribute.
+    Returns whether it is ONNX's own, whose attributes must follow the permutation."""
+    if not rule.axis_names:
         return True
     data = planned.ports[0].operand.view.extents
-    layout = layout_string(lowering.dims, rule.letters, data if len(data) == len(rule.letters) else None)
-    native = native_letters(len(rule.letters))
+    layout = layout_string(lowering.dims, rule.axis_names, data if len(data) == len(rule.axis_names) else None)
+    native = native_letters(len(rule.axis_names))
     if rule.allows(lowering.axes) and (layout == native or not lowering.asked):
         if node.domain == DOMAIN:
             use_onnx_operator(node)
         return True
-    assert layout is not None  # only an order that a backend names by a layout is written so
-    positions = tuple(native.index(letter) for letter in rule.letters)
+    assert layout is not None  # only an order that a backend requires by a layout has such an operator
+    positions = tuple(native.index(letter) for letter in rule.axis_names)
     extents = operand_extents(planned)
 
     def turn(axes: Axes | None, index: int, *, is_result: bool) -> Turn | None:
@@ -116,7 +116,7 @@ def _stays_onnx(
 
 
 def _is_elementwise(rule: Free, lowering: FreeLowering) -> bool:
-    """Whether the node combines elements of equal index, says nothing of axes, and works on tiled axes."""
+    """Whether the node is elementwise, has no numbers per axis, and works on tiled axes."""
     if all(atom.is_whole for group in lowering.dims for atom in group):
         return False
     axes = tuple(range(len(rule.extents)))
@@ -126,8 +126,7 @@ def _is_elementwise(rule: Free, lowering: FreeLowering) -> bool:
 def _aliased_shape(
     context: RewriteContext, node: ir.Node, rule: Free, lowering: FreeLowering, ports: _Ports
 ) -> tuple[Extent, ...] | None:
-    """The one aliased shape that all operands of an elementwise node have, where they have one: it works on them in
-    place. None elsewhere."""
+    """The common aliased shape of all operands of an elementwise node, which then works on this shape; else None."""
     axes = tuple(range(len(rule.extents)))
     found: set[tuple[Extent, ...] | None] = set()
     for index, value in enumerate(node.inputs):
@@ -147,8 +146,8 @@ def _aliased_shape(
 def _in_place(
     context: RewriteContext, node: ir.Node, rule: Free, lowering: FreeLowering, ports: _Ports
 ) -> FreeLowering:
-    """The lowering of an elementwise node with several tiles in one dimension, where an operand has them so: that saves
-    the Reshapes around the node. The lowering itself where a dimension would be broadcast in part."""
+    """The lowering of an elementwise node with several tiles fused into one dimension, as in one of its operands, which
+    saves the Reshapes around the node. The unchanged lowering if a dimension would be partly broadcast."""
     if lowering.asked:
         return lowering
     axes = tuple(range(len(rule.extents)))
@@ -163,7 +162,7 @@ def _in_place(
 
 
 def _dims_of(context: RewriteContext, rule: Free, port: Port, format_: MemoryFormat) -> Dims | None:
-    """The dimensions of an operand that has all axes of the iteration space, as groups of atoms of those."""
+    """The dimensions of an operand with all axes of the iteration space, as groups of the space's atoms."""
     physical = context.copies.first(port.operand.tensor, format_)
     units = [axis for axis, extent in enumerate(rule.extents) if extent == 1]
     found: list[MemoryFormat] = []
@@ -172,14 +171,14 @@ def _dims_of(context: RewriteContext, rule: Free, port: Port, format_: MemoryFor
         if own is None or physical.shape is not None or not (own or units):
             return None
         found.append(own or (Atom(units.pop(0)),))
-    # A unit axis without a dimension of its own is fused with another one.
+    # A unit axis without its own dimension is fused with another one.
     index = max(range(len(found)), key=lambda index: (len(found[index]), index))
     found[index] += tuple(Atom(axis) for axis in units)
     return tuple(found)
 
 
 def _extents(node: ir.Node, ports: _Ports, index: int) -> tuple[Extent, ...] | None:
-    """The extents of an input as the source has them."""
+    """The extents of an input in the source."""
     if index in ports:
         return ports[index][0].operand.view.extents
     value = node.inputs[index]
@@ -187,7 +186,7 @@ def _extents(node: ir.Node, ports: _Ports, index: int) -> tuple[Extent, ...] | N
 
 
 def _takes(extents: tuple[Extent, ...] | None, rule: Free, index: int, dims: Dims) -> bool:
-    """Whether this input has all axes of each dimension, or none, so that it is broadcast along all or none."""
+    """Whether this input has all axes of each dimension or none of them, so that no dimension is partly broadcast."""
     axes = rule.inputs[index] if index < len(rule.inputs) else None
     if axes is None or extents is None:
         return extents == ()

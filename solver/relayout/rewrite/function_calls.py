@@ -1,4 +1,4 @@
-"""A node as a call of a `relayout::` function, in a layout that ONNX has no operator for, or as ONNX's own again."""
+"""Calls of `relayout::` functions, for layouts that ONNX's operators do not support, and the way back."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def call_function(
     inputs: tuple[Turn | None, ...],
     results: tuple[Turn | None, ...],
 ) -> None:
-    """Let the node be a `relayout::` operator with these layouts; the turns lead from its operands to ONNX's order."""
-    # A result that nothing reads stays as in the source: a runtime may have another kernel for fewer results.
+    """Turn the node into a `relayout::` operator. `inputs` and `results`: from the operands to ONNX's order."""
+    # Unused results stay as in the source: a runtime may have another kernel for fewer results.
     named = max((i for i, value in enumerate(node.outputs) if value.name), default=0) + 1
     outward = [turn.outward() if turn is not None else None for turn in results[:named]]
     signature = Signature(node.op_type, layouts, inputs, tuple(outward))
@@ -40,22 +40,22 @@ def call_function(
 
 
 def use_onnx_operator(node: ir.Node) -> None:
-    """Let the node be ONNX's own operator, without layout attributes."""
+    """Turn the node into ONNX's own operator, without layout attributes."""
     node.domain, node.overload = "", ""
     for name in LAYOUT_ATTRIBUTES:
         node.attributes.pop(name, None)
 
 
 @lru_cache(maxsize=4096)
-def layout_string(dims: Dims, letters: str, extents: tuple[Extent, ...] | None) -> str | None:
-    """The layout of these dimensions. A permutation of atoms within one dimension does not show in it."""
+def layout_string(dims: Dims, axis_names: str, extents: tuple[Extent, ...] | None) -> str | None:
+    """The layout of these dimensions. It does not express a permutation of atoms within a dimension."""
     groups = [group if len(group) == 1 else (Atom(group[0].axis),) for group in dims]
-    layout = layout_of(flat(tuple(groups)), letters, extents)
+    layout = layout_of(flat(tuple(groups)), axis_names, extents)
     return str(layout) if layout is not None else None
 
 
 def operand_extents(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Extent, ...]]:
-    """The extents of each operand in the source, constants included, by whether it is a result and its index."""
+    """The source extents of each operand, including constants, by (whether it is a result, index)."""
     assert planned.node is not None
     found: dict[tuple[bool, int], tuple[Extent, ...]] = {}
     for index, value in enumerate(planned.node.inputs):
@@ -68,7 +68,8 @@ def operand_extents(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Extent
 
 
 def permuted(dims: Dims, positions: Sequence[int], extents: tuple[Extent, ...] | None) -> Turn:
-    """The way from an operand that has `dims` to ONNX's order, in which axis i of the source is axis `positions[i]`."""
+    """The permutation from an operand with `dims` to ONNX's order, in which axis i of the source is axis
+    `positions[i]`."""
     atoms = tuple(
         (Atom(positions[group[0].axis]),)
         if len(group) > 1

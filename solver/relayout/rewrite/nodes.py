@@ -26,7 +26,7 @@ __all__ = ["write"]
 
 
 def write(context: RewriteContext, node: ir.Node) -> None:
-    """Write one node of the source. View ops and constants are written where they are read."""
+    """Write one node of the source. View ops and constants are written at their consumers."""
     planned = context.plan.of_node.get(node)
     if planned is None:
         return
@@ -71,7 +71,7 @@ def write(context: RewriteContext, node: ir.Node) -> None:
 
 
 def _replace_node(context: RewriteContext, planned: PlannedNode, node: ir.Node, written: dict[int, Physical]) -> None:
-    """Let the emitted nodes replace the node; `written` are its results."""
+    """Replace the node by the emitted nodes; `written` are its results."""
     for port, format_ in planned.results():
         physical = written.get(port.index)
         if physical is None:
@@ -100,7 +100,7 @@ def _edit(context: RewriteContext, node: ir.Node, edit: Edit) -> None:
 
 
 def _gather(context: RewriteContext, node: ir.Node, order: Axes) -> None:
-    """Read a result that is a vector over axes in the source's order."""
+    """Gather a result that is a vector over axes back to the source's order."""
     raw = node.outputs[0]
     positions = context.emitter.integers(f"{raw.name}_axes", order)
     extents = extents_of(raw)
@@ -110,7 +110,7 @@ def _gather(context: RewriteContext, node: ir.Node, order: Axes) -> None:
 
 
 def _elide(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
-    """Write no node: the values that it reads are its result, with other dimensions."""
+    """Remove the node: its operand's values, with other dimensions, become its result."""
     rule = planned.rule
     assert isinstance(rule, Free)
     assert rule.elidable_as is not None
@@ -122,7 +122,7 @@ def _elide(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None
     first = context.copies.first(tensor, read)
     dims = elision.carried(first.dims)
     if dims is None:
-        # Its dimensions are no groups of the tiles of the view.
+        # The value's dimensions are not groups of the view's tiles.
         first = context.copies.read(tensor, read, port_dims(planned, source), stem=stem_of(tensor))
         dims = elision.carried(first.dims)
         assert dims is not None

@@ -1,4 +1,4 @@
-"""The dimensions of operands under a plan, as groups of atoms of the base tensor's axes."""
+"""Dimensions of operands under a plan, as groups of atoms of the base tensor's axes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flat(dims: Dims) -> MemoryFormat:
 
 
 def base_dims(operand: Operand, own: OperandDims) -> Dims:
-    """Dimensions of the operand's own axes as groups of atoms of the base tensor's."""
+    """Convert dimensions from atoms of the operand's axes to atoms of the base tensor's."""
     return tuple([_base_group(operand, group) if group is not None else () for group in own])
 
 
@@ -39,7 +39,7 @@ def _base_group(operand: Operand, group: MemoryFormat) -> MemoryFormat:
     if view.extents[first.axis] == 1:
         return ()
     if len(group) == 1 and not first.is_whole:
-        # A tile of the whole axis is the axis, also where the base tensor's extents do not say so.
+        # A tile that is the whole axis counts as the axis, even if the base tensor's extents are unknown.
         group = normal_form(group, view.extents)
         if not group:
             return ()

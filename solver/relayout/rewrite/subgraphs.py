@@ -44,7 +44,7 @@ def write_region_op(context: RewriteContext, planned: PlannedNode, node: ir.Node
 
 
 def _write_region(context: RewriteContext, every: tuple[PlannedNode, ...], write: Write) -> None:
-    """Write the current graph. `every` are its region op and the region edges, which hold its inputs and outputs."""
+    """Write the current graph. `every` are its region op and region edges, which determine its inputs and outputs."""
     graph = context.graph
     for each in every:
         for region_port, port, format_, dims in _results(each):
@@ -61,7 +61,7 @@ def _write_region(context: RewriteContext, every: tuple[PlannedNode, ...], write
             set_output(context, index, value, written)
             context.insert_before(None)
             if read is not None:
-                # Nothing that crosses the border of a region is in a black box.
+                # Values that cross the border of a region are in no black box.
                 context.annotate(graph.outputs[index], read.operand, present(each.operand_dims(read)), ())
 
 
@@ -74,8 +74,8 @@ def _results(planned: PlannedNode) -> Iterator[tuple[RegionPort, Port, MemoryFor
 def _operands(
     context: RewriteContext, planned: PlannedNode, graph: ir.Graph | None
 ) -> Iterator[tuple[int, ir.Value, Port | None]]:
-    """Each value that a region op or region edge reads of one region, or of the node itself, and its index there; a
-    constant has no port."""
+    """Each value that a region op or region edge reads from `graph` (a region, or None for the node itself), with its
+    index there; a constant has no port."""
     for port, format_ in planned.operands():
         region_port = planned.region_port(port)
         if region_port.graph is graph:

@@ -1,4 +1,4 @@
-"""A node's operands connected to the planned copies, and its results registered."""
+"""Connects a node's operands to the planned copies and registers its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["connect_operands", "register_results"]
 
 
 def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
-    """Let each input read its planned copy; constants are re-laid."""
+    """Connect each input to its planned copy; constants are permuted."""
     lowering = planned.lowering
     assert isinstance(lowering, FixedLowering)
     ports = {port.index: (port, format_) for port, format_ in planned.operands()}
@@ -32,7 +32,7 @@ def connect_operands(context: RewriteContext, planned: PlannedNode, node: ir.Nod
 def register_results(context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
     """Register each result in its planned format."""
     for port, format_ in planned.results():
-        # The node may have lost a result that nothing reads.
+        # The node may have lost an unused result.
         if port.index < len(node.outputs):
             own = present(planned.operand_dims(port))
             context.register(node.outputs[port.index], port.operand, format_, own)

@@ -1,4 +1,4 @@
-"""The writers for rewrites: a backend writes a node or a conversion, a rule a node in an order that ONNX lacks."""
+"""The writers passed to rewrites: of a node or conversion by a backend, and of a decomposition by a rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["ConversionWriter", "NodeWriter", "SpaceWriter"]
 
 
 class _Writer:
-    """The part that all share: it emits nodes and constants, and collects the results that were defined."""
+    """The common part: it emits nodes and constants, and collects the defined results."""
 
     def __init__(self, context: RewriteContext, stem: str) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class _Writer:
         return self._context.emitter.opset
 
     def _write(self, backend: Backend, rewrite: Rewrite, where: str, results: Collection[int]) -> None:
-        """Let the backend write it. Raises BackendError where it fails, or does not define one of these results."""
+        """Run the backend's rewrite. Raises BackendError if it fails or does not define one of these results."""
         with guarded(backend, "a rewrite", where):
             rewrite(self)  # type: ignore[arg-type]  # the subclasses have the rest of the protocol
         for index in results:
@@ -76,12 +76,12 @@ class _Writer:
 
 
 def _ports_of(planned: PlannedNode) -> dict[tuple[bool, int], tuple[Port, MemoryFormat]]:
-    """The ports with their planned formats, by whether it is a result and by its index."""
+    """The ports with their planned formats, by (whether it is a result, index)."""
     return {(port.is_result, port.index): (port, f) for port, f in zip(planned.ports, planned.formats, strict=True)}
 
 
 class NodeWriter(_Writer):
-    """One node, as its backend writes it (see `relayout.backend.rewriting`)."""
+    """The writer of one node for its backend (see `relayout.backend.rewriting`)."""
 
     def __init__(self, context: RewriteContext, planned: PlannedNode, node: ir.Node) -> None:
         super().__init__(context, node.outputs[0].name or "value")
@@ -93,7 +93,7 @@ class NodeWriter(_Writer):
         return self._node
 
     def write(self, backend: Backend, rewrite: Rewrite) -> None:
-        """Let the backend write the node. Raises BackendError."""
+        """Run the backend's rewrite of the node. Raises BackendError."""
         read = [n for n, value in enumerate(self._node.outputs) if value.uses() or value.is_graph_output()]
         self._write(backend, rewrite, self._planned.label, [n for n in read if (True, n) in self._ports])
 
@@ -133,7 +133,7 @@ class NodeWriter(_Writer):
 
 
 class ConversionWriter(_Writer):
-    """One conversion, as the backend writes it."""
+    """The writer of one conversion for its backend."""
 
     def __init__(self, context: RewriteContext, conversion: PlannedConversion, source: Dims, target: Dims) -> None:
         super().__init__(context, f"{stem_of(conversion.tensor)}_laid")
@@ -143,7 +143,7 @@ class ConversionWriter(_Writer):
         self._source, self._target = base_dims(base, source), base_dims(base, target)
 
     def write(self, backend: Backend, rewrite: Rewrite, where: str) -> None:
-        """Let the backend write the conversion. Raises BackendError."""
+        """Run the backend's rewrite of the conversion. Raises BackendError."""
         self._write(backend, rewrite, where, [0])
 
     @property
@@ -168,7 +168,7 @@ class ConversionWriter(_Writer):
 
 
 def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physical:
-    """The value with its dimensions, and its own shape where that is another one."""
+    """The value with its dimensions, and its shape if that differs from them."""
     own, shape = extents_of(value), tuple(dims_shape(dims, extents))
     if own is None or own == shape:
         return Physical(value, dims)
@@ -183,7 +183,7 @@ def _physical(value: ir.Value, dims: Dims, extents: tuple[Extent, ...]) -> Physi
 
 
 class SpaceWriter(_Writer):
-    """One node of a Free rule in an order that its operator does not take (see `relayout.ops.DecompositionWriter`)."""
+    """The writer of a decomposition of one node (see `relayout.ops.DecompositionWriter`)."""
 
     def __init__(
         self, context: RewriteContext, planned: PlannedNode, node: ir.Node, rule: Free, lowering: FreeLowering
@@ -237,7 +237,7 @@ class SpaceWriter(_Writer):
         return self._lowering.positions_of(axis, self._rule.extents[axis])
 
     def _base(self, port: Port, axes: Axes, dims: Sequence[Axes]) -> Dims:
-        """Dimensions of one operand as groups of atoms of its base tensor's axes."""
+        """The dimensions of one operand as groups of atoms of its base tensor's axes."""
         found: list[MemoryFormat] = []
         for group in dims:
             parts = [base_dims(port.operand, ((atom,),))[0] for atom in self._own(group, axes)]

@@ -52,8 +52,8 @@ def test_what_would_do_does() -> None:
 
 def test_operators_between_the_two_are_named_with_what_they_tie_together() -> None:
     error = refused(conv_and_relu(1, 32, 8, 8).model(), "nhwc", max_transposes=1)
-    assert "Relu 'n1' input 0 requires NCHW or NHWC, in step with result 0" in error.conflict
-    assert "Relu 'n1' result 0 requires NCHW or NHWC, in step with input 0" in error.conflict
+    assert "Relu 'n1' input 0 requires NCHW or NHWC, chosen together with result 0" in error.conflict
+    assert "Relu 'n1' result 0 requires NCHW or NHWC, chosen together with input 0" in error.conflict
 
 
 @pytest.mark.parametrize(("most", "ends"), [(0, 2), (1, 6)])

@@ -52,7 +52,7 @@ def one_copy_for_two() -> onnx.ModelProto:
 def without(model: onnx.ModelProto, places: Sequence[tuple[str, str, int]]) -> tuple[onnx.ModelProto, dict, dict]:
     """The model with these operands and results cut off, and the layouts that free all the ends that this makes.
 
-    A lifted operand reads an input of its own, and what it read is an output; a lifted result is an output, and what
+    A dropped operand reads an input of its own, and what it read is an output; a dropped result is an output, and what
     read it reads an input. Inputs and outputs lie in any order of their axes, but no end splits an axis: where heads
     make up an axis, it is split before.
     """
@@ -116,7 +116,7 @@ def test_a_saving_is_what_a_model_without_the_requirement_saves(name: str, objec
     model = MODELS[name]
     report = relayout.explain(model, objective=objective)
     whole = spent(report)
-    reasons = {(r.node, r.lifts, r.operand): r for c in report.conversions for r in c.reasons}
+    reasons = {(r.node, r.part, r.operand): r for c in report.conversions for r in c.reasons}
     assert reasons
     for (label, lifts, operand), reason in reasons.items():
         if lifts == "boundary":
@@ -132,7 +132,7 @@ def test_a_saving_is_what_a_model_without_the_requirement_saves(name: str, objec
 
 
 def kinds(conversion: Conversion) -> set[tuple[str, str]]:
-    return {(reason.lifts, reason.by) for reason in conversion.reasons}
+    return {(reason.part, reason.by) for reason in conversion.reasons}
 
 
 def test_a_conversion_is_held_by_the_boundary_and_by_the_operator_behind_those_that_pass_it_on() -> None:
@@ -141,7 +141,7 @@ def test_a_conversion_is_held_by_the_boundary_and_by_the_operator_behind_those_t
     passed = net.node("Relu", net.node("Sigmoid", net.transpose(image, 0, 3, 1, 2)))
     net.output(net.node("GlobalAveragePool", net.conv(passed, 8, 4)))
     [conversion] = relayout.explain(net.model()).conversions
-    assert {(r.node.partition(" '")[0], r.lifts, r.by) for r in conversion.reasons} == {
+    assert {(r.node.partition(" '")[0], r.part, r.by) for r in conversion.reasons} == {
         ("input image", "boundary", "boundary"),
         ("Conv", "operand", "operator"),
     }
@@ -159,7 +159,7 @@ def test_what_the_backend_asks_for_is_told_from_what_the_operator_does() -> None
 def test_where_two_read_one_copy_it_takes_both_to_save_it() -> None:
     report = relayout.explain(MODELS["one copy for two"])
     [conversion] = report.conversions
-    assert [r.saved.cost for r in conversion.reasons if r.lifts == "operand"] == [0, 0]
+    assert [r.saved.cost for r in conversion.reasons if r.part == "operand"] == [0, 0]
     assert conversion.saved is not None
     assert conversion.saved.bytes == conversion.bytes
     [shared] = [each for each in report.explanation.shared if each.operator == "Conv"]
@@ -168,10 +168,10 @@ def test_where_two_read_one_copy_it_takes_both_to_save_it() -> None:
 
 def test_a_limit_says_what_it_left_out_and_keeps_the_conversions() -> None:
     whole = relayout.explain(MODELS["three blocks"])
-    assert whole.explanation.left_out == 0
+    assert whole.explanation.unsolved == 0
     few = relayout.explain(MODELS["three blocks"], limit=3)
     assert few.explanation.solved == few.explanation.limit == 3
-    assert few.explanation.left_out > 0
+    assert few.explanation.unsolved > 0
     assert [c.value for c in few.conversions] == [c.value for c in whole.conversions]
     assert relayout.explain(MODELS["three blocks"], limit=0).explanation.solved == 0
 

@@ -1,1 +1,1 @@
-"""Explanations: why each conversion is there, what dropping a requirement saves, why there is no solution."""
+"""Explanations: the cause of each conversion, the savings without a requirement, and the cause of infeasibility."""

@@ -76,8 +76,8 @@ def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
 
 
 def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
-    """The shape and layout of each graph input and output under the plan, and the way from and to the source's. The
-    graph is the source, not yet rewritten."""
+    """The shape and layout of each graph input and output under the plan, and the steps from and to the source's.
+    `graph` is the source, before the rewrite."""
     formats: dict[tuple[str, int], MemoryFormat] = {}
     for planned in plan.nodes:
         if planned.node is None and isinstance(planned.lowering, BoundaryLowering):
@@ -97,7 +97,7 @@ def boundary_of(graph: ir.Graph, plan: Plan) -> tuple[BoundaryValue, ...]:
                     name=value.name or "",
                     side=side,
                     wanted=plan.boundary.requested.get(key),
-                    tied_to=plan.boundary.coupled.get(key, ()),
+                    coupled_with=plan.boundary.coupled.get(key, ()),
                     **_layout_facts(value, side, plan.tensors.operands.get(value), order, plan.names),
                 )
             )
@@ -129,13 +129,13 @@ def _steps(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[dic
 
 
 def _in_numbers(step: Mapping[str, Any]) -> dict[str, Any]:
-    """The step with -1 for an extent that is known at run time only."""
+    """The step as JSON; -1 stands for an extent that is only known at run time."""
     numbers = {key: [n if isinstance(n, int) else -1 for n in field] for key, field in step.items() if key != "op"}
     return {"op": step["op"], **numbers}
 
 
 def name_of(planned: PlannedNode, port: int) -> str:
-    """The node, input or output as messages name it; of coupled ones the input or output that has this port."""
+    """The name of the node, input or output in messages; of coupled ones, the one with this port."""
     if planned.node is None and len(planned.ports) > 1:
         own = planned.ports[port]
         return f"{'input' if own.is_result else 'output'} {own.operand.value.name}"
@@ -143,7 +143,7 @@ def name_of(planned: PlannedNode, port: int) -> str:
 
 
 def required_layout(plan: Plan, use: TensorUse) -> str:
-    """The layout that is required here: as the backend or the caller spells it, else the format that was chosen."""
+    """The required layout at this use, as the backend or the caller spells it; without one, the chosen format."""
     planned = plan.nodes[use.choice]
     return planned.layouts[use.port] or format_text(plan.names, planned.ports[use.port].operand, plan.format_at(use))
 

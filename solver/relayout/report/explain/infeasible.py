@@ -24,16 +24,16 @@ def refusal(solution: Solution, formulation: Formulation, most: int | None = Non
     else:
         relaxation = messages.of_relaxation(solution.relaxation)
         error = contradiction("the requirements contradict each other", conflict, relaxation)
-    # A format that was dropped might be feasible.
+    # A dropped format might be feasible.
     error.hint = "; ".join(text for text in (error.hint, *formulation.requirements.warnings) if text)
     return error
 
 
 def _over_limit(solution: Solution, most: int, conflict: Sequence[str]) -> InfeasibleError:
-    hint, relaxed = f"{most} are too few, and the least number is not known: raise --max-transposes", ""
+    hint, relaxed = f"{most} are too few, and the least number is unknown: raise --max-transposes", ""
     if solution.fewest_conversions is not None:
         relaxed = f"--max-transposes {solution.fewest_conversions}"
-        hint = f"the least that can be had is {relaxed}"
+        hint = f"the least possible number is {relaxed}"
     return InfeasibleError(
         f"no legal model has {most} transposes or fewer",
         conflict=(f"--max-transposes {most}", *conflict),
@@ -50,22 +50,22 @@ class _Messages:
         self._choices = formulation.requirements.choices
 
     def of_conflict(self, conflict: Sequence[Requirement]) -> tuple[str, ...]:
-        """Each requirement by node, operand and layout; one that several layouts meet with its coupled operands."""
+        """Each requirement by node, operand and layout; if several layouts meet it, with its coupled operands."""
         uses = [use for one in conflict if (use := self._use(one)) is not None]
         return tuple(dict.fromkeys(self._required(use, uses) for use in uses))
 
     def of_relaxation(self, relaxation: Sequence[Lifted]) -> tuple[str, ...]:
-        """Each requirement that is relaxed, with what its operand could be then."""
+        """Each relaxed requirement, with the layout that its operand then has."""
         texts = [self._relaxed(use, one) for one in relaxation if (use := self._use(one.requirement)) is not None]
         return tuple(dict.fromkeys(texts))
 
     def _def_use(self, requirement: Requirement) -> DefUse | None:
-        """The tensor whose use is required; None of an item that couples choices."""
+        """The tensor of the requirement; None for an item that couples choices."""
         origin = self._formulation.provenance[requirement.item]
         return None if origin is None else self._formulation.def_use[origin]
 
     def _use(self, requirement: Requirement) -> TensorUse | None:
-        """The use that is required; None of what is only about a transfer, or the device of a node."""
+        """The use of the requirement; None for a requirement on a transfer or on the device of a node."""
         def_use = self._def_use(requirement)
         if def_use is None or def_use.transfers is None:
             return def_use.uses[requirement.use] if def_use is not None else None
@@ -77,8 +77,8 @@ class _Messages:
         choice, port = self._choices[use.choice], self._port(use)
         layouts = [self._layout(use, a) for a in range(len(choice.alternatives))]
         name = choice.label if choice.node is None else choice.port_name(port)
-        tied = [self._port(other) for other in conflict if other.choice == use.choice and other != use]
-        return required(name, layouts, [_name(other) for other in tied])
+        coupled = [self._port(other) for other in conflict if other.choice == use.choice and other != use]
+        return required(name, layouts, [_name(other) for other in coupled])
 
     def _relaxed(self, use: TensorUse, change: Lifted) -> str:
         choice, port = self._choices[use.choice], self._port(use)
@@ -86,12 +86,12 @@ class _Messages:
         if choice.node is not None:
             return relaxed(choice.label, _name(port), layout, is_result=port.is_result)
         side, _, name = choice.label.partition(" ")
-        # The option takes letters in some order.
+        # The option takes an order of the axis names.
         option = f" (--{side}-layout {name}={layout})" if side in ("input", "output") and layout.isalpha() else ""
         return f"{choice.label} were {layout}{option}"
 
     def _layout_instead(self, change: Lifted) -> str:
-        """The format that the operand has then: as some implementation requires it, else by the names of the axes."""
+        """The operand's format after the relaxation, as some implementation spells it, else by axis names."""
         def_use = self._def_use(change.requirement)
         assert def_use is not None
         if def_use.transfers is not None:
@@ -104,7 +104,7 @@ class _Messages:
         return format_text(self._formulation.requirements.names, self._port(def_use.producer).operand, format_)
 
     def _layout(self, use: TensorUse, alternative: int) -> str:
-        """The layout of one port in one alternative: as it was required, else by the names of the axes."""
+        """The layout of one port in one alternative, as the backend spells it, else by axis names."""
         choice = self._choices[use.choice]
         stated = choice.layouts[alternative][use.port]
         if stated not in ("", ANY):

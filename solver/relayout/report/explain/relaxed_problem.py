@@ -1,8 +1,8 @@
 """A problem without some of its requirements, solved again exactly.
 
-A relaxed input of a node reads its tensor in any format that is produced, and a relaxed result is produced in any
-format that is wanted, both at no cost. The node's other operands, and all other nodes, keep their requirements. So a
-relaxed node bounds what any other implementation of it could save.
+A relaxed input of a node reads its tensor in any produced format, and a relaxed result is produced in any format that
+its consumers read, both at no cost. The node's other operands and all other nodes keep their requirements. So the
+saving of a relaxed node is an upper bound for any other implementation of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ __all__ = ["Relaxation", "Spent", "spent"]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a plan spends: its conversions, each a tensor, a device and a format, their bytes, and the cost in the
-    objective's unit. `proved`: no plan costs less."""
+    """The conversions of a plan as (tensor, device, format), their bytes, and the cost. `proved`: it is optimal."""
 
     conversions: frozenset[tuple[Tensor, str, MemoryFormat]]
     bytes: int
@@ -34,42 +33,42 @@ class Spent:
 
 
 class Relaxation:
-    """One formulation whose requirements are relaxed again and again.
+    """One formulation, solved repeatedly with different requirements relaxed.
 
-    The requirements on a tensor that several devices may use are kept: the device of a node is no layout.
+    Requirements on a tensor that several devices may use are never relaxed, because a device is not a layout.
     """
 
     def __init__(self, formulation: Formulation) -> None:
         self.formulation = formulation
-        # For each use, the positions of its item and of its tensor. A tensor with a single format has no item.
+        # For each use, the indices of its item and of its tensor. A tensor with a single format has no item.
         self._positions: dict[TensorUse, tuple[int, int]] = {}
         for item, origin in enumerate(formulation.provenance):
             if origin is not None and formulation.def_use[origin].transfers is None:
                 self._positions.update(dict.fromkeys(formulation.def_use[origin].uses, (item, origin)))
 
     def item_of(self, use: TensorUse) -> Item | None:
-        """The item of the tensor that is used here; None where it has a single format."""
+        """The item of the tensor of this use; None if it has a single format."""
         position = self._positions.get(use)
         return None if position is None else self.formulation.problem.items[position[0]]
 
     def formats_at(self, use: TensorUse) -> tuple[int, ...]:
-        """The item's format here under each alternative."""
+        """The item's format at this use under each alternative."""
         item, origin = self._positions[use]
         own, def_use = self.formulation.problem.items[item], self.formulation.def_use[origin]
         return (own.producer, *own.consumers)[def_use.uses.index(use)].formats
 
     def uses_with(self, use: TensorUse) -> tuple[TensorUse, ...]:
-        """All uses of the tensor that is used here, its producer first."""
+        """All uses of the tensor of this use, its producer first."""
         position = self._positions.get(use)
         return (use,) if position is None else self.formulation.def_use[position[1]].uses
 
     def spent_without(self, uses: Collection[TensorUse], time_limit: float | None = None) -> Spent | None:
-        """The least that is spent without these requirements; None where the time limit left no solution."""
+        """The optimum without these requirements; None if no solution was found within the time limit."""
         relaxed = self._without(uses)
         solution = solve(relaxed.problem, time_limit=time_limit)
         if solution.assignment is None:
             return None
-        # The added choices are last, behind those of transfers.
+        # The added choices come last, after those of transfers.
         nodes, original = len(self.formulation.requirements.choices), len(self.formulation.problem.choices)
         assignment = (*solution.assignment[:nodes], *solution.assignment[original:])
         return spent(relaxed, plan_of(relaxed, assignment), proved=solution.status == "optimal")
@@ -111,6 +110,6 @@ class Relaxation:
 
 
 def spent(formulation: Formulation, plan: Plan, *, proved: bool) -> Spent:
-    """What the plan spends."""
+    """The conversions, bytes and cost of the plan."""
     conversions = frozenset((each.tensor, each.device, each.target) for each in plan.conversions)
     return Spent(conversions, plan.bytes, plan.cost(formulation.scale.objective), proved)

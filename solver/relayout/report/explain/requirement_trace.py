@@ -1,8 +1,8 @@
 """The requirements behind a conversion.
 
-A conversion is between two formats, and the producer or a consumer of its tensor may only pass a format on: an
-elementwise operator takes any order. So the requirements are searched along the formats, from the producer upwards and
-from the consumers downwards, up to the first nodes, inputs or outputs that do not take every format.
+The producer and the consumers of a converted tensor may only propagate a format: an elementwise operator supports any
+order. So the search follows the formats, upwards from the producer and downwards from the consumers, to the first
+nodes, inputs or outputs that do not support every format.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from relayout.report.schema import Part
 __all__ = ["Requirement", "requirements_behind"]
 
 NEAREST = 32
-"""At most so many requirements are traced on either side of a conversion."""
+"""The maximum number of requirements traced on either side of a conversion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What can be relaxed: some uses by one choice."""
+    """A unit of relaxation: some uses by one choice."""
 
     choice: int
-    lifts: Part
+    part: Part
     uses: tuple[TensorUse, ...]
 
 
 def requirements_behind(relaxation: Relaxation, plan: Plan, conversion: PlannedConversion) -> list[Requirement]:
-    """The requirements behind one conversion, those of its producer's side and of its consumers' by turns, nearest
-    first."""
+    """The requirements behind one conversion, nearest first, from the producer's and the consumers' side by turns."""
     # A consumer of the produced format requires it as well.
     others = [use for use in relaxation.uses_with(conversion.producer) if plan.format_at(use) == conversion.source]
     starts = list(dict.fromkeys([conversion.producer, *others])), conversion.consumers
@@ -55,7 +54,7 @@ def _of_use(plan: Plan, use: TensorUse) -> Requirement:
 
 
 def _of_choice(relaxation: Relaxation, plan: Plan, use: TensorUse) -> Requirement:
-    """All that the node, or the coupled inputs and outputs, require; that of the one use where there is no other."""
+    """All requirements of the node, or of the coupled inputs and outputs; if there is one use only, that of the use."""
     planned = plan.nodes[use.choice]
     every = (TensorUse(use.choice, port) for port in range(len(planned.ports)))
     uses = tuple(each for each in every if relaxation.item_of(each) is not None)
@@ -65,9 +64,9 @@ def _of_choice(relaxation: Relaxation, plan: Plan, use: TensorUse) -> Requiremen
 
 
 def _traced(relaxation: Relaxation, plan: Plan, starts: Sequence[TensorUse]) -> list[TensorUse]:
-    """The uses that require the format of these, nearest first: these themselves, or those to which it is passed on.
+    """The uses that require the format of `starts`, nearest first: these themselves, or those to which it propagates.
 
-    If every use only passes it on, these themselves are it: their operands must agree.
+    If no use requires it, these are `starts`, whose operands must agree.
     """
     requiring: list[TensorUse] = []
     seen: set[TensorUse] = set()
@@ -85,7 +84,7 @@ def _traced(relaxation: Relaxation, plan: Plan, starts: Sequence[TensorUse]) -> 
 
 
 def _requires_something(relaxation: Relaxation, plan: Plan, use: TensorUse) -> bool:
-    """Whether the choice does not take every format here, or not at the same cost."""
+    """Whether the choice refuses some format at this use, or has different costs for them."""
     item = relaxation.item_of(use)
     if item is None:
         return True
@@ -94,7 +93,7 @@ def _requires_something(relaxation: Relaxation, plan: Plan, use: TensorUse) -> b
 
 
 def _passed_on(relaxation: Relaxation, plan: Plan, use: TensorUse) -> Iterator[TensorUse]:
-    """Across the node to its other operands, and to the other uses of those in the same format."""
+    """The uses across the node: its other operands, and their other uses in the same format."""
     for port in range(len(plan.nodes[use.choice].ports)):
         other = TensorUse(use.choice, port)
         if other == use or relaxation.item_of(other) is None:

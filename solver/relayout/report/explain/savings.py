@@ -1,4 +1,4 @@
-"""The reasons for each conversion that is left: the requirements behind it, and what relaxing each would save."""
+"""The reasons for each remaining conversion: the requirements behind it, and the saving from relaxing each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from relayout.report.schema import Conversion, Explanation, Part, Reason, Saving
 __all__ = ["LIMIT", "explained"]
 
 LIMIT = 1000
-"""The default limit on the problems that are solved."""
+"""The default limit on the number of relaxed problems to solve."""
 
 _Kind = tuple[str, Part, int | None, str]
 
 
 @dataclass(slots=True)
 class _Savings:
-    """The relaxed problems of one model that have been solved, within the limits."""
+    """The relaxed problems of one model, solved and cached within the limits."""
 
     relaxation: Relaxation
     plan: Plan
@@ -35,7 +35,7 @@ class _Savings:
     unsolved: set[frozenset[TensorUse]] = field(default_factory=set)
 
     def of(self, uses: Iterable[TensorUse]) -> Saving | None:
-        """What is saved without these requirements; None over the limits, or where they cannot be relaxed."""
+        """The saving without these requirements; None beyond the limits, or if they cannot be relaxed."""
         key = frozenset(use for use in uses if self.relaxation.item_of(use) is not None)
         if not key:
             return None
@@ -70,13 +70,13 @@ def explained(
 ) -> tuple[tuple[Conversion, ...], Explanation]:
     """The conversions with their reasons, and the reasons by kind.
 
-    `conversions` are those of the plan, in order; `proved`: it is the optimum. At most `limit` problems are solved, and
-    none is begun after `deadline` (of `perf_counter`); those that are not solved are counted.
+    `conversions` are those of the plan, in order; `proved`: the plan is optimal. At most `limit` problems are solved,
+    and none is started after `deadline` (of `perf_counter`); the others are counted.
     """
     relaxation, planned = Relaxation(formulation), plan.conversions
     savings = _Savings(relaxation, plan, spent(formulation, plan, proved=proved), limit, deadline)
     required = [requirements_behind(relaxation, plan, each) for each in planned]
-    # The conversions themselves first, then what is nearest to them, so that a limit leaves out what is far.
+    # First the conversions themselves, then the nearest requirements, so that a limit omits the farthest.
     saved = [savings.of(each.consumers) for each in planned]
     for distance in range(max(map(len, required), default=0)):
         for requirements in required:
@@ -89,7 +89,7 @@ def explained(
         for conversion, saving, own in zip(conversions, saved, reasons, strict=True)
     )
     return explained_conversions, Explanation(
-        solved=len(savings.solved), limit=limit, left_out=len(savings.unsolved), shared=tuple(shared)
+        solved=len(savings.solved), limit=limit, unsolved=len(savings.unsolved), shared=tuple(shared)
     )
 
 
@@ -98,8 +98,8 @@ def _reasons(
 ) -> list[tuple[Requirement, Reason]]:
     """The reasons for this conversion, those that save most first.
 
-    A requirement that saves something and keeps this conversion is a reason for another one. All requirements of a node
-    together are reported only where they save more than each of them does.
+    A requirement without which this conversion remains is a reason for another one. All requirements of a node together
+    are reported only if they save more than each alone.
     """
     best: dict[int, int] = {}
     found: list[tuple[Requirement, Reason]] = []
@@ -130,7 +130,7 @@ def _reason(savings: _Savings, requirement: Requirement, saved: Saving) -> Reaso
     is_stated = any(planned.layouts[each.port] for each in requirement.uses)
     return Reason(
         node=planned.label if len(requirement.uses) > 1 else name_of(planned, use.port),
-        lifts=requirement.lifts,
+        part=requirement.part,
         operand=max(planned.ports[use.port].index, 0) if is_single else None,
         layout=", ".join(dict.fromkeys(layouts)),
         by="boundary" if planned.node is None else "backend" if is_stated else "operator",
@@ -138,10 +138,8 @@ def _reason(savings: _Savings, requirement: Requirement, saved: Saving) -> Reaso
     )
 
 
-def _shared(
-    savings: _Savings, reasons: Sequence[Sequence[tuple[Requirement, Reason]]]
-) -> list[SharedReason]:
-    """The reasons by kind, each with what is saved where all of its requirements are relaxed at once."""
+def _shared(savings: _Savings, reasons: Sequence[Sequence[tuple[Requirement, Reason]]]) -> list[SharedReason]:
+    """The reasons by kind, each with the saving from relaxing all of its requirements at once."""
     members: dict[_Kind, dict[Requirement, None]] = {}
     conversions: dict[_Kind, int] = {}
     for own in reasons:
@@ -153,13 +151,13 @@ def _shared(
     for kind, requirements in members.items():
         saved = savings.of(use for requirement in requirements for use in requirement.uses)
         if saved is not None:
-            operator, lifts, operand, layout = kind
-            if lifts == "boundary" and len(requirements) == 1:
+            operator, part, operand, layout = kind
+            if part == "boundary" and len(requirements) == 1:
                 operator = savings.plan.nodes[next(iter(requirements)).choice].label
             found.append(
                 SharedReason(
                     operator=operator,
-                    lifts=lifts,
+                    part=part,
                     operand=operand,
                     layout=layout,
                     requirements=len(requirements),
@@ -173,6 +171,6 @@ def _shared(
 def _kind(savings: _Savings, requirement: Requirement, reason: Reason) -> _Kind:
     planned = savings.plan.nodes[requirement.choice]
     if planned.node is not None:
-        return planned.node.op_type, reason.lifts, reason.operand, reason.layout
+        return planned.node.op_type, reason.part, reason.operand, reason.layout
     ends = ["graph input" if port.is_result else "graph output" for port in planned.ports]
-    return ends[0] if len(ends) == 1 else "tie", reason.lifts, None, reason.layout
+    return ends[0] if len(ends) == 1 else "coupled values", reason.part, None, reason.layout
