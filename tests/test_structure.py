@@ -1,4 +1,4 @@
-"""The arrangement of the code, computed from the syntax trees: circles, sizes, late imports, package files, names."""
+"""The structure of the code, computed from syntax trees: cycles, sizes, late imports, package files, names, tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of the glossary: identifiers that were retired do not come back."""
+"""Retired identifiers do not come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several backends in one graph: who runs what, what crosses, and that it all adds up."""
+"""Several backends in one graph: the device of each node, the transfers between devices, and the total cost."""
 
 from __future__ import annotations
 

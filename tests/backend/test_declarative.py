@@ -1,3 +1,5 @@
+"""A backend from a table of rules answers as the rules state."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""A backend with operators of its own: it checks them, its conversions are counted, and their axes are known."""
+"""A backend with operators of its own checks them; relayout counts its conversions and knows its axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way from one arrangement to another has no more steps than it needs."""
+"""The path between two formats has no more stages than needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that are no layouts, and what is said of them."""
+"""Invalid layout strings are errors with a column, an expectation and a hint."""
 
 from __future__ import annotations
 

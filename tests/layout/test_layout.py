@@ -1,4 +1,4 @@
-"""Layouts: what one says, and how it is compared, set and built."""
+"""Layouts are read, compared, changed and built."""
 
 from __future__ import annotations
 

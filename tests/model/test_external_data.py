@@ -1,4 +1,4 @@
-"""Weights in files beside the model: where they are looked for, and who may not name one."""
+"""Weights in files beside the model: the folders that are searched, and the callers that may name a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes in as a model, in each of its forms, and what goes out again: nothing is lost and nothing is held."""
+"""Models are read from every supported form and written without loss, and no file stays open."""
 
 from __future__ import annotations
 

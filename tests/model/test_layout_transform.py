@@ -1,4 +1,4 @@
-"""Transposes that say layouts in place of a permutation."""
+"""Transposes given by source and target layouts in place of a permutation."""
 
 from __future__ import annotations
 

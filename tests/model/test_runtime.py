@@ -1,4 +1,4 @@
-"""onnxruntime as relayout runs it: nothing about a user's model is written outside the files that are asked for."""
+"""onnxruntime as relayout runs it writes nothing about a user's model outside the requested files."""
 
 from __future__ import annotations
 

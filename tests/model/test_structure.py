@@ -1,4 +1,4 @@
-"""What is no model: each an error with its place, whatever the bytes."""
+"""Invalid models are errors with a location, whatever the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each backend that ships answers, operator by operator."""
+"""The answers of each backend that ships, operator by operator."""
 
 from __future__ import annotations
 

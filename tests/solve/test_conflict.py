@@ -1,3 +1,5 @@
+"""Conflicts are minimal unsatisfiable subsets, compared with brute force."""
+
 from __future__ import annotations
 
 from itertools import combinations

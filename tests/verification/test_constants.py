@@ -1,4 +1,4 @@
-"""What is computed from constants alone names no axes for the verifier; all else is asked as any operator is."""
+"""Values computed from constants alone name no axes for the verifier; other values do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constants of graph JSON: three forms of data, none at all, and what to do to it then."""
+"""The constants of graph JSON: three forms of data, or none with the steps of its conversion."""
 
 from __future__ import annotations
 

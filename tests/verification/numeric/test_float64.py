@@ -1,4 +1,4 @@
-"""What differs in float32 by rounding alone is told from what differs, by running both models in float64."""
+"""Differences by rounding alone are told from real ones by running both models in float64."""
 
 from __future__ import annotations
 
