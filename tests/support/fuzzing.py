@@ -119,7 +119,7 @@ def _legalized(
                 raise
             given = inputs if match[1] == "input" else outputs
             wanted = given.pop(match[2])
-            letters = re.match(r"the letters of (\S+) in any order", error.expected)
+            letters = re.match(r"the names of (\S+) in any order", error.expected)
             if letters and wanted != "any" and "(" not in wanted:
                 given[match[2]] = letters[1][::-1]
             continue

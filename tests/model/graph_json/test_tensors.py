@@ -175,8 +175,8 @@ CONSTANT_FAULTS: dict[str, tuple[Json, str]] = {
     "negative": ({"dtype": "uint8", "values": [-1] * 6}, "element is out of range"),
     "too large for a float": ({"values": [10**400] * 6}, "element is out of range"),
     "too large for this float": ({"dtype": "float16", "values": [1e5] * 6}, "element is out of range"),
-    "twice": ({"data": DATA, "values": [0] * 6}, "says twice what it holds"),
-    "data and transform": ({"data": DATA, "transform": [{"op": "reshape", "shape": [2, 3]}]}, "says twice"),
+    "twice": ({"data": DATA, "values": [0] * 6}, "has its data twice"),
+    "data and transform": ({"data": DATA, "transform": [{"op": "reshape", "shape": [2, 3]}]}, "has its data twice"),
     "huge": ({"shape": [2**61, 2**61]}, "too large for any memory"),
 }
 
