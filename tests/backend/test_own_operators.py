@@ -174,5 +174,3 @@ def test_what_such_a_hook_does_wrong_is_the_backends_own_fault(fault: str) -> No
         relayout.verify(pools(), type("Odd", (Acme,), members), pools(), report=relayout.legalize(standard())[1])
     assert expected in str(caught.value)
     assert "backend acme" in caught.value.where
-
-

@@ -37,5 +37,3 @@ def test_the_probe_for_the_size_of_a_block_writes_nothing_into_the_home_folder(h
     done = process("legalize", source, "-o", tmp_path / "legal.onnx", "--backend", "x86-nchwc")
     assert done.returncode == 0, done.stderr
     assert sorted(home.rglob("*")) == []
-
-

@@ -62,7 +62,9 @@ def explain_infeasibility(
     return conflict, relaxation
 
 
-def _fewest_relaxed(problem: Problem, deadline: Deadline, met: Collection[Requirement]) -> tuple[DroppedRequirement, ...]:
+def _fewest_relaxed(
+    problem: Problem, deadline: Deadline, met: Collection[Requirement]
+) -> tuple[DroppedRequirement, ...]:
     """The fewest requirements outside `met` whose removal leaves a solution; empty if not known.
 
     Of sets of equal size, those of requirements that pin an operand to one format are preferred to those that couple it

@@ -78,9 +78,7 @@ def test_every_step_survives_and_is_checked_against_the_others() -> None:
         ("convert-layout", {"desired_layouts": {"Conv": ["NCHW16c", "OIHW16i16o"]}}, set()),
     ],
 )
-def test_a_graph_without_weights_is_legal_json_for_blocks_too(
-    backend: str, options: Json, operators: set[str]
-) -> None:
+def test_a_graph_without_weights_is_legal_json_for_blocks_too(backend: str, options: Json, operators: set[str]) -> None:
     net = Net()
     value = net.conv(net.node("Relu", net.conv(net.input("x", (1, 3, 32, 32)), 3, 24, 7, strides=[2, 2])), 24, 40)
     net.output(value)
