@@ -1,4 +1,4 @@
-"""`finish`: what is returned is what was verified."""
+"""`finish` returns the model that was verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project as a whole: what it imports, what it promises, what it ships around the code."""
+"""The project as a whole: imports, promises, and files around the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arrangement of the code, computed from the syntax trees: circles, sizes, late imports, package files, names."""
+"""The structure of the code, computed from syntax trees: cycles, sizes, late imports, package files, names, tests."""
 
 from __future__ import annotations
 
@@ -220,3 +220,17 @@ def test_the_architecture_page_lists_the_packages_of_the_library() -> None:
 @pytest.mark.parametrize("module", re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
 def test_the_architecture_page_names_files_that_exist(module: str) -> None:
     assert (LIBRARY / module).is_file() or (ROOT / module).is_file()
+
+
+# Modules without a test file of their own, and the reason.
+WITHOUT_TESTS = {
+    "layout/metadata_keys.py": "constants only, which the tests of files compare",
+}
+
+
+@pytest.mark.parametrize("package", ["layout", "solve"])
+def test_every_module_of_values_and_of_the_solver_has_a_test_file(package: str) -> None:
+    files = {path.relative_to(LIBRARY).as_posix() for path in (LIBRARY / package).glob("*.py")}
+    files -= {f"{package}/__init__.py"}
+    missing = {name for name in files if not (ROOT / "tests" / package / f"test_{name.partition('/')[2]}").is_file()}
+    assert missing == {name for name in WITHOUT_TESTS if name.startswith(f"{package}/")}

@@ -1,6 +1,6 @@
 """`auto-nhwc`: OneFlow's auto-NHWC: operators with channels-first data run channels last on the device.
 
-OneFlow asks four questions of an operator (its NCHWCompatibleInterface); `NchwCompatible` asks them of a plugin:
+OneFlow's interface of an operator has four questions (NCHWCompatibleInterface); `NchwCompatible` has the same:
 
     class Mine(NchwCompatible):
         def is_nchw(self, node): ...                # does it read its data channels first?
@@ -47,7 +47,7 @@ _DEVICES = ("cpu", "cuda")
 
 
 class NchwCompatible(Backend):
-    """A backend made of four answers about an operator; the base class lists no operand, so it requires nothing."""
+    """A backend defined by four answers about an operator. The base class lists no operands, so it requires nothing."""
 
     def is_nchw(self, node: ir.Node) -> bool:
         """Whether `node` reads its data channels first, and so becomes its NHWC counterpart."""
@@ -58,7 +58,7 @@ class NchwCompatible(Backend):
         return ()
 
     def results_to_transpose(self, node: ir.Node) -> Collection[int]:
-        """The indices of the results of `node` that its counterpart gives transposed."""
+        """The indices of the results of `node` that its NHWC counterpart produces transposed."""
         return ()
 
     def nchw_to_nhwc(self, node: ir.Node) -> Implementation:

@@ -4,7 +4,7 @@ Glow's rule: an elementwise operator, or one on the list of those that take any 
 other one the operands of rank 4 must be NHWC. Operators that Glow does not have have no requirements either. A filter's
 NHWC has the output channels first: OHWI.
 
-GatherND and ScatterND tell axes apart by index alone, so NHWC data has no meaning for them: they are as ONNX has them.
+GatherND and ScatterND use axes by index only, so NHWC data has no meaning for them: they keep ONNX's layout.
 
 Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,
@@ -37,7 +37,7 @@ _NAMED_ACCEPTS_ANY = ("BatchNormalization", "InstanceNormalization", "SpaceToDep
 
 
 class Canonical(Backend):
-    """Glow's canonical layout: 4-D operands are NHWC unless the operator takes any layout; kernels OHWI."""
+    """Glow's canonical layout: 4-D operands are NHWC unless the operator accepts any layout; kernels are OHWI."""
 
     name = "canonical"
     answers_by_type = True

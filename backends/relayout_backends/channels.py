@@ -15,7 +15,7 @@ __all__ = ["Channels"]
 
 
 class Channels(Backend):
-    """Layout templates by role, in which `S` stands for the spatial letters of the rank."""
+    """Layout templates by role, in which `S` is replaced by the spatial letters of the rank."""
 
     answers_by_type = True
     data = ""

@@ -1,9 +1,9 @@
-"""Column-major constants: constants that only dots read, and the dots that read them so.
+"""Column-major constants: constants that only dots read, and the dots that read them column-major.
 
-ONNX's MatMul cannot have a column-major operand: it is written as Gemm with `transA` or `transB` or, where an operand
-is no matrix, as Einsum. Those take their other operand, and give their result, in more orders than MatMul. So while
-layouts are decided, each dot of a constant is an Einsum. It becomes a MatMul again where nothing else is needed: a
-constant that others read too, or that the model computes, may become one that this dot alone reads.
+ONNX's MatMul cannot have a column-major operand. It is written as Gemm with `transA` or `transB`, or as Einsum if an
+operand is not a matrix. These accept their other operand and their result in more orders than MatMul, so each dot of a
+constant is an Einsum while layouts are decided. It becomes a MatMul again if no other order is used: a constant that
+other nodes read too, or that the model computes, may become one that only this dot reads.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Graph:
         # Computed constants stay computed.
 
     def constants(self) -> dict[ir.Value, list[_Dot]]:
-        """The matrices that only dots read, all in the same way, with these dots."""
+        """The matrices that only dots read, all in the same order, each with its dots."""
         stored = dict.fromkeys(v for node in self._nodes for v in node.inputs if v is not None and _is_stored(v))
         found: dict[ir.Value, list[_Dot]] = {}
         for value in stored:
@@ -218,7 +218,7 @@ def _turn(constant: ir.Value) -> None:
 
 
 def _put_rows_first(model: ir.Model, graph: _Graph) -> bool:
-    """Let the operand that has the rows of a product of two matrices be the left one; whether one was not."""
+    """Make the operand with the rows of a product of two matrices the left one. Returns whether any was not."""
     changed = False
     for node in model.graph.all_nodes():
         dot = next(graph.dots_of_constants(node), None) if node.op_type == "Einsum" else None

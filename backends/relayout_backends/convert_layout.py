@@ -1,4 +1,4 @@
-"""`convert-layout`: TVM's ConvertLayout: `desired_layouts` for the operators that are named, none for the others.
+"""`convert-layout`: TVM's ConvertLayout: `desired_layouts` for the listed operators, none for the others.
 
     load_backend("convert-layout", options={"desired_layouts": {"Conv": ["NHWC", "default"]}, "skip": ["conv1"]})
 
@@ -6,10 +6,10 @@ Operators have their ONNX names or TVM's (`nn.conv2d`, `relax.nn.conv2d`). A lis
 kernel] or [data, kernel, result], in letters or packed as TVM writes it (`NCHW16c`); a kernel of "default" is TVM's for
 that data layout. A list applies to nodes of its rank, and a packed one where the channels divide.
 
-`skip` holds names of nodes, or numbers. A number that is no node's name is TVM's count of the two-dimensional and the
-deformable convolutions, in the order of the graph. Skipped nodes and operators that are not named keep the layout of
-the source, but the lightly sensitive ones (pools, norms, Resize, DepthToSpace, SpaceToDepth) may follow their
-neighbours.
+`skip` has names or numbers of nodes. A number that is not the name of a node is TVM's index among the two-dimensional
+and the deformable convolutions, in the order of the graph. Skipped nodes and operators that are not listed keep the
+layout of the source, except that lightly sensitive ones (pools, norms, Resize, DepthToSpace, SpaceToDepth) may have
+that of their neighbours.
 """
 
 from __future__ import annotations

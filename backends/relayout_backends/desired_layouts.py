@@ -116,7 +116,7 @@ def _check_ranks(data: Layout, others: Mapping[str, Layout | None], where: str) 
 def _parse(text: str, channels: str, where: str, dimensions: int) -> Layout:
     """A layout of the two axes of `channels` and `dimensions` spatial ones (0: any). Raises UsageError."""
     allowed = [channels + spatial for spatial in _SPATIAL if dimensions in (0, len(spatial))]
-    expected = " or ".join(f"the letters {letters}" for letters in allowed)
+    expected = " or ".join(f"the names {letters}" for letters in allowed)
     if text == "default":
         raise UsageError("the data layout cannot be the default", where=where, expected=expected, found=text)
     try:
@@ -127,5 +127,5 @@ def _parse(text: str, channels: str, where: str, dimensions: int) -> Layout:
         ) from error
     axes = sorted(layout.names[i] for i in range(layout.rank) if layout.tile(i) is None)
     if axes not in [sorted(letters) for letters in allowed]:
-        raise UsageError("unknown letters in a layout", where=where, expected=f"{expected}, in any order", found=text)
+        raise UsageError("unknown names in a layout", where=where, expected=f"{expected}, in any order", found=text)
     return layout

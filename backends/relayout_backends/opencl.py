@@ -1,7 +1,7 @@
 """`opencl`: Glow's OpenCLTensorLayout: convolutions and pools follow the node's own layout, all else is canonical.
 
-A standard ONNX convolution or pool is NCHW; one of the domain `relayout` is as its attributes say. The canonical
-backend has this one as its context, so that this one answers its look-ups about neighbours.
+A standard ONNX convolution or pool is NCHW; one of the domain `relayout` has the layout of its attributes. The
+canonical backend has this one as its context, so that its look-ups about neighbours call this one.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ CONSTRAINTS = "operand_layout_constraints"
 
 
 class XlaCpu(Backend):
-    """Constants that only dots read are column-major; everything else is as ONNX has it.
+    """Constants that only dots read are column-major; all other operands keep ONNX's layout.
 
     `custom_calls` constrains operators (`domain::Name`, of one result, without a body in the model): the layouts of
-    their `operands` and of their `result`, minor to major. Such a call is written with the attribute
+    their `operands` and of their `result`, minor to major. Such a call gets the attribute
     `operand_layout_constraints`.
     """
 

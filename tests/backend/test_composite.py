@@ -1,4 +1,4 @@
-"""Several backends in one graph: who runs what, what crosses, and that it all adds up."""
+"""Several backends in one graph: the device of each node, the transfers between devices, and the total cost."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ class Picky(Backend):
 
 
 def test_a_node_that_no_place_takes_is_an_error_that_names_it() -> None:
-    with pytest.raises(BackendError, match="no device takes Softmax 'n2'"):
+    with pytest.raises(BackendError, match="no device can run Softmax 'n2'"):
         legalize(network(), Composite([Device("only", Picky)]))
     legal, _ = legalize(network(), Composite([Device("first", Picky), Device("last")], host="first"))
     assert sorted(devices_of(legal).values()) == ["first"] * 4 + ["last"]
@@ -422,7 +422,7 @@ def test_a_place_passes_options_to_its_backend() -> None:
 
 
 def test_a_place_is_one_device() -> None:
-    with pytest.raises(BackendError, match="the backend of a device stands for several devices"):
+    with pytest.raises(BackendError, match="the backend of a device has several devices itself"):
         Composite([Device("outer", Composite([Device("inner")]))])
 
 

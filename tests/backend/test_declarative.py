@@ -1,3 +1,5 @@
+"""A backend from a table of rules answers as the rules state."""
+
 from __future__ import annotations
 
 import json
@@ -313,7 +315,14 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
             "a number of bytes from 1",
             "'0'",
         ),
-        ('inputs = ["***C[a=4]"]', "inputs = []", 27, "rule[2]", "data, kernel, inputs or results", "a way"),
+        (
+            'inputs = ["***C[a=4]"]',
+            "inputs = []",
+            27,
+            "rule[2]",
+            "data, kernel, inputs or results",
+            "an implementation without",
+        ),
         ('inputs = ["***C[a=4]"]', "inputs = 4", 29, "rule[2].inputs", "a valid list", "4"),
     ],
 )
@@ -414,7 +423,7 @@ def test_a_request_can_extend_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
         ("broken.json", b'{"name": ', "is not JSON"),
         ("deep.json", b"[" * 100_000, "is not JSON"),
         ("deep.toml", b"a = " + b"[" * 100_000, "is not TOML"),
-        ("list.json", b"[]", "is no table"),
+        ("list.json", b"[]", "is not a table"),
         ("large.toml", b"#" * (MAX_BYTES + 1), "is too large"),
         ("number.json", b'{"name": ' + b"1" * 5000 + b"}", "is not JSON"),
     ],

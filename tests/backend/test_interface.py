@@ -1,3 +1,5 @@
+"""`Backend`, `Implementation` and `TensorType` validate their arguments and have documented defaults."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

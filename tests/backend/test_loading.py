@@ -1,3 +1,5 @@
+"""Backends are found by name, class, file and table."""
+
 from __future__ import annotations
 
 import os

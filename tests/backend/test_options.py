@@ -1,3 +1,5 @@
+"""The options of a backend are the parameters of its constructor."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A backend with operators of its own: it checks them, its conversions are counted, and their axes are known."""
+"""A backend with operators of its own checks them; relayout counts its conversions and knows its axes."""
 
 from __future__ import annotations
 
@@ -174,5 +174,3 @@ def test_what_such_a_hook_does_wrong_is_the_backends_own_fault(fault: str) -> No
         relayout.verify(pools(), type("Odd", (Acme,), members), pools(), report=relayout.legalize(standard())[1])
     assert expected in str(caught.value)
     assert "backend acme" in caught.value.where
-
-

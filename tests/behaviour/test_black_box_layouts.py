@@ -1,4 +1,4 @@
-"""Black boxes: formats of which only the backend knows what they are, given by a node, the caller or a conversion."""
+"""Black boxes, which only the backend interprets, come from a node, from the caller or from a conversion."""
 
 from __future__ import annotations
 

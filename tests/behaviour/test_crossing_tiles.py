@@ -1,4 +1,4 @@
-"""Tiles of two and of three cut through each other: a tensor gets from one to the other by way of whole channels."""
+"""Tiles of 2 and of 3 do not nest: a conversion between them goes by way of whole channels."""
 
 from __future__ import annotations
 

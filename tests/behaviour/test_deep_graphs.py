@@ -1,4 +1,4 @@
-"""Graphs of any depth: nothing that follows a graph's edges, or the calls of its functions, does so by recursion."""
+"""Graphs and function calls of any depth are processed without recursion."""
 
 from __future__ import annotations
 

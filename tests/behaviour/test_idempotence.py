@@ -1,4 +1,4 @@
-"""What is legal is the best there is: nothing cheaper is found in it, and nothing dearer is asked of it."""
+"""A legal model is optimal: legalizing it again neither improves nor changes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way, on networks whose minimum is known by hand."""
+"""`legalize` finds the known minimum of small networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors with more formats in reach than are considered: those of the source stay, and no optimum is claimed."""
+"""If a tensor has too many formats, the source's format is kept and no optimum is claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""onnx's own node tests, made legal: a sample in which each operator occurs.
+"""The node tests of onnx are legalized: a sample with every operator.
 
 `benchmarks/node_tests.py` runs all of them for every backend.
 """

@@ -1,4 +1,4 @@
-"""XLA's minor to major as a backend's answer, in a table, and at a graph's boundary: numbers need no names."""
+"""XLA's minor-to-major notation needs no axis names: as an answer of a backend, in a table, and at a boundary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend says that an operator costs in an order of its axes decides where conversions stand."""
+"""The cost of an operator in an order of its axes decides the position of conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import relayout` offers."""
+"""The public names of `relayout`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tensor of more dimensions than layouts have is nobody's business: it is legalized all the same."""
+"""A tensor with more dimensions than layouts have is legalized too."""
 
 from __future__ import annotations
 

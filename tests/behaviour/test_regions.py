@@ -1,6 +1,4 @@
-"""If, Loop and Scan: their bodies are one problem with the graph around them. What goes in and comes out may lie in any
-order, and so may what a body reads from outside.
-"""
+"""If, Loop and Scan: their bodies and the graph around them are one problem, and region edges have any format."""
 
 from __future__ import annotations
 

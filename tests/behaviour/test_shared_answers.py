@@ -1,4 +1,4 @@
-"""A backend is asked once about nodes that are alike, where it declares that its answers follow from their types."""
+"""A backend is asked once about equal nodes if it declares that its answers follow from their types."""
 
 from __future__ import annotations
 

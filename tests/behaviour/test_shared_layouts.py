@@ -1,4 +1,4 @@
-"""Operators that read several data, or give several, have one word for how all of them lie."""
+"""Operators with several data operands or results have one layout for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SpaceToDepth and DepthToSpace as views: left out where the right format makes them nothing, else one operator."""
+"""SpaceToDepth and DepthToSpace are views: elided in a suitable format, else one operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage changes nothing that it is given: called twice, it gives the same, and the model stays as it was."""
+"""A stage changes none of its arguments: a second call returns the same, and the model is unchanged."""
 
 from __future__ import annotations
 

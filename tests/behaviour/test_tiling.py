@@ -1,4 +1,4 @@
-"""What joins, takes, pads and splits an axis in pieces: its outer piece may lie anywhere among the others."""
+"""Concat, Slice, Pad and Split work on tiled axes, wherever the outer factor is."""
 
 from __future__ import annotations
 

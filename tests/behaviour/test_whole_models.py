@@ -1,6 +1,4 @@
-"""Whole models as exporters write them: unknown ranks, symbolic dims, Q/DQ chains. Each is legal for each backend, and
-computes the same for every size of its symbols.
-"""
+"""Whole models as exporters write them, legalized for each backend: unknown ranks, symbolic dims, Q/DQ chains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which letters a value's axes have, where operators name them and where nothing but their neighbours does."""
+"""Axis names come from operators and are propagated to neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs: as in the source, set, freed, or coupled with one another; and what the report says to feed."""
+"""Inputs and outputs keep the source's layout, or are set, freed or coupled; the report has their layouts."""
 
 from __future__ import annotations
 

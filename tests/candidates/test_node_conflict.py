@@ -1,4 +1,4 @@
-"""A node that cannot run as its backend states it: which requirements of it conflict, and which to lift."""
+"""A node that cannot run as its backend requires: the conflicting requirements, and those to drop."""
 
 from __future__ import annotations
 

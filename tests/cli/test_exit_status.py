@@ -1,4 +1,4 @@
-"""How the command ends: its exit status, its streams, an interrupt."""
+"""The command ends with an exit status, messages on stderr, and cleanly after an interrupt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`relayout legalize`: what it prints and writes, whatever it is given."""
+"""`relayout legalize`: its output and its files for every kind of input."""
 
 from __future__ import annotations
 

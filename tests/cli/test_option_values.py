@@ -1,4 +1,4 @@
-"""Options that hold several words."""
+"""Options with several values."""
 
 from __future__ import annotations
 

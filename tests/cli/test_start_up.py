@@ -1,4 +1,4 @@
-"""What the command imports, and when."""
+"""The imports of the command, and their time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion costs: its bytes read and written, padding included, unless the backend says otherwise."""
+"""A conversion costs the bytes read and written, padding included, unless the backend states a cost."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Transfers between devices are chosen and planned at the least cost."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

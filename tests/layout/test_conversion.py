@@ -1,4 +1,4 @@
-"""The way from one arrangement to another has no more steps than it needs."""
+"""The path between two formats has no more stages than needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from relayout.layout.conversion import Dims, dims_shape, one_each, passes, path, steps_of
+from relayout.layout.conversion import Dims, cuts_nest, dims_shape, one_each, passes, path, steps_of
 from relayout.layout.memory_format import Atom, MemoryFormat, normal_form
 from relayout.layout.relaid_constant import apply_step
 
@@ -62,6 +62,25 @@ def test_any_two_tilings_lead_to_each_other_with_every_number_in_its_place() -> 
         turns = sum(stage.kind == "transpose" for stage in path(one_each(source), one_each(target), extents))
         assert len(between) == max(turns, 1) + 1
         assert turns <= 2
+
+
+def test_factors_that_nest_after_fusion_take_one_transpose() -> None:
+    thirds = ((Atom(0, 12), Atom(0, 3, 12), Atom(0, 1, 3)), (Atom(1),))
+    halves = ((Atom(1),), (Atom(0, 18),), (Atom(0, 2, 18),), (Atom(0, 1, 2),))
+    stages = path(thirds, halves, (36, 5))
+    assert [stage.kind for stage in stages] == ["regroup", "transpose", "regroup"]
+    assert stages[-1].dims == halves
+
+
+def test_tiles_that_do_not_nest_take_two_transposes() -> None:
+    thirds = (Atom(0, 1, 4), Atom(0, 4))
+    halves = (Atom(0, 1, 6), Atom(0, 6))
+    assert not cuts_nest(thirds, halves)
+    assert cuts_nest(thirds, (Atom(0, 1, 2), Atom(0, 2)))
+    assert cuts_nest(thirds, (Atom(0),))
+    stages = path(one_each(thirds), one_each(halves), (12,))
+    assert [stage.kind for stage in stages] == ["transpose", "regroup", "transpose"]
+    assert passes(thirds, halves, (12,)) == (thirds, (Atom(0),), halves)
 
 
 def tiled(draw: random.Random, extents: tuple[int, ...], numbers: np.ndarray) -> tuple[MemoryFormat, np.ndarray]:

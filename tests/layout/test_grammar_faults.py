@@ -1,4 +1,4 @@
-"""Texts that are no layouts, and what is said of them."""
+"""Invalid layout strings are errors with a column, an expectation and a hint."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def test_the_message_has_a_caret_under_the_fault() -> None:
 
 def test_a_bracket_left_open_and_tvms_way_of_writing_get_a_hint() -> None:
     assert refusal("NH[x:y").hint == "the bracket in column 3 is open"
-    assert refusal("NCHW16").hint == "a size stands before the letter of an inner part, as in NCHW16c"
-    assert refusal("{1,0:T(8,128)}").hint == "XLA's tiles and memory spaces have no word here"
+    assert refusal("NCHW16").hint == "a size is written before the letter of an inner part, as in NCHW16c"
+    assert refusal("{1,0:T(8,128)}").hint == "relayout does not support XLA's tiles and memory spaces"
     assert refusal("N[x:[y]]").hint == "an extension ends at its first ']'"
 
 

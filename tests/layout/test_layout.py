@@ -1,4 +1,4 @@
-"""Layouts: what one says, and how it is compared, set and built."""
+"""Layouts are read, compared, changed and built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from layout_strings import (
     namespaces,
     refusal,
     spaced,
-    texts,
 )
 
 from relayout.errors import LayoutSyntaxError
@@ -267,39 +266,6 @@ def test_dimensions_make_a_layout_that_can_be_read_back_or_none_at_all(chosen: l
             Layout.parse(error.text)
     else:
         assert Layout.parse(str(layout)) == layout
-
-
-@given(st.text(st.characters(), max_size=3), st.lists(texts, max_size=3))
-def test_a_dimension_is_one_that_can_be_read_back_or_none_at_all(name: str, extensions: list[str]) -> None:
-    try:
-        dim = Dim(name, tuple(extensions))
-    except LayoutSyntaxError as error:
-        assert_points_into(error, error.text)
-    else:
-        assert dim.name.isdecimal() or Layout.parse(str(dim)).dims == (dim,)
-
-
-@pytest.mark.parametrize(
-    ("name", "extensions", "column"),
-    [
-        ("", (), 1),
-        ("NC", (), 1),
-        ("10", (), 1),
-        ("8", (), 1),
-        ("é", (), 1),
-        ("N", ("x:a]b",), 6),
-        ("N", ("a=32", "a=64"), 9),
-        ("N", ("a=32", "x:", "b"), 13),
-        ("N", ("a=0",), 5),
-    ],
-)
-def test_a_dimension_that_could_not_be_parsed_cannot_be_built(
-    name: str, extensions: tuple[str, ...], column: int
-) -> None:
-    with pytest.raises(LayoutSyntaxError) as caught:
-        Dim(name, extensions)
-    assert_points_into(caught.value, caught.value.text)
-    assert caught.value.column == column
 
 
 def test_a_fault_among_dimensions_is_pointed_at_behind_their_extensions() -> None:

@@ -1,4 +1,4 @@
-"""What is constant is so for the solver, for the report and for a backend alike."""
+"""Solver, report and backend agree on the constants of a model."""
 
 from __future__ import annotations
 

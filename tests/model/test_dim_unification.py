@@ -1,4 +1,4 @@
-"""A dim that a Reshape leaves open is the one that it reads, where nothing else can have changed."""
+"""A dim that a Reshape infers is unified with its input's if no other extent can have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights in files beside the model: where they are looked for, and who may not name one."""
+"""Weights in files beside the model: the folders that are searched, and the callers that may name a file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _relocate(path: Path, location: str, **entries: str) -> None:
         ("weights.bin", {"offset": "-1"}, "the external data does not fit the constant"),
         ("weights.bin", {"offset": "99999"}, "the external data does not fit the constant"),
         ("weights.bin", {"length": "5"}, "the external data does not fit the constant"),
-        ("weights.bin", {"length": "many"}, "the external data has no place"),
+        ("weights.bin", {"length": "many"}, "the external data has no location"),
         ("", {}, "the external data file is missing"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Transposes that say layouts in place of a permutation."""
+"""Transposes given by source and target layouts in place of a permutation."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_any_two_layouts_of_the_same_axes_are_a_way_there_and_back(one: list[str
 def test_layouts_that_say_no_transposition_are_an_error_with_its_place(
     node: tuple[str, str, dict[str, Any]], where: str, expected: str, found: str
 ) -> None:
-    with pytest.raises(InputError, match="the layouts say no transposition") as caught:
+    with pytest.raises(InputError, match="the layouts do not describe a transposition") as caught:
         read_model(model(node, shape=[2, 3, 4, 5]))
     assert "node 'n0'" in caught.value.where
     assert where in caught.value.where

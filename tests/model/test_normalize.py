@@ -1,4 +1,4 @@
-"""Local functions, replaced by their bodies: names, what is said of results, and opsets."""
+"""Local functions are replaced by their bodies: names, annotations of results, and opsets."""
 
 from __future__ import annotations
 

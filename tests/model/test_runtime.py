@@ -1,4 +1,4 @@
-"""onnxruntime as relayout runs it: nothing about a user's model is written outside the files that are asked for."""
+"""onnxruntime as relayout runs it writes nothing about a user's model outside the requested files."""
 
 from __future__ import annotations
 
@@ -37,5 +37,3 @@ def test_the_probe_for_the_size_of_a_block_writes_nothing_into_the_home_folder(h
     done = process("legalize", source, "-o", tmp_path / "legal.onnx", "--backend", "x86-nchwc")
     assert done.returncode == 0, done.stderr
     assert sorted(home.rglob("*")) == []
-
-

@@ -1,4 +1,4 @@
-"""What is no model: each an error with its place, whatever the bytes."""
+"""Invalid models are errors with a location, whatever the bytes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     ),
     "attribute of a function that there is not": (
         lambda m: m.graph.node[0].attribute.add(name="alpha", type=1, ref_attr_name="slope"),
-        "an attribute refers to a function's",
+        "an attribute refers to one of a function",
         "node 0 (Relu), attribute 'alpha'",
     ),
     "attribute of bytes that are no text": (
@@ -230,7 +230,7 @@ def test_functions_that_stand_for_too_many_nodes_are_refused() -> None:
     ]
     functions.append('<domain: "mine", opset_import: ["" : 20]> f7 (a) => (b) { b = Relu (a) }')
     model = parse("g (float[2] x) => (float[2] y) { y = mine.f0 (x) }" + "\n".join(functions))
-    with pytest.raises(InputError, match="stand for too many nodes"):
+    with pytest.raises(InputError, match="expand to too many nodes"):
         read_model(model)
 
 

@@ -1,4 +1,4 @@
-"""Every row of the op table, by numbers: its operands arrive and leave in every order of its axes."""
+"""Every row of the operator table computes the same numbers with its operands in every order of their axes."""
 
 from __future__ import annotations
 

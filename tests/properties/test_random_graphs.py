@@ -1,4 +1,4 @@
-"""Random graphs over the whole op table, and the small graphs that such ones were found to break on."""
+"""Random graphs over the whole operator table, and the small graphs of faults that they found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs under backends that are drawn for them: tables of rules, and several devices in one graph."""
+"""Random graphs under random backends: tables of rules, and several devices in one graph."""
 
 from __future__ import annotations
 

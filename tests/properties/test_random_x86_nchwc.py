@@ -1,4 +1,4 @@
-"""Random convolutional networks come out with the same numbers and without a finding, blocked by choice or by force."""
+"""Random convolutional networks for `x86-nchwc` compute the same numbers and pass the verifier."""
 
 from __future__ import annotations
 

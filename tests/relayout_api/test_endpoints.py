@@ -1,4 +1,4 @@
-"""What each endpoint answers to a request that is right."""
+"""Each endpoint answers a valid request."""
 
 from __future__ import annotations
 

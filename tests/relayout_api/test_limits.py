@@ -1,4 +1,4 @@
-"""The limits hold, and the server stays up: time, size, haste, memory, and how many at once."""
+"""The limits on time, size, memory and concurrent requests hold, and the server keeps running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service keeps to its own OpenAPI document, and the page to itself."""
+"""The service conforms to its OpenAPI document, and its page loads nothing from elsewhere."""
 
 from __future__ import annotations
 

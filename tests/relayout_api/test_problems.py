@@ -1,4 +1,4 @@
-"""Every error is a problem: what is wrong, where, what was expected and found, with the status that it should have."""
+"""Every error is a problem document with a location, an expectation and the right status."""
 
 from __future__ import annotations
 

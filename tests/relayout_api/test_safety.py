@@ -1,4 +1,4 @@
-"""A request never makes the server read a file, nor run code of the caller's."""
+"""A request never makes the server read a file or run code of the caller."""
 
 from __future__ import annotations
 

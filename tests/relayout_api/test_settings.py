@@ -1,4 +1,4 @@
-"""Settings come from the environment, and a wrong one is told by its variable."""
+"""Settings come from the environment, and an error names the variable of a wrong one."""
 
 from __future__ import annotations
 

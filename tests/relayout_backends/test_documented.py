@@ -1,3 +1,5 @@
+"""The manual documents every backend that ships."""
+
 from __future__ import annotations
 
 import re

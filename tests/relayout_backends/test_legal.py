@@ -1,4 +1,4 @@
-"""A small network made legal for every backend, at a cost worked out by hand, and the verifier agrees."""
+"""A small network is legalized for every backend at a cost computed by hand, and passes the verifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each backend that ships answers, operator by operator."""
+"""The answers of each backend that ships, operator by operator."""
 
 from __future__ import annotations
 
@@ -354,16 +354,16 @@ def test_a_node_without_inputs_is_asked_nothing() -> None:
 @pytest.mark.parametrize(
     ("desired", "problem", "expected", "found"),
     [
-        ({"Conv": ["NHXC"]}, "unknown letters", "the letters NCW or the letters NCHW", "NHXC"),
-        ({"Conv": ["NHWC", "OIHX"]}, "unknown letters", "the letters OIW", "OIHX"),
-        ({"Conv": ["NHC"]}, "unknown letters", "in any order", "NHC"),
+        ({"Conv": ["NHXC"]}, "unknown names", "the names NCW or the names NCHW", "NHXC"),
+        ({"Conv": ["NHWC", "OIHX"]}, "unknown names", "the names OIW", "OIHX"),
+        ({"Conv": ["NHC"]}, "unknown names", "in any order", "NHC"),
         ({"Conv": ["NHW-C"]}, "not a layout", "a letter", "'-' in 'NHW-C'"),
         ({"Conv": ["NC[HW"]}, "not a layout", "a=BYTES", "'NC[HW'"),
         ({"Conv": ["default"]}, "cannot be the default", "NCHW", "default"),
         ({"Conv": []}, "the wrong number of layouts", "a kernel layout or 'default'", "none"),
         ({"Conv": ["NHWC", "HWIO", "NHWC", ""]}, "the wrong number of layouts", "a data layout", "NHWC, HWIO, NHWC, "),
         ({"Conv": ["NHWC", "HWIO", "NWC"]}, "the result has another rank", "a result layout of 4 axes", "NWC"),
-        ({"nn.conv2d": ["NWC"]}, "unknown letters", "the letters NCHW, in any order", "NWC"),
+        ({"nn.conv2d": ["NWC"]}, "unknown names", "the names NCHW, in any order", "NWC"),
         ({"Conv": ["NCHW0c", "OIHW"]}, "not a layout", "", "'NCHW0c'"),
         ({"MaxPool": ["NHWC", "HWIO"]}, "the wrong number of layouts", "one layout", "NHWC, HWIO"),
         ({"Conv": ["NHWC", "WIO"]}, "another rank", "4 axes", "WIO"),

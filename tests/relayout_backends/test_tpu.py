@@ -1,4 +1,4 @@
-"""`tpu`: a strided convolution over blocks of its image gives the same numbers, and is offered where it is cheaper."""
+"""`tpu`: a strided convolution over blocks of its image computes the same numbers, and is taken if cheaper."""
 
 from __future__ import annotations
 

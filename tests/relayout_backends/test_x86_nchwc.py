@@ -1,4 +1,4 @@
-"""`x86-nchwc`: each operator that it writes gives in onnxruntime what the standard operator gives."""
+"""`x86-nchwc`: each operator that it writes computes in onnxruntime the same as the standard operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `x86-nchwc` checks of onnxruntime's own operators, which onnxruntime itself does not check."""
+"""`x86-nchwc` checks onnxruntime's own operators, which onnxruntime does not check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`x86-nchwc` as one device among others: blocked there, with its own conversions, and finished; nothing elsewhere."""
+"""`x86-nchwc` as one device among others: blocked formats, conversions and post-pass stay on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a blocked convolution is done by it, with the same numbers, and only where that is sound."""
+"""Operators after a blocked convolution are fused into it with the same numbers, and only if that is sound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concat, Split and Slice of blocked values give what the standard operators give, whatever axis is the channels."""
+"""Concat, Split and Slice of blocked values compute the same as the standard operators, on every axis."""
 
 from __future__ import annotations
 

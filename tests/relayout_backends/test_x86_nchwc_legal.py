@@ -1,4 +1,4 @@
-"""Whole networks for `x86-nchwc`: same numbers, no finding, few reorders, and legal already when legalized again."""
+"""Whole networks for `x86-nchwc`: the same numbers, no finding, few reorders, and idempotence."""
 
 from __future__ import annotations
 

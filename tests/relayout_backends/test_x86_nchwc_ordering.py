@@ -1,4 +1,4 @@
-"""`x86-nchwc` runs products and Softmax in the order that onnxruntime's kernels take, where conversions cost less."""
+"""`x86-nchwc` runs products and Softmax in the order of onnxruntime's kernels if conversions cost less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`x86-nchwc`: products read their operands where they lie, with the same numbers."""
+"""`x86-nchwc`: products read their operands without a conversion, with the same numbers."""
 
 from __future__ import annotations
 

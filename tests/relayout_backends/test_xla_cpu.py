@@ -1,4 +1,4 @@
-"""`xla-cpu`: which constants are column-major, and each dot of such a constant gives the same numbers."""
+"""`xla-cpu`: constants that are column-major, and dots of such constants with the same numbers."""
 
 from __future__ import annotations
 

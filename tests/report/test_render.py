@@ -1,3 +1,5 @@
+"""Reports are rendered in every format and read back from JSON."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The totals of a report count the conversions and bytes of a model."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

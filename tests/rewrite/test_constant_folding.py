@@ -1,4 +1,4 @@
-"""What is computed from constants before the model runs is what the model would compute."""
+"""Values computed before the run equal those that the model computes."""
 
 from __future__ import annotations
 

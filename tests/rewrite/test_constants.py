@@ -1,4 +1,4 @@
-"""Constants in the layouts that the legal model reads: made once, told apart, and no larger than they have to be."""
+"""Constants in the layouts of the legal model: one copy for each layout, with distinct names."""
 
 from __future__ import annotations
 

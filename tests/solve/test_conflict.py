@@ -1,3 +1,5 @@
+"""Conflicts are minimal unsatisfiable subsets, compared with brute force."""
+
 from __future__ import annotations
 
 from itertools import combinations
@@ -12,7 +14,7 @@ from relayout.solve.conflict import Requirement, feasibility_problem, relaxed, r
 from relayout.solve.problem import Choice, Item, Problem, Use, cost_of
 from relayout.solve.solver import solve
 
-NO_WAY = ((0, None), (None, 0))
+NO_CONVERSION = ((0, None), (None, 0))
 
 
 def without(problem: Problem, lifted: set[Requirement]) -> Problem:
@@ -126,57 +128,9 @@ def test_a_softened_problem_costs_what_lifting_costs(problem: Problem, seed: int
     assert solve(soft).cost == least
 
 
-def chain(length: int, pinned: dict[int, int]) -> Problem:
-    """Choices that each pass their format on; some have only one, and nothing is converted."""
-    choices = tuple(Choice(f"c{c}", (0,) if c in pinned else (0, 0)) for c in range(length))
-
-    def use(choice: int) -> Use:
-        return Use(choice, (pinned[choice],) if choice in pinned else (0, 1))
-
-    return Problem(choices, tuple(Item(f"v{c}", use(c), (use(c + 1),), NO_WAY) for c in range(length - 1)))
-
-
-def test_of_a_long_chain_only_what_lies_between_the_two_that_contradict_each_other_is_named() -> None:
-    solution = solve(chain(60, {20: 0, 40: 1}))
-    assert solution.conflict == tuple(Requirement(v, k) for v in range(20, 40) for k in (0, 1))
-
-
-def test_what_pins_an_operand_is_lifted_before_what_passes_it_on() -> None:
-    (lifted,) = solve(chain(30, {10: 0, 20: 1})).relaxation
-    assert lifted.requirement in (Requirement(10, 0), Requirement(19, 1))
-
-
-def test_of_equally_few_to_lift_those_are_that_make_for_the_cheapest_solution() -> None:
-    for costs, lifted in (((9, 0), Requirement(0, 0)), ((0, 9), Requirement(0, 1))):
-        choices = (Choice("gives 0", (0,)), Choice("wants 1", (0,)), Choice("wants either", costs))
-        value = Item("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0, 1))), NO_WAY)
-        assert [one.requirement for one in solve(Problem(choices, (value,))).relaxation] == [lifted]
-
-
-def test_two_separate_contradictions_need_two_to_be_lifted() -> None:
-    one, other = chain(4, {0: 0, 3: 1}), chain(4, {0: 1, 3: 0})
-    moved = tuple(
-        Item(
-            value.name,
-            Use(value.producer.choice + 4, value.producer.formats),
-            tuple(Use(use.choice + 4, use.formats) for use in value.consumers),
-            value.conversion,
-        )
-        for value in other.items
-    )
-    solution = solve(Problem((*one.choices, *other.choices), (*one.items, *moved)))
-    assert len(solution.relaxation) == 2
-    assert len(solution.conflict) == 6
-
-
-def test_the_format_that_a_lifted_operand_has_then_is_told() -> None:
-    (lifted,) = solve(chain(2, {0: 0, 1: 1})).relaxation
-    assert lifted.format == (1 if lifted.requirement.use == 0 else 0)
-
-
 def test_a_choice_outside_wants_nothing_and_produces_what_suits() -> None:
     choices = (Choice("p", (0,)), Choice("a", (0,)), Choice("b", (0,)))
-    problem = Problem(choices, (Item("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0,))), NO_WAY),))
+    problem = Problem(choices, (Item("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0,))), NO_CONVERSION),))
     producer, first, second = requirements_of(problem)
     assert cheapest(problem) is None
     for kept in ((first,), (producer, second), (second,)):
@@ -184,8 +138,3 @@ def test_a_choice_outside_wants_nothing_and_produces_what_suits() -> None:
         assert cheapest(relaxed(problem, kept)) == 0
     assert cheapest(relaxed(problem, (producer, first))) is None
     assert cheapest(relaxed(problem, (first, second))) is None
-
-
-def test_out_of_time_nothing_is_claimed_to_be_infeasible_that_was_not_proved_so() -> None:
-    solution = solve(chain(60, {20: 0, 40: 1}), time_limit=0.0)
-    assert (solution.status, solution.assignment, solution.conflict) == ("unknown", None, ())

@@ -1,3 +1,5 @@
+"""Elimination and back-substitution are compared with brute force."""
+
 from __future__ import annotations
 
 from itertools import combinations, product

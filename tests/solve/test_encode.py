@@ -1,3 +1,5 @@
+"""The cost network of a problem has the problem's optimum in every encoding."""
+
 from __future__ import annotations
 
 import pytest

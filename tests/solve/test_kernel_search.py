@@ -1,3 +1,5 @@
+"""The search on the kernel is exact, and gives bounds after a deadline."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The models for CP-SAT and the linear relaxation are compared with brute force and elimination."""
+
 from __future__ import annotations
 
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""The cost of a problem follows its definition, and invalid problems are errors."""
+
 from __future__ import annotations
 
 import pytest

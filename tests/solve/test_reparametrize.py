@@ -1,3 +1,5 @@
+"""Reparametrization changes the cost of no assignment."""
+
 from __future__ import annotations
 
 from itertools import product

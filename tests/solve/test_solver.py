@@ -1,3 +1,5 @@
+"""`solve` finds the optimum of brute force with both engines, under limits too."""
+
 from __future__ import annotations
 
 import os

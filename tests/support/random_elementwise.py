@@ -11,7 +11,6 @@ from random_operands import booleans, element_type, fits, floats, integers, mask
 D, F16, I64, I32, I8, U8, B = np.float64, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_
 
 
-
 _ANY = (
     "Abs Asinh Atan Ceil Celu Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN IsInf LeakyRelu Mish Neg "
     "Relu Round Selu Shrink Sigmoid Sign Sin Sinh Cosh Softplus Softsign Swish Tan Tanh ThresholdedRelu"
@@ -159,9 +158,7 @@ def quantized(b: Builder, x: Val) -> Val:
         if b.opset >= 21 and b.chance(0.4):
             shape = tuple(e // block if a == axis else e for a, e in enumerate(x.shape))
             scale = b.parameter(shape, b.real, 0.02, 0.1)
-            return b.node(
-                "QuantizeLinear", [x, scale, b.parameter(shape, dtype, 0, 9)], axis=axis, block_size=block
-            )
+            return b.node("QuantizeLinear", [x, scale, b.parameter(shape, dtype, 0, 9)], axis=axis, block_size=block)
         size = x.shape[axis]
         scale, zero = b.array((size,), b.real, 0.02, 0.1), b.array((size,), dtype, 0, 9)
         signed = axis - x.rank if b.chance(0.3) else axis

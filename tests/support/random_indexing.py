@@ -11,7 +11,6 @@ from random_operands import axis_of, floats, indices, integers, proposes
 I64, B = np.int64, np.bool_
 
 
-
 @proposes("Concat")
 def concat(b: Builder, operator: str) -> Any:
     x = floats(b, 1)

@@ -11,7 +11,6 @@ from random_operands import floats, kernel, masked, proposes
 U8 = np.uint8
 
 
-
 @proposes("MatMul")
 def matmul(b: Builder, operator: str) -> Any:
     x = floats(b, 1)

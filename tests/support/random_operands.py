@@ -35,7 +35,6 @@ PROPOSALS: dict[str, Proposal] = {}
 I64, I32, I8, B = np.int64, np.int32, np.int8, np.bool_
 
 
-
 def proposes(*operators: str) -> Callable[[Proposal], Proposal]:
     def enter(proposal: Proposal) -> Proposal:
         PROPOSALS.update(dict.fromkeys(operators, proposal))

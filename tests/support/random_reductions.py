@@ -11,7 +11,6 @@ from random_operands import axis_of, floats, integers, positive, proposes
 I64, I32 = np.int64, np.int32
 
 
-
 @proposes("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
 def normalising(b: Builder, operator: str) -> Any:
     x = floats(b, 1)

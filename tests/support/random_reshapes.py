@@ -11,7 +11,6 @@ from random_operands import adapted, floats, insert_units, proposes
 B = np.bool_
 
 
-
 @proposes("Transpose")
 def transpose(b: Builder, operator: str) -> Any:
     x = b.pick(lambda v: v.constant == b.is_constant and v.array.size > 0) if b.chance(0.2) else None

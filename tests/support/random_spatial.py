@@ -11,7 +11,6 @@ from random_operands import back, floats, image, kernel, proposes
 I64, I32, U8 = np.int64, np.int32, np.uint8
 
 
-
 def _window(b: Builder, spatial: tuple[int, ...], dilated: bool = False) -> dict[str, Any]:
     kernel = [b.draw.randint(1, min(3, e)) for e in spatial]
     found: dict[str, Any] = {"kernel_shape": kernel}

@@ -1,4 +1,4 @@
-"""Glow's tensor layouts: what each node kind is asked, as its worked table and its lists say."""
+"""Glow's tensor layouts: the requirements of each node kind, as in its table and lists."""
 
 from __future__ import annotations
 

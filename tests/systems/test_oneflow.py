@@ -1,4 +1,4 @@
-"""OneFlow's auto-NHWC: its four questions, the example of its document, and its own tests at their least transposes."""
+"""OneFlow's auto-NHWC: its four questions, its document's example, and its own tests at the fewest transposes."""
 
 from __future__ import annotations
 

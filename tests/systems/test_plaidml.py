@@ -1,4 +1,4 @@
-"""PlaidML and TVM's TOPI: the layout is the operation's, mixed within one network, and may be written as NCHW16c."""
+"""PlaidML and TVM's TOPI: each operation has its layout, also mixed in one network and as NCHW16c."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow's automatic space-to-depth: its document's example, and the convolutions that it leaves out."""
+"""TensorFlow's automatic space-to-depth: its document's example, and the excluded convolutions."""
 
 from __future__ import annotations
 

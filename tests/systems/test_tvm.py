@@ -1,4 +1,4 @@
-"""TVM's ConvertLayout: the graphs that its documents print, and the layouts that may be desired."""
+"""TVM's ConvertLayout: the graphs of its documents, and every desired layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TVM's ConvertLayout leaves more transposes in, crashes on, or computes wrongly."""
+"""Graphs on which TVM's ConvertLayout leaves more transposes, crashes or computes wrong numbers."""
 
 from __future__ import annotations
 

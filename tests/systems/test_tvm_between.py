@@ -1,4 +1,4 @@
-"""TVM's ConvertLayout: what stands between two converted convolutions."""
+"""TVM's ConvertLayout: the operators between two converted convolutions."""
 
 from __future__ import annotations
 

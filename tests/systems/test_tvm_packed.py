@@ -1,4 +1,4 @@
-"""TVM's packed layouts: `NCHW4c` with `OIHW4o`, `NCHW16c` with `OIHW16i16o`, and what adapts to a packed axis."""
+"""TVM's packed layouts: `NCHW4c` with `OIHW4o`, `NCHW16c` with `OIHW16i16o`, and operators on a packed axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TVM's packed layouts: what stands between two packed convolutions."""
+"""TVM's packed layouts: the operators between two packed convolutions."""
 
 from __future__ import annotations
 

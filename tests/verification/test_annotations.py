@@ -1,4 +1,4 @@
-"""Values whose axes are cut into atoms or padded: what their annotations say, what they hold, and bodies that cut."""
+"""Annotations of values with split or padded axes are checked against the values and the bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of axes beside axes that are cut: what the verifier knows of pieces, and what it must not take for known."""
+"""The verifier's axis names beside split axes: which follow, and which must not be assumed."""
 
 from __future__ import annotations
 

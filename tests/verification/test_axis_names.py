@@ -1,4 +1,4 @@
-"""Which names the verifier gives to axes: what means nothing to an operator is written in some layout all the same."""
+"""The verifier names axes only from operators that determine them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed from constants alone names no axes for the verifier; all else is asked as any operator is."""
+"""Values computed from constants alone name no axes for the verifier; other values do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.verification.verifier import verify
 
-TURNED = """<ir_version: 10, opset_import: ["" : 17]>
+TRANSPOSED = """<ir_version: 10, opset_import: ["" : 17]>
 net (float[2,4,6,3] x) => (y) <int64[4] shape = {{2, 4, 6, 3}}> {{
     w = {maker}
     n = LRN <size = 3> (w)
@@ -36,7 +36,7 @@ net (float[1,2,2,2] x) => (y) <int64[4] shape = {1, 2, 4, 4}, bool b = {1}> {
 def test_what_an_operator_calls_the_axes_of_constants_says_nothing_of_data(
     maker: str, layout: str, passed: bool
 ) -> None:
-    model = read_model(onnx.parser.parse_model(TURNED.format(maker=maker)))
+    model = read_model(onnx.parser.parse_model(TRANSPOSED.format(maker=maker)))
     (added,) = model.graph.node("add").outputs
     added.metadata_props["relayout.layout"] = layout
     assert verify(model).passed == passed

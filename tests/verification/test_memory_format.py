@@ -1,4 +1,4 @@
-"""How a value lies, in atoms: what is read from the words for it, and arrays arranged so."""
+"""The verifier's own memory formats: parsed from annotations, and arrays in them."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The verifier accepts legal models and finds every violation."""
+
 from __future__ import annotations
 
 import sys

@@ -28,7 +28,7 @@ __all__ = ["Tpu"]
 class Tpu(Nhwc):
     """Channels last; convolutions of few channels over blocks of their image where that is cheaper.
 
-    Such a convolution is offered for up to `max_channels` channels and a batch of up to `max_batch` (8 each, as in
+    Such a convolution is offered for at most `max_channels` channels and a batch of at most `max_batch` (8 each, as in
     TensorFlow's pass; an unknown batch counts as 1), and only where less streams through the matrix unit than without.
     `space_to_depth=False` offers none.
     """

@@ -1,8 +1,8 @@
 """A convolution over blocks of its image, as an implementation: its layout, its cost, and its rewrite.
 
-The image is in `NHWh[tile:2]w[tile:2]C`, which is [N, H/2, W/2, 4 C] in four dimensions; the kernel is padded and
-re-laid at compile time; the convolution is `relayout::Conv` in NHWC with an HWIO kernel. In one and three dimensions as
-in two.
+The image is in `NHWh[tile:2]w[tile:2]C`, which is [N, H/2, W/2, 4 C] in four dimensions. The kernel is padded and
+converted at compile time, and the convolution is `relayout::Conv` in NHWC with an HWIO kernel. One and three dimensions
+are treated in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BlockedConvolution", "over", "over_blocks"]
 
 LANES = 128
-"""How many channels a matrix unit contracts, and how many it gives, at a time; what they lack, zeros fill."""
+"""The channels that a matrix unit contracts, and those that it produces, at a time; missing ones are zeros."""
 SLICE_READS_INPUTS_SINCE = 10
 
 

@@ -29,8 +29,8 @@ class BlockedAxis:
     """One spatial axis of the convolution over blocks of `block`: in blocks, but `front` and `back` in elements.
 
     `size` and `kernel` count blocks of the image and of the kernel, `front` and `back` are the zeros around the kernel,
-    `stride`, `begin` and `end` are those of the new convolution. It gives `given` results, of which the first `result`
-    are the old one's: one more where the image ends in a block that the old convolution never reads.
+    `stride`, `begin` and `end` are those of the new convolution. Its extent is `given`, of which the first `result`
+    elements are the old one's: there is one more if the old convolution never reads the last block of the image.
     """
 
     block: int

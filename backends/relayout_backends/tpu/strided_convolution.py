@@ -75,7 +75,7 @@ def padding(
 ) -> list[tuple[int, int]]:
     """(begin, end) of each axis; `how` is the attribute auto_pad, and `extents` are the kernel's, dilated.
 
-    Under SAME a kernel shorter than the stride can leave a negative total. TensorFlow takes that for none; onnxruntime
+    Under SAME a kernel shorter than the stride can lead to a negative total. TensorFlow pads by zero then; onnxruntime
     crops the image on both sides (measured with 1.31.1), so such a node's result depends on its runtime.
 
         >>> padding("SAME_UPPER", (), [224], [7], [2]), padding("SAME_LOWER", (), [224], [7], [2])
@@ -94,7 +94,7 @@ def padding(
 
 
 def _extents(node: ir.Node, value: ir.Value, role: str, letters: str) -> Mapping[str, int]:
-    """The extents that are known, by letter, in the order of the operand's dimensions."""
+    """The known extents by axis name, in the order of the operand's dimensions."""
     layout = own_layout(node, role, len(letters))
     names = letters if layout.is_any else layout.names
     shape = value.shape or ()

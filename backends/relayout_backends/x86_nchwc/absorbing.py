@@ -1,5 +1,4 @@
-"""The operators after a blocked convolution that it can run itself: factors and offsets of its channels, activations.
-"""
+"""The operators after a blocked convolution that it can absorb: factors and offsets of its channels, activations."""
 
 from __future__ import annotations
 
@@ -76,12 +75,12 @@ def affine_of(node: ir.Node, value: ir.Value, blocks: Channels) -> Affine | None
         return None, vector
     if node.op_type == "Sub":
         return (None, -vector) if place == 0 else (np.full(blocks.count, -1.0), vector)
-    # The padding is zero, whatever its divisor.
+    # The padding is zero for every divisor.
     return (1 / np.where(vector == 0, np.inf, vector), None) if place == 0 and vector[: blocks.used].all() else None
 
 
 def activation_of(node: ir.Node, is_padded: bool) -> dict[str, Any] | None:
-    """The attributes by which a blocked convolution runs the activation `node`; None where it cannot.
+    """The attributes by which a blocked convolution runs the activation `node`; None if it cannot.
 
     The padding must stay zero.
     """
@@ -112,7 +111,7 @@ def _bound(node: ir.Node, place: int, attribute: str, default: float) -> float |
 
 
 def _is_normalization(node: ir.Node, channels: int) -> bool:
-    """Whether `node` is a blocked batch normalization: a depthwise convolution of one position, and nothing more."""
+    """Whether `node` is a blocked batch normalization: a depthwise convolution of one position only."""
     if node.domain != DOMAIN or node.op_type != "Conv" or len(node.inputs) > 3:
         return False
     kernel = node.inputs[1]

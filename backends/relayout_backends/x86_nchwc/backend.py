@@ -52,7 +52,7 @@ class X86Nchwc(Backend):
     name = "x86-nchwc"
 
     def __init__(self, context: Backend | None = None, *, block: int | str | None = None) -> None:
-        """`block`: channels in a block, 8 or 16; by default what the installed onnxruntime has on this machine."""
+        """`block`: channels in a block, 8 or 16; by default those of the installed onnxruntime on this machine."""
         super().__init__(context)
         if block is not None and str(block) not in map(str, SIZES):
             expected = " or ".join(map(str, SIZES))
@@ -61,8 +61,7 @@ class X86Nchwc(Backend):
 
     @property
     def blocks(self) -> Blocks:
-        """The blocks of the target. The installed onnxruntime is probed when this is first needed. Raises BackendError.
-        """
+        """The blocks of the target; the installed onnxruntime is probed on first use. Raises BackendError."""
         return Blocks(self._given if self._given is not None else probe())
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
@@ -109,6 +108,5 @@ class X86Nchwc(Backend):
         return [value for value, kind in types_of(model).items() if kind.is_blocked]
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        """Fuse into the blocked convolutions of a legal model the operators after them, as onnxruntime fuses its own.
-        """
+        """Fuse operators into the blocked convolutions before them, as onnxruntime does with its own."""
         return fuse(model, device)

@@ -37,8 +37,8 @@ class Blocks:
     def layout(self) -> Layout:
         """The layout of a blocked value.
 
-            >>> str(Blocks(16).layout)
-            'NCHWc[tile:16]'
+        >>> str(Blocks(16).layout)
+        'NCHWc[tile:16]'
         """
         return Layout.parse(f"NCHWc[tile:{self.size}]")
 
@@ -49,8 +49,8 @@ class Blocks:
     def padded(self, channels: int) -> int:
         """The channels in memory: `channels` rounded up to whole blocks.
 
-            >>> Blocks(16).padded(24)
-            32
+        >>> Blocks(16).padded(24)
+        32
         """
         return -(-channels // self.size) * self.size
 
@@ -115,7 +115,7 @@ def zeros_after(writing: Writing, value: ir.Value, shape: Extents, axis: int, co
 
 @cache
 def probe() -> int:
-    """The block size of the onnxruntime that is installed, on this machine. Raises BackendError where there is none."""
+    """The block size of the installed onnxruntime on this machine. Raises BackendError if it is not installed."""
     try:
         onnxruntime = import_onnxruntime()
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Convolutions: onnxruntime's blocked one, its cost beside the plain one, and its kernels' own blocks.
+"""Convolutions: onnxruntime's blocked one, its cost relative to the plain one, and the blocks of its kernels.
 
-Kernels are re-laid as MLAS wants them (O and I are blocked outputs and inputs, Bi and Bo places within a block):
+Kernels are in MLAS's layouts (O and I are blocked outputs and inputs, Bi and Bo indices within a block):
 
     one group, or groups of whole blocks      O I H W Bi Bo
     depthwise, or fewer inputs than a block   O I H W Bo      the latter read their data as plain NCHW
@@ -41,7 +41,7 @@ class _Shape:
         return self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
 
     def kernel_steps(self, blocks: Blocks, *, pads_inputs: bool) -> list[dict[str, Any]]:
-        """How ONNX's kernel becomes the blocked one; it keeps four dims. `pads_inputs`: inputs come in blocks too."""
+        """The steps from ONNX's kernel to the blocked one, also of 4 dims. `pads_inputs`: inputs are blocked too."""
         size = blocks.size
         outputs = blocks.padded(self.outputs)
         inputs = blocks.padded(self.inputs) if pads_inputs else self.inputs
@@ -62,7 +62,7 @@ class _Shape:
 
 
 def convolutions(node: ir.Node, plain: Implementation, blocks: Blocks) -> Iterator[Implementation]:
-    """Yield `plain` and every blocked way to run `node`, a Conv, each at what it costs beyond the cheapest."""
+    """Yield `plain` and every blocked implementation of `node`, a Conv, each with its cost beyond the cheapest."""
     shape = _shape_of(node)
     if shape is None:
         yield plain
@@ -89,7 +89,7 @@ def _shape_of(node: ir.Node) -> _Shape | None:
 
 
 def _readings(shape: _Shape, blocks: Blocks) -> tuple[bool, ...]:
-    """Whether the blocked operator reads its data blocked (True) or plain (False): the ways that there are."""
+    """The possible inputs of the blocked operator: blocked (True) or plain (False) data."""
     if shape.is_depthwise:
         return (True,)
     if shape.groups > 1:

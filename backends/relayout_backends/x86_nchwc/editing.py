@@ -88,8 +88,8 @@ class Editing:
     def view(self, value: ir.Value, shape: ir.Shape, before: ir.Node, *, like: Sequence[int] = ()) -> ir.Value | None:
         """`value` in another shape, by a Reshape before the node `before`, unless it is a view of that shape itself.
 
-        `like` gives the Reshape's target where more than one dim is unknown: 0 for a dim that keeps its index. None
-        where no target describes the shape.
+        `like` is the Reshape's target if more than one dim is unknown: 0 for a dim that keeps its index. None if no
+        target describes the shape.
         """
         wanted = ir.Value(shape=shape)
         known = next((source for source in sources(value) if same_shape(source, wanted)), None)
@@ -102,7 +102,7 @@ class Editing:
         return self.insert(ir.Node("", "Reshape", [value, target]), before, shape, value, f"{value.name}_as")
 
     def replace(self, old: ir.Value, new: ir.Value, gone: Sequence[ir.Node]) -> None:
-        """Let every reader of `old` read `new`, which takes its name and metadata; and remove the nodes `gone`."""
+        """Replace `old` with `new`, which gets its name and metadata, and remove the nodes `gone`."""
         name = old.name
         new.metadata_props.update(old.metadata_props)
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
@@ -152,7 +152,7 @@ def _comes_back_to(view: ir.Node) -> ir.Value | None:
 
 
 def reshape_of(shape: ir.Shape, like: Sequence[int] = ()) -> list[int] | None:
-    """The target of a Reshape to `shape`, as in `like` where more than one dim is unknown; None where there is none."""
+    """The target of a Reshape to `shape`, as in `like` if more than one dim is unknown; None if there is none."""
     unknown = sum(1 for extent in shape if not isinstance(extent, int))
     if unknown <= 1:
         return [extent if isinstance(extent, int) else -1 for extent in shape]

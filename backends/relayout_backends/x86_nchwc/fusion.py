@@ -141,7 +141,7 @@ class _Chain:
 
 
 def _write(editing: Editing, chain: _Chain) -> None:
-    """Put one convolution in the place of the last operator that it does."""
+    """Replace the last of the fused operators with one convolution."""
     old, last = chain.convolution, chain.done[-1]
     operands = [_operand(old, place) for place in range(4)]
     if chain.factor is not None:

@@ -1,7 +1,7 @@
 """Concat, Split and Slice of blocked values, along the channels in whole blocks.
 
-The axis names of the graph tell which of a value's axes are its channels, and are known when the node is written: the
-node works along the dimension whose extent differs in the result.
+The channels of a value are known from the graph's axis names. When the node is written, its axis is the dimension whose
+extent differs in the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHANNELS = 1
 def concatenation(node: ir.Node, blocks: Blocks) -> Implementation | None:
     """Concat: only the last operand may end within a block, or padding would be between channels.
 
-    A constant among the operands has no names of its own that tell its channels.
+    The channels of a constant operand are unknown, because it has no axis names of its own.
     """
     axis = node.attributes.get_int("axis", 0) % 4
     extents = [_extent(value, axis) for value in node.inputs]

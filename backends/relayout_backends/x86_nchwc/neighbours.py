@@ -36,8 +36,10 @@ def maker(value: ir.Value | None) -> ir.Node | None:
 
 
 def readers(value: ir.Value) -> list[ir.Node | None]:
-    """The nodes that compute with the data of `value`, each as often as it reads it; None stands for an output of the
-    graph. A Shape of static extents is no reader."""
+    """The nodes that compute with the data of `value`, each as often as it reads it; None is an output of the graph.
+
+    A Shape of static extents does not count as a reader.
+    """
     found: list[ir.Node | None] = []
     pending = [value]
     while pending:

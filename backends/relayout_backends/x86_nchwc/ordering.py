@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from relayout_backends.x86_nchwc.absorbing import ACTIVATIONS
-from relayout_backends.x86_nchwc.costs import turning
+from relayout_backends.x86_nchwc.costs import multiplying_transposed
 from relayout_backends.x86_nchwc.neighbours import maker, readers
 from relayout_backends.x86_nchwc.shapes import constant, is_float_image, is_known, volume
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["order_cost"]
 
 _SIZE = 4
-"""The bytes of an element, taken for float32: the type of what is worth pricing."""
+"""The bytes of an element, assumed to be float32."""
 
 _ONE_AXIS = 13
 """The opset from which Softmax works along one axis; before, all axes behind its own stay innermost."""
@@ -61,7 +61,7 @@ def _turned_product(node: ir.Node) -> int:
         return 0
     moved = volume(result, range(len(result.shape)))
     depth = volume(data, [len(data.shape) - 1]) if len(data.shape) > 1 else 1
-    return turning(moved * depth) + (2 * _SIZE * moved if _has_bias(result) else 0)
+    return multiplying_transposed(moved * depth) + (2 * _SIZE * moved if _has_bias(result) else 0)
 
 
 def _has_bias(result: ir.Value) -> bool:

@@ -71,7 +71,7 @@ def _one_for_one(node: ir.Node, blocks: Blocks, operator: str, chosen: dict[str,
 
 
 def _whole_scales(node: ir.Node) -> list[int] | None:
-    """The scales [1, 1, height, width], if they are whole and known, of a Resize that crops nothing."""
+    """The scales [1, 1, height, width] of a Resize without cropping, if they are known integers."""
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None
     assert source.shape is not None

@@ -1,4 +1,4 @@
-"""Products of two tensors of data without transposes: onnxruntime's FusedMatMul takes either operand transposed.
+"""Products of two tensors of data without transposes: onnxruntime's FusedMatMul accepts either operand transposed.
 
 Attention splits rows of features into heads and permutes them before it multiplies: [N, rows, heads, K] is read as [N,
 heads, rows, K]. The operator's `transA` and `transB` swap the last two axes; its `transBatchA` and `transBatchB` take
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from relayout.backend import Implementation, Writing
 from relayout.layout.layout import Layout
-from relayout_backends.x86_nchwc.costs import turning
+from relayout_backends.x86_nchwc.costs import multiplying_transposed
 from relayout_backends.x86_nchwc.shapes import is_float, is_known, volume
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["products"]
 
 _DOMAIN = "com.microsoft"
 _FORMS = ((0, 0), (1, 0), (0, 1), (1, 1))
-"""Whether the last two axes are swapped, and whether the batch stands behind the first axis."""
+"""Whether the last two axes are swapped, and whether the batch follows the first axis."""
 
 
 def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
@@ -39,12 +39,12 @@ def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
         return
     rank = len(left.shape)
     results = {False: Layout.any(rank), True: _layout(rank, 1, 0)}
-    turned = turning(volume(result, range(rank)) * volume(left, [rank - 1]))
+    turned = multiplying_transposed(volume(result, range(rank)) * volume(left, [rank - 1]))
     for a, b, is_turned in product(_FORMS, _FORMS, (False, True)):
         way = _turned(a, b) if is_turned else _Way(a, b)
         if way.is_plain:
             continue  # the library itself writes a product, and one of the transposes, that MatMul can express
-        # The kernel is made for contiguous rows; columns of the right operand are packed anyway.
+        # The kernel is optimized for contiguous rows; columns of the right operand are packed in any case.
         cost = plain.cost + (turned if way.left[0] else 0)
         layouts = (_layout(rank, *a), _layout(rank, *b))
         yield Implementation(layouts, (results[is_turned],), cost, partial(_fused, way=way))
@@ -52,8 +52,7 @@ def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The order in which FusedMatMul reads its left and its right operand, which are the node's own by these indices.
-    """
+    """The order in which FusedMatMul reads its left and right operand, given as indices of the node's operands."""
 
     left: tuple[int, int]
     right: tuple[int, int]
@@ -65,12 +64,12 @@ class _Way:
 
 
 def _turned(a: tuple[int, int], b: tuple[int, int]) -> _Way:
-    """The product of the transposes, in the other order, of operands in these forms: it gives the result transposed."""
+    """The product of the transposes, in the other order, of operands in these forms; its result is transposed."""
     return _Way((1 - b[0], b[1]), (1 - a[0], a[1]), (1, 0))
 
 
 def _same_batch(left: ir.Value, right: ir.Value) -> bool:
-    """Whether both are of one rank from 3 to 8 with the same batch for certain: nothing is broadcast."""
+    """Whether both are of the same rank, from 3 to 8, with provably the same batch, so that neither is broadcast."""
     one, other = left.shape, right.shape
     if one is None or other is None or len(one) != len(other) or not 3 <= len(one) <= 8:
         return False

@@ -1,6 +1,6 @@
 """onnxruntime's own conversions from plain to blocked data and back: ReorderInput and ReorderOutput.
 
-Each reads or writes channels first or last alike, so channels last to blocked is one node and not two.
+Both convert channels-first and channels-last data, so channels last to blocked is one node and not two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLOAT = 4
 """The size of an element of the only type that the operators take."""
 
 _GRAIN = 4
-"""ReorderInput takes channels by fours: others are filled up with zeros first."""
+"""ReorderInput needs a multiple of four channels; other data is padded with zeros first."""
 
 
 def reordering(tensor: TensorType, source: Layout, target: Layout, blocks: Blocks) -> Reordering | None:
@@ -77,7 +77,7 @@ def _count(shape: Extents) -> int:
 
 
 def _extents(layout: Layout, shape: Extents) -> dict[str, int | str | None]:
-    """The extent of each axis by its letter, without padding."""
+    """The extent of each axis by its name, without padding."""
     found: dict[str, int | str | None] = {}
     for place, (letter, extent) in enumerate(zip(layout.names, shape, strict=True)):
         outer = layout.outer(place)

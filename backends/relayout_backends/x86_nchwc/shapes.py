@@ -43,7 +43,7 @@ def is_float(value: ir.Value | None) -> bool:
 
 
 def is_dequantized(value: ir.Value | None) -> bool:
-    """Whether a DequantizeLinear gives `value`: onnxruntime fuses its readers into quantized operators."""
+    """Whether a DequantizeLinear produces `value`: onnxruntime fuses its readers into quantized operators."""
     producer = maker(value)
     return producer is not None and producer.op_type == "DequantizeLinear"
 
@@ -77,7 +77,7 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def numbers(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-    """The data of a constant, or of a small tensor filled with one number; None where there is none."""
+    """The data of a constant, or of a small tensor filled with one number; None for other values."""
     tensor = constant(value)
     if tensor is not None:
         return None if isinstance(tensor, AbsentTensor) else tensor.numpy()

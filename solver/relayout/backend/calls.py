@@ -87,9 +87,7 @@ def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") ->
         ) from error
 
 
-def wrong_answer(
-    backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = ""
-) -> BackendError:
+def wrong_answer(backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = "") -> BackendError:
     """The error for an answer of the wrong form."""
     problem = f"invalid value from the backend's {hook}"
     return BackendError(problem, where=_location(backend, where), expected=expected, found=found, hint=hint)
@@ -108,8 +106,8 @@ def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The implementations of `node` on `backend`, checked: a layout for each operand, of its rank, and a cost.
 
     A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the layout that was answered. A backend that is not enabled is not asked, nor is any backend
-    about a node with an operand of more dimensions than layouts have. Raises BackendError.
+    unknown rank keeps the backend's layout. The backend is not called if it is not enabled or if an operand has more
+    dimensions than layouts have. Raises BackendError.
     """
     if not backend.is_enabled or any(rank_of(value) > MAX_RANK for value in (*node.inputs, *node.outputs)):
         return tuple([_without_requirements(node, device) for device in backend.devices() or ("",)])
@@ -202,13 +200,13 @@ def supported_by(backend: Backend, node: ir.Node) -> bool:
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
-    """Run the backend's pre-pass on the source's model, in place; whether it changed anything. Raises BackendError."""
+    """Run the backend's pre-pass on the source's model, in place. Returns whether it changed. Raises BackendError."""
     with guarded(backend, "prepare"):
         return bool(backend.prepare(model))
 
 
 def finished_by(backend: Backend, model: ir.Model) -> bool:
-    """Run the backend's post-pass on a legal model, in place; whether it changed anything. Raises BackendError."""
+    """Run the backend's post-pass on a legal model, in place. Returns whether it changed. Raises BackendError."""
     with guarded(backend, "finish"):
         return bool(backend.finish(model))
 
@@ -261,7 +259,7 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
 
 
 def check_members(backend: Backend) -> None:
-    """Raise BackendError where a hook is no method, or an attribute, the devices or the host are invalid."""
+    """Raise BackendError if a hook is not a method, or if an attribute, the devices or the host are invalid."""
     for name, (kind, expected) in _ATTRIBUTES.items():
         with guarded(backend, name):
             member = getattr(backend, name)
@@ -291,7 +289,7 @@ def check_members(backend: Backend) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _NodeCheck:
-    """The checks of what a hook answers about a node."""
+    """The checks of a hook's answer about a node."""
 
     backend: Backend
     hook: str
@@ -342,7 +340,7 @@ class _NodeCheck:
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
         role = input_role(self.node, n) if side == "input" else result_role(self.node, n)
-        # ONNX's own letters, whatever layout the node is in: a legal model gets the same answer again.
+        # ONNX's axis names, whatever the layout of the node, so that a legal model gets the same answer again.
         letters = onnx_letters(self.node, role, given.rank)
         return given if letters is None else given.with_names(letters)
 

@@ -9,8 +9,8 @@
         host="cpu",
     )
 
-Devices and layouts are chosen together: each device that takes a node is one more implementation of it. A tensor that
-is made on one device and read on another is transferred, at a cost.
+Devices and layouts are chosen together: a node has the implementations of each device that can run it. A tensor that
+is produced on one device and read on another is transferred, at a cost.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _ANYWHERE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes whose operator and name match a pattern each, in which `*` stands for any letters and `?` for one.
+    """A selection of nodes by patterns of operator and name, in which `*` matches any text and `?` one character.
 
-    A node without a name has that of its first result. `when` is asked last.
+    A node without a name has the name of its first result. `when` is called last.
     """
 
     operators: tuple[str, ...] = ("*",)
@@ -164,11 +164,11 @@ class Composite(Backend):
         able = self.able(node)
         if not able:
             raise BackendError(
-                f"no device takes {node.op_type} '{node.name or node.outputs[0].name}'",
+                f"no device can run {node.op_type} '{node.name or node.outputs[0].name}'",
                 where=f"backend {self.name}",
                 expected=f"one of {', '.join(self._devices)}",
                 found="none that is assigned to it, takes it, and whose backend supports it",
-                hint="add a device that takes every node",
+                hint="add a device that can run every node",
             )
         return [
             replace(each, cost=each.cost + cost, device=device)
@@ -186,7 +186,7 @@ class Composite(Backend):
         return any(backend.is_satisfied_by(tensor, required, current) for backend in self._at.values())
 
     def _first(self, node: ir.Node) -> Backend:
-        """The backend whose requirements a neighbour sees: that of the first device that takes the node."""
+        """The backend of the first device that can run the node; neighbours see its requirements."""
         return self._at[next(iter(self.able(node) or self._devices))]
 
     def _check(self, names: Iterable[str]) -> None:
@@ -207,7 +207,7 @@ class Composite(Backend):
         backend: Backend = make(self.context) if is_factory else instantiate(make, context=self.context)
         if backend.devices():
             raise BackendError(
-                "the backend of a device stands for several devices",
+                "the backend of a device has several devices itself",
                 where=f"backend {self.name}, device {device.name}",
                 expected="a backend of one device",
                 found=f"{backend.name}, of {', '.join(backend.devices())}",

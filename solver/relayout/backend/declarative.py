@@ -1,4 +1,4 @@
-"""Declarative backends: a backend that follows a table of rules. A table holds no code, so anyone may send one.
+"""Declarative backends, defined by a table of rules. A table has no code, so it may come from an untrusted source.
 
     name = "acme"
     extends = "nhwc"
@@ -9,7 +9,7 @@
     data = "NHWC"
     kernel = "OHWI"
 
-The first rule whose operator, domain and conditions fit a node decides; where none does, the extended backend is asked.
+The first rule whose operator, domain and conditions fit a node decides; if none does, the extended backend does.
 """
 
 from __future__ import annotations

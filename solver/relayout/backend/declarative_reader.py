@@ -42,7 +42,7 @@ def read_table(path: Path) -> BackendTable:
         raise BackendError(f"the backend's file is not {kind}", where=str(path), found=str(error)) from error
     if not isinstance(table, Mapping):
         raise BackendError(
-            "the backend's file is no table", where=str(path), expected="a JSON object", found=type(table).__name__
+            "the backend's file is not a table", where=str(path), expected="a JSON object", found=type(table).__name__
         )
     return check_table(table, str(path), text if is_toml else "")
 
@@ -66,7 +66,7 @@ def check_table(table: Mapping[str, Any], where: str = "inline backend", toml: s
 
 
 def _written(table: Mapping[str, Any], path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """`path` as the table has it: a single value that stands for a list of one has no index."""
+    """`path` as in the table: a single value in place of a list of one has no index."""
     inner: Any = table
     for depth, part in enumerate(path):
         if isinstance(part, int) and not isinstance(inner, list):

@@ -1,6 +1,6 @@
 """The schema of a declarative backend's table.
 
-Every size is bounded, no value is code, and no key names a file, so a table may come from anyone.
+Every size is bounded, no value is code, and no key names a file, so a table may come from an untrusted source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _fault(expected: str, found: str) -> PydanticCustomError:
 
 
 def _one_or_several(kind: Any, most: int, *, least: int = 0) -> BeforeValidator:
-    """A single value stands for a list of one, in the JSON schema too."""
+    """A single value is a list of one, in the JSON schema too."""
     several = Annotated[list[kind], Field(min_length=least, max_length=most)]
     return BeforeValidator(
         lambda value: value if isinstance(value, list) else [value], json_schema_input_type=kind | several
@@ -52,7 +52,7 @@ def _layout(text: str) -> str:
 
 
 def _lettered(text: str, axes: frozenset[str]) -> str:
-    """A layout of named axes, where S stands for the spatial ones. `*` leaves the name of an axis open."""
+    """A layout of named axes. S is replaced by the spatial axes, and `*` is any axis."""
     if text == "*":
         return text
     try:
@@ -83,7 +83,7 @@ def _attribute(value: object) -> object:
 
 
 def _free_of_charge(devices: object) -> object:
-    """A device's name, or several, stand for these at no cost."""
+    """A device's name, or several, in place of a table: these devices, at no cost."""
     if isinstance(devices, str):
         return {devices: 0}
     is_list = isinstance(devices, list) and all(isinstance(device, str) for device in devices)
@@ -137,7 +137,7 @@ class Condition(_Table):
 class Way(_Table):
     """One implementation: layouts by role (`data`, `kernel`) or by operand (`inputs`, `results`), and a cost.
 
-    An operand that neither gives is as the node has it. `cost` is in bytes of memory traffic.
+    An operand with a layout in neither keeps the node's. `cost` is in bytes of memory traffic.
     """
 
     data: _DataText | None = None
@@ -175,7 +175,7 @@ class Rule(Way):
         if self.implementation and (self.says_something or self.cost):
             raise _fault("layouts and cost in the rule, or in its implementations", "both")
         if not all(way.says_something for way in self.ways):
-            raise _fault("data, kernel, inputs or results", "a way to run a node without any")
+            raise _fault("data, kernel, inputs or results", "an implementation without any device")
         return self
 
 
@@ -188,8 +188,8 @@ class _Selection(_Table):
 
 
 class DeviceTable(_Selection):
-    """One device of several: its backend and that one's options, the rules before it, the nodes that it takes, and the
-    cost of transfers: bytes of memory traffic for each byte, and for each tensor."""
+    """One device of several: its backend with options, rules that override it, the nodes that it runs, and the cost of
+    transfers, in bytes of memory traffic for each byte and for each tensor."""
 
     name: _Name
     backend: Annotated[str, Field(min_length=1, max_length=64)] = "onnx"

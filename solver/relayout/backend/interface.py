@@ -46,8 +46,8 @@ __all__ = [
 class TensorType:
     """A tensor in memory: the element's size in bytes, and the extents in physical order.
 
-    An extent is an int, a symbol's name, or None where nothing is known. `alignments[i]` is the number of bytes that
-    the stride of dimension i is padded to a multiple of; empty where nothing is padded.
+    An extent is an int, a symbol's name, or None if unknown. The stride of dimension i is padded to a multiple of
+    `alignments[i]` bytes; empty: no padding.
     """
 
     element_size: int
@@ -78,15 +78,15 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One way in which a backend can run a node.
+    """One implementation of a node on a backend.
 
-    `inputs` and `results` hold a layout for each operand, in the node's order (`*`: no requirement). `cost` is the cost
-    of running the node this way beyond the cheapest way, in bytes of memory traffic.
+    `inputs` and `results` have a layout for each operand, in the node's order (`*`: no requirement). `cost` is the cost
+    of running the node beyond its cheapest implementation, in bytes of memory traffic.
 
     `rewrite` writes the node as other operators or with other constants. Its layouts bind by the axis names of the
     operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is padded with zeros. The
     rewrite must write zeros there too, as readers may sum over them. `device` is the device that runs the node, for
-    backends that stand for several (see `relayout.backend.Composite`).
+    backends with several devices (see `relayout.backend.Composite`).
     """
 
     inputs: tuple[Layout, ...]
@@ -133,11 +133,11 @@ class Backend:
     answers_by_type = True
     """Whether the answers of this class about a node depend only on its operator, its attributes, its operands' types,
     and on which operands are constants: not on names, numbers, metadata or neighbours. The backend is then called once
-    for all nodes that are alike in these. A class that overrides an answer declares it anew, else it is called for
-    every node."""
+    for all nodes that are equal in these. A subclass that overrides an answer must set this attribute again, else it is
+    called for every node."""
     flows_down = False
-    """On equal cost, an operator that takes any order runs in the layout of the operator above it, as TVM and
-    OneFlow do, and not in that of the source."""
+    """On equal cost, an operator that accepts any order runs in the layout of its producer, as in TVM and OneFlow, and
+    not in the source's."""
 
     def __init__(self, context: Backend | None = None) -> None:
         self.context: Backend = context.context if context is not None else self
@@ -152,11 +152,11 @@ class Backend:
         return table[rank] if rank < len(table) else Layout.any(rank)
 
     def nth_input_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
-        """The layout that `node` requires of its n-th input; all `*` is no requirement."""
+        """The layout that `node` requires for its n-th input; all `*` is no requirement."""
         return self.default_nd_layout(rank_of(node.inputs[n]))
 
     def nth_result_layout_requirements(self, node: ir.Node, n: int) -> Layout | str:
-        """The layout that `node` gives its n-th result."""
+        """The layout of the n-th result of `node`."""
         return self.default_nd_layout(rank_of(node.outputs[n]))
 
     def implementations(self, node: ir.Node) -> Sequence[Implementation]:
@@ -172,32 +172,34 @@ class Backend:
         """The cost of running `node` with the axes of its first result in the order `axes`, outermost first, beyond its
         best order, in bytes of memory traffic; None: this device cannot.
 
-        Asked of operators that take their axes in any order; a tiled axis is listed several times. `is_rewritten`:
-        ONNX's operator does not take this order, and the node is written as others (a product of the transposes, a
-        decomposed normalization), which read and write `traffic` more. Here: the traffic.
+        Called for operators that accept their axes in any order; a tiled axis is listed several times. `is_rewritten`:
+        ONNX's operator does not accept this order, and the node is written as other operators (a product of the
+        transposes, a decomposed normalization), which read and write `traffic` more bytes. Default: the traffic.
         """
         return traffic
 
     def conversion_cost(self, tensor: TensorType, source: Layout, target: Layout) -> int | None:
         """The cost of a conversion from `source` to `target`, in bytes of memory traffic; None: the default cost.
 
-        `tensor` has the shape of `source`. Where a layout has no axis names, the dimensions are numbered: `source`
-        counts them, and `target` is the perm of the Transpose, outermost first.
+        `tensor` has the shape of `source`. If the axes have no names, dimensions are numbered: `source` has them in
+        ascending order, and `target` is the perm of the Transpose, outermost first.
         """
         return None
 
     def conversion(self, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
-        """The backend's own operator for a conversion from `source` to `target`; None: it has none, and a Transpose
-        does it. `tensor` has the shape of `source`. Layouts without names are asked for as `*`; a padded dimension
-        gives its number of zeros, as `C[pad:8]`."""
+        """The backend's own operator for a conversion from `source` to `target`; None: a Transpose.
+
+        `tensor` has the shape of `source`. A layout without axis names is all `*`. A padded dimension has its number of
+        zeros as an extension, as in `C[pad:8]`.
+        """
         return None
 
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices, where this backend stands for several (see `relayout.backend.Composite`)."""
+        """The names of the devices; empty for a backend of one device (see `relayout.backend.Composite`)."""
         return ()
 
     def at(self, device: str) -> Backend:
-        """The backend of the device `device`. Here: this one, for every device."""
+        """The backend of the device `device`. Default: this one, for every device."""
         return self
 
     def host(self) -> str | None:
@@ -209,26 +211,26 @@ class Backend:
         return 2 * nbytes
 
     def prepare(self, model: ir.Model) -> bool:
-        """Run a pre-pass on the source's model, in place, before any other hook; whether anything changed.
+        """Run a pre-pass on the source's model, in place, before any other hook. Returns whether the model changed.
 
-        Its use: replace ONNX's operators by equal ones of the target that take their operands in more orders. Inputs,
-        outputs and numbers stay the same. It is not called for the devices of a composite. Here: nothing.
+        Use it to replace ONNX's operators with equal ones of the target that accept their operands in more orders.
+        Inputs, outputs and results must not change. It is not called for the devices of a composite. Default: no pass.
         """
         return False
 
     def finish(self, model: ir.Model, device: str = "") -> bool:
-        """Run a post-pass on a legal model, in place; whether anything changed.
+        """Run a post-pass on a legal model, in place. Returns whether the model changed.
 
-        Its use: fuse nodes that the target runs as one, or permute constants. Inputs, outputs and numbers stay the
-        same. With `device`, this backend is one device among others, and owns only the nodes whose metadata
-        `DEVICE_KEY` names it. Here: nothing.
+        Use it to fuse nodes that the target runs as one, or to permute constants. Inputs, outputs and results must not
+        change. With `device`, this backend is one device of several, and may change only the nodes whose metadata
+        `DEVICE_KEY` is that name. Default: no pass.
         """
         return False
 
     def check(self, model: ir.Model, device: str = "") -> Iterable[Violation]:
-        """The faults of a legal model that this backend alone knows, such as misused operators of its own.
+        """The faults of a legal model that only this backend can find, such as misused operators of its own.
 
-        The verifier calls this, and checks the layouts itself. `device`: as in `finish`.
+        The verifier calls this in addition to its own checks of layouts. `device`: as in `finish`.
 
             def check(self, model, device=""):
                 for node in model.graph.all_nodes():
@@ -248,10 +250,10 @@ class Backend:
         return frozenset()
 
     def operator_layouts(self, node: ir.Node) -> Implementation | None:
-        """The layouts of the operands of an operator of this backend's own, as it stands in a model; None: not known.
+        """The operand layouts of a node with an operator of this backend's own; None: not known.
 
-        The verifier asks for nodes outside ONNX's domains and `relayout`, and derives from the answer which axis is
-        which. The axes of an operator that is known may have no names: all its layouts are `*` then.
+        The verifier calls this for nodes outside ONNX's domains and `relayout`, and derives the names of axes from the
+        answer. If the axes have no names, all layouts are `*`.
 
             def operator_layouts(self, node):
                 if (node.domain, node.op_type) == ("com.acme", "Pool"):
@@ -261,8 +263,10 @@ class Backend:
         return None
 
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
-        """The values of a legal model whose memory is not in the order of their shape, such as channel blocks that an
-        operator of this backend's own gives a plain shape; the verifier compares no numbers of these.
+        """The values of a legal model whose memory is not in the order of their shape.
+
+        An example is a blocked result that an operator of this backend's own declares with a plain shape. The verifier
+        does not compare the numbers of such values.
 
             def opaque_values(self, model):
                 return [node.outputs[0] for node in model.graph.all_nodes() if node.domain == "com.acme.blocked"]
@@ -277,9 +281,9 @@ class Backend:
         """Whether a tensor of type `tensor` in layout `current` meets `required`.
 
         After Glow's isSatisfiedBy: the ranks are equal; the stride of each dimension in bytes is a multiple of its
-        alignment, provably so where extents are unknown; names are equal, where `*` equals anything on either side; the
-        name of an only dimension does not count. A dimension with a black box meets only a requirement with the same
-        black box, or `*`. `current` is None where nothing is known.
+        alignment, provably so if extents are unknown; names are equal, and `*` equals any name on either side; the name
+        of the only dimension is ignored. A dimension with a black box meets only a requirement with the same black box,
+        or `*`. `current` is None if unknown.
         """
         if required.rank != len(tensor.shape) or (current is not None and current.rank != required.rank):
             return False
@@ -303,7 +307,7 @@ def rank_of(value: ir.Value | None) -> int:
 
 @lru_cache(maxsize=4096)
 def axis_count(layout: Layout) -> int:
-    """The number of axes of a tensor in a layout: the inner part of a tiled dimension is no axis of its own.
+    """The number of axes of a tensor in a layout: the inner part of a tiled dimension is not counted.
 
     >>> axis_count(Layout.parse("NCHWc[tile:16]"))
     4
@@ -323,7 +327,7 @@ def _requirements(
             answer = _COMMON[0] if value is None else method(node, n)
             layouts.append(Layout.parse(answer) if isinstance(answer, str) else answer)
         except Exception as error:
-            error.add_note(f"{side} {n}")  # for the message: `relayout.backend.calls` says where the error was raised
+            error.add_note(f"{side} {n}")  # for the message: `relayout.backend.calls` adds the location of the error
             raise
     return tuple(layouts)
 
@@ -334,9 +338,8 @@ def _dim_matches(required: Layout, current: Layout | None, i: int) -> bool:
     if required.names[i] == "*" and not required.boxes(i):
         return True
     return (
-        (required.rank == 1 or "*" in (required.names[i], current.names[i]) or required.names[i] == current.names[i])
-        and sorted(required.boxes(i)) == sorted(current.boxes(i))
-    )
+        required.rank == 1 or "*" in (required.names[i], current.names[i]) or required.names[i] == current.names[i]
+    ) and sorted(required.boxes(i)) == sorted(current.boxes(i))
 
 
 def _numbers_met(tensor: TensorType, required: Layout, current: Layout | None) -> bool:

@@ -1,4 +1,4 @@
-"""The loader of what a user names: a name, a .toml or .json file, an inline table, a class or an instance."""
+"""The loader of backends from a name, a .toml or .json file, an inline table, a class or an instance."""
 
 from __future__ import annotations
 
@@ -85,5 +85,3 @@ def _located(where: str, problem: str = "") -> Iterator[None]:
             found=error.found,
             hint=error.hint,
         ) from error
-
-

@@ -35,7 +35,7 @@ class BackendOption:
 
     @property
     def expected(self) -> str:
-        """The type in words.
+        """The type, for messages.
 
         >>> BackendOption("block", int | str | None, None, "").expected
         'a whole number, text or null'
@@ -107,7 +107,7 @@ def option_value(text: str) -> Any:
 
 
 def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"JSON has no {word}")
+    raise ValueError(f"JSON cannot express {word}")
 
 
 def _hints(found: type[Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Plugin:
             ) from error
         if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
             raise BackendError(
-                f"the backend {self.name!r} of {self.owner} is no backend",
+                f"the backend {self.name!r} of {self.owner} is not a subclass of Backend",
                 where=self.value,
                 expected="a subclass of relayout.Backend, or an instance of one",
                 found=repr(found),
@@ -111,7 +111,7 @@ def find_plugin(name: str) -> Plugin:
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
         raise BackendError(
             f"there is no backend {name!r}{file}",
-            expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; there is none",
+            expected=f"one of {', '.join(sorted(claims))}" if claims else "an installed backend; none is installed",
             found=repr(name),
             hint=f"did you mean {' or '.join(near)}?" if near else "",
         )
@@ -133,7 +133,7 @@ def _only(name: str, plugins: list[Plugin]) -> Plugin:
 def _configured(
     found: type[Backend] | Backend, options: Mapping[str, Any], name: str = "", context: Backend | None = None
 ) -> Backend:
-    """`found` itself, or an instance of it made with `options`. Raises BackendError for an option that it lacks."""
+    """`found` itself, or an instance of it with `options`. Raises BackendError for an unknown option."""
     if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
         raise BackendError("that is no backend", expected="a name, a table, a Backend or its class", found=repr(found))
     given_name, kind = name, found if isinstance(found, type) else type(found)

@@ -1,4 +1,4 @@
-"""The rewriter that a backend's own rewrite of a node, or of a conversion, works with.
+"""The rewriter: the interface that a backend's own rewrite of a node or of a conversion is called with.
 
     def rewrite(writing: Writing) -> None:
         kernel = writing.laid(1, [{"op": "transpose", "perm": [2, 3, 1, 0]}])
@@ -6,7 +6,7 @@
         result = writing.emit("Conv", [writing.read(0), kernel], domain="com.acme", shape=shape)
         writing.give(0, result)
 
-A rewrite runs after the solver has chosen the implementation, so it may take its time.
+A rewrite runs only after the solver has chosen the implementation, so it may be slow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Extents", "Rewrite", "Writing"]
 
 Extents = Sequence[int | str | None]
-"""A shape: an int, a symbol's name, or None where nothing is known."""
+"""A shape: each extent is an int, a symbol's name, or None if unknown."""
 
 
 class Writing(Protocol):
@@ -42,8 +42,8 @@ class Writing(Protocol):
         """Input `index` in the layout that the implementation requires, with an extent for each dimension of the
         layout.
 
-        `shape`: the same memory as a tensor of that shape, for operators that hide a blocked layout in fewer
-        dimensions. Extents of None stand in the order of their axes. A constant input is in the source's format.
+        `shape`: the same memory as a tensor of that shape, for operators that declare a blocked layout with fewer
+        dimensions. Extents of None are in the order of their axes. A constant input is in the source's format.
         """
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
@@ -64,7 +64,7 @@ class Writing(Protocol):
         version: int = 1,
         like: ir.Value | None = None,
     ) -> ir.Value:
-        """A new node with one result of `shape`, of the type of `like` (of the first input where there is none).
+        """A new node with one result of `shape`, of the type of `like` (default: the first input).
 
         The operator set `domain` is imported in `version`.
         """

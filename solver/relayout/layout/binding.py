@@ -1,11 +1,11 @@
-"""Binding of a layout to a memory format by the letters of an operand's axes, and back.
+"""Binding of a layout to a memory format by the names of an operand's axes, and the inverse.
 
     >>> bind(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 64, 7, 7), 4)
     (Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=16, outer=0), Atom(axis=2, inner=1, outer=0), \
 Atom(axis=3, inner=1, outer=0), Atom(axis=1, inner=1, outer=16))
 
-A tile needs a proof that it divides the axis, or leave to pad it with zeros. An alignment is met by padding the next
-inner dimension until the stride is a multiple.
+A tile must divide its axis, unless padding with zeros is allowed. An alignment is met by padding the next inner
+dimension until the stride is a multiple.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ __all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for"]
 
 
 def names_for(layout: Layout, letters: str | None, rank: int) -> str | None:
-    """The names of an operand's axes to read `layout` by: their numbers where it is of numbers, else their letters."""
+    """The axis names by which `layout` is bound: numbers if the layout has numbers for names, else `letters`."""
     return "".join(map(str, range(rank))) if layout.is_numbered and layout.rank == rank else letters
 
 
 def is_tiled(layout: Layout) -> bool:
+    """Whether some dimension is the inner part of another."""
     return any(layout.outer(i) is not None for i in range(layout.rank))
 
 
 def fill(wanted: str, native: str) -> str | None:
-    """A layout's names with `*` in some places, the open places filled with the letters left over in ONNX's order."""
+    """The names `wanted` with each `*` replaced by the next unused name of `native`; None if the names differ.
+
+    >>> fill("N**C", "NCHW")
+    'NHWC'
+    """
     if len(wanted) != len(native):
         return None
     rest = iter([letter for letter in native if letter not in wanted])
@@ -46,11 +51,11 @@ def bind(
     native: str = "",
     pads: bool = False,
 ) -> MemoryFormat | None:
-    """The order of the operand's axes that the layout names; None where it names others or cannot be had.
+    """The memory format of an operand in a layout; None if the layout has other names or the format is impossible.
 
-    `letters` names the axes as they stand in the source; `native`, the same letters, is the order in which `*` is
-    filled. Every axis has its atoms in the order, unit ones too. Without
-    `extents` tiles are taken to divide, and alignments to be met.
+    `letters` has the names of the operand's axes in the source's order, `native` the same names in the order in which
+    they replace `*`. `element_size` is in bytes. `pads` allows tiles that do not divide their axis. The format has all
+    axes, unit axes too. Without `extents` every tile is assumed to divide and every alignment to be met.
     """
     if not is_tiled(layout):
         names = layout.names if "*" not in layout.names else fill(layout.names, native or letters)
@@ -87,7 +92,7 @@ def bind(
 
 
 def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], element_size: int) -> MemoryFormat | None:
-    """The atoms with each axis padded up until the stride of the dimension before it is a multiple of its alignment."""
+    """The atoms with each axis padded until the stride of the dimension before it is aligned; None if impossible."""
     stride: int | None = element_size
     for i in reversed(range(len(atoms))):
         alignment = layout.alignment(i)
@@ -95,15 +100,14 @@ def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], eleme
             if alignment > 1:
                 return None
         elif stride % alignment:
-            place = i + 1
-            if place >= len(atoms):
-                return None  # the innermost dimension's stride is the element's size
-            inner = stride // (_extent(atoms[place], extents) or 1)
+            if i + 1 >= len(atoms):
+                return None  # the stride of the innermost dimension is the size of an element
+            inner = stride // (_extent(atoms[i + 1], extents) or 1)
             step = alignment // gcd(alignment, inner)
-            padded = _padded(atoms[place], extents, step)
+            padded = _padded(atoms[i + 1], extents, step)
             if padded is None:
                 return None
-            atoms[place] = padded
+            atoms[i + 1] = padded
             stride = inner * (_extent(padded, extents) or 1)
         own = _extent(atoms[i], extents)
         stride = stride * own if stride is not None and own is not None else None
@@ -111,7 +115,7 @@ def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], eleme
 
 
 def _padded(atom: Atom, extents: Sequence[Extent], step: int) -> Atom | None:
-    """The outermost atom of an axis with its extent rounded up to a multiple of `step`; None where that won't do."""
+    """The outermost atom of an axis with its extent rounded up to a multiple of `step`; None if impossible."""
     extent = extents[atom.axis]
     own = _extent(atom, extents)
     if not isinstance(extent, int) or own is None or extent == 1 or (atom.outer and atom.outer < extent):
@@ -125,9 +129,9 @@ def _extent(atom: Atom, extents: Sequence[Extent]) -> int | None:
 
 
 def layout_of(order: MemoryFormat, letters: str, extents: Sequence[Extent] | None = None) -> Layout | None:
-    """The layout string of an order of all axes: lower-case letters for inner factors; None where it has no word.
+    """The layout of a memory format of all axes, inner factors in lower case; None if no layout expresses it.
 
-    With `extents` an axis that is padded carries how many zeros it ends with, as `[pad:8]`. A tile of one element is a
+    With `extents` a padded axis has the number of its zeros as an extension, `[pad:8]`. A tile of one element is a
     dimension of extent 1, `Atom(axis, 1, 1)`.
 
     >>> str(layout_of((Atom(0), Atom(1, 16), Atom(2), Atom(1, 1, 16)), "NCW"))
@@ -152,11 +156,11 @@ def layout_of(order: MemoryFormat, letters: str, extents: Sequence[Extent] | Non
 
 
 def carrying(layout: Layout, order: MemoryFormat) -> Layout:
-    """The layout of an order with the black boxes that the order's dimensions carry."""
+    """The layout of a memory format, with the black boxes of the format's dimensions added."""
     for axis, inner, namespace, data in boxes_of(order):
-        place = next((i for i, atom in enumerate(order) if (atom.axis, atom.inner) == (axis, inner)), None)
-        if place is not None:
-            layout = layout.with_boxes(place, [(namespace, data)])
+        index = next((i for i, atom in enumerate(order) if (atom.axis, atom.inner) == (axis, inner)), None)
+        if index is not None:
+            layout = layout.with_boxes(index, [(namespace, data)])
     return layout
 
 
@@ -172,6 +176,8 @@ def _has_outer(order: MemoryFormat, atom: Atom) -> bool:
 
 
 def _outer_stride(order: MemoryFormat, atom: Atom) -> int:
-    """Where the next atom of the same axis begins; 0 where there is none. A tile that is all of its axis does not say
-    its own size."""
+    """The inner stride of the outer atom of the same axis; 0 if there is none.
+
+    A tile that is as large as its axis has `outer` 0, so only its outer atom has its size.
+    """
     return max((other.inner for other in order if other.axis == atom.axis), default=0) if atom.inner == 1 else 0

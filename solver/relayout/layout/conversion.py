@@ -1,8 +1,8 @@
 """Conversion paths between memory formats: the Transposes, Reshapes, Pads and crops that lead from one to the other.
 
 A tensor of a model has **dimensions**, each a group of atoms of its axes, outermost first (a shape factorization). A
-unit dimension is the empty group. Regrouping moves nothing; a transpose moves whole groups; padding and cropping change
-a dimension that is one whole axis, or the outermost factor of one. Tiles that do not nest (of 2 and of 3) take two
+unit dimension is the empty group. Regrouping moves no data; a transpose moves whole groups; padding and cropping change
+a dimension that is one whole axis, or the outermost factor of one. Tiles that do not nest (of 2 and of 3) need two
 transposes: the first fuses the axis, the second splits it.
 """
 
@@ -24,9 +24,10 @@ Dims = tuple[MemoryFormat, ...]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a path: `kind` is "transpose", "regroup", "pad" or "crop", and `dims` are those after it.
+    """One step of a path: `kind` is "transpose", "regroup", "pad" or "crop"; `dims` are the dimensions after it.
 
-    `perm` says which dimension goes where. `place` is the dimension whose end gets or loses `amount` zeros.
+    `perm[i]` is the dimension that a transpose moves to position `i`. `place` is the dimension whose end gains or loses
+    `amount` zeros.
     """
 
     kind: str
@@ -42,7 +43,7 @@ def one_each(order: MemoryFormat) -> Dims:
 
 
 def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
-    """The extent of each group: an int, the axis's own symbol, or None."""
+    """The extent of each group: an int, the symbol of its only axis, or None."""
     shape: list[Extent] = []
     for group in dims:
         parts = [atom_extent(atom, extents) for atom in group]
@@ -58,20 +59,21 @@ def dims_shape(dims: Dims, extents: tuple[Extent, ...]) -> list[Extent]:
 
 def cuts_nest(source: MemoryFormat, target: MemoryFormat) -> bool:
     """Whether the factors of each axis nest in both formats: 12 = 3 * 4 and 12 = 2 * 6 do not."""
-    cuts: dict[int, set[int]] = {}
+    bounds: dict[int, set[int]] = {}
     for atom in (*source, *target):
-        cuts.setdefault(atom.axis, set()).update((atom.inner, atom.outer or atom.inner))
-    return all(large % small == 0 for found in cuts.values() for small, large in pairwise(sorted(found)))
+        bounds.setdefault(atom.axis, set()).update((atom.inner, atom.outer or atom.inner))
+    return all(large % small == 0 for found in bounds.values() for small, large in pairwise(sorted(found)))
 
 
 def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
-    """The stages from `source` to `target`, which hold the same axes.
+    """The stages from `source` to `target`, which have the same axes.
 
-    At most one is a transpose, unless an axis is padded, cropped or split otherwise and both ends have it split.
+    At most one is a transpose. There are two if tiles do not nest, or if an axis that both ends split is padded or
+    cropped.
     """
-    stages = _way(source, target, extents)
+    stages = _stages(source, target, extents)
     if not all(isinstance(extent, int) for extent in extents):
-        return stages  # a Reshape that reads its extents off the tensor does one thing at a time
+        return stages  # a Reshape that reads its extents from the tensor cannot replace two
     found: list[Stage] = []
     for stage in stages:
         if stage.kind == "regroup" and found and found[-1].kind == "regroup":
@@ -81,30 +83,33 @@ def path(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]
     return found
 
 
-def _way(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
-    before, after = _reaches(source, extents), _reaches(target, extents)
+def _stages(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    before, after = _padded_ends(source, extents), _padded_ends(target, extents)
     if before == after:
         return _rearrange(source, target, extents)
-    grow = {axis: reach for axis, reach in after.items() if before.get(axis) != reach}
-    shrink = {axis: reach for axis, reach in before.items() if after.get(axis) != reach}
+    grow = {axis: end for axis, end in after.items() if before.get(axis) != end}
+    shrink = {axis: end for axis, end in before.items() if after.get(axis) != end}
     plain = one_each(source_order(len(extents)))
     if grow and shrink:
-        between = _shrunk(source, shrink) or _shrunk(target, grow) or plain
-        return [*_way(source, between, extents), *_way(between, target, extents)]
-    start, end = (source, target) if grow else (target, source)
-    # Padded last and cropped first, a tensor is moved while it is small.
-    small = _shrunk(end, grow or shrink) or _with_outer(start, grow or shrink, extents) or plain
-    large = tuple(tuple(_reaching(atom, grow or shrink) for atom in group) for group in small)
+        between = _without_padding(source, shrink) or _without_padding(target, grow) or plain
+        return [*_stages(source, between, extents), *_stages(between, target, extents)]
+    bare, padded = (source, target) if grow else (target, source)
+    changed = grow or shrink
+    # Padding comes last and cropping first, so that the transpose moves the smaller tensor.
+    small = _without_padding(padded, changed) or _with_outer_factors(bare, changed, extents) or plain
+    large = tuple(tuple(_extended(atom, changed) for atom in group) for group in small)
     if grow:
-        return [*_way(source, small, extents), *_padding("pad", small, large, extents), *_way(large, target, extents)]
-    return [*_way(end, large, extents), *_padding("crop", large, small, extents), *_way(small, start, extents)]
+        pads = _resized("pad", small, large, extents)
+        return [*_stages(source, small, extents), *pads, *_stages(large, target, extents)]
+    crops = _resized("crop", large, small, extents)
+    return [*_stages(source, large, extents), *crops, *_stages(small, target, extents)]
 
 
 @lru_cache(maxsize=4096)
 def moves(
     source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]
 ) -> tuple[tuple[str, MemoryFormat, MemoryFormat], ...]:
-    """The stages that move data, all but regroupings: the kind, and the formats before and after."""
+    """The kind, the format before and the format after of each stage that moves data: all except regroupings."""
     found: list[tuple[str, MemoryFormat, MemoryFormat]] = []
     dims = one_each(source)
     for stage in path(dims, one_each(target), extents):
@@ -116,8 +121,9 @@ def moves(
 
 @lru_cache(maxsize=4096)
 def passes(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ...]) -> tuple[MemoryFormat, ...]:
-    """The formats of a tensor on the path from `source` to `target`, both included. An intermediate one follows a
-    transpose and a crop, and precedes a pad and the next transpose.
+    """The formats of a tensor on the path from `source` to `target`, both included.
+
+    An intermediate format is taken after a transpose and a crop, and before a pad and the next transpose.
 
     >>> passes((Atom(0, 2), Atom(1), Atom(0, 1, 2)), (Atom(0, 3), Atom(1), Atom(0, 1, 3)), (12, 5))[1:-1]
     ((Atom(axis=0, inner=1, outer=0), Atom(axis=1, inner=1, outer=0)),)
@@ -138,7 +144,7 @@ def passes(source: MemoryFormat, target: MemoryFormat, extents: tuple[Extent, ..
 
 
 def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[dict[str, Any]]:
-    """The same way as steps for a constant (see `relayout.layout.relaid_constant`): every extent is a number."""
+    """The path as steps for a constant (see `relayout.layout.relaid_constant`). Every extent must be a number."""
     steps: list[dict[str, Any]] = []
     dims = source
     for stage in path(source, target, extents):
@@ -148,7 +154,7 @@ def steps_of(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[di
         elif stage.kind == "regroup":
             steps.append({"op": "reshape", "shape": after, "from": before})
         elif stage.kind == "pad":
-            ends = [stage.amount if place == stage.place else 0 for place in range(len(dims))]
+            ends = [stage.amount if index == stage.place else 0 for index in range(len(dims))]
             steps.append({"op": "pad", "pads": [0] * len(dims) + ends, "from": before})
         else:
             steps.append({"op": "crop", "shape": after, "from": before})
@@ -165,11 +171,11 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
         return [Stage("regroup", target)]
     if sorted(groups) != sorted(wanted):
         if not cuts_nest(tuple(chain.from_iterable(source)), tuple(chain.from_iterable(target))):
-            return _by_other_pieces(source, target, extents)
+            return _via_whole_axes(source, target, extents)
         fine_source, fine_target = _common_groups(source, target, extents)
         if sorted(g for g in fine_source if g) != sorted(g for g in fine_target if g):
-            raise InternalError(f"{source} and {target} are not the same axes")
-        # Units go along with a Transpose: so they need no Reshape of their own.
+            raise InternalError(f"{source} and {target} do not have the same axes")
+        # The Transpose moves the unit dimensions too, so that they need no Reshape of their own.
         start = source if groups == list(fine_source) else _with_units(fine_source, _units(target), extents)
         end = target if wanted == list(fine_target) else (*_units(start), *fine_target)
         return [
@@ -177,7 +183,7 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
             *_rearrange(start, end, extents),
             *([Stage("regroup", target)] if end != target else []),
         ]
-    units = [place for place, group in enumerate(source) if not group]
+    units = [index for index, group in enumerate(source) if not group]
     perm: list[int] = []
     reached: list[MemoryFormat] = []
     for group in target:
@@ -188,19 +194,21 @@ def _rearrange(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[
             perm.append(units.pop(0))
             reached.append(())
     perm, reached = units + perm, [()] * len(units) + reached
-    turned = Stage("transpose", tuple(reached), tuple(perm))
-    return [turned] if tuple(reached) == target else [turned, Stage("regroup", target)]
+    transpose = Stage("transpose", tuple(reached), tuple(perm))
+    return [transpose] if tuple(reached) == target else [transpose, Stage("regroup", target)]
 
 
-def _by_other_pieces(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
-    """The way where one cuts through the pieces of the other: by larger pieces, where these lie side by side, or else
-    by whole axes."""
+def _via_whole_axes(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    """The stages where the factors of an axis do not nest: by way of whole axes.
+
+    If they nest after adjacent factors are fused, no intermediate format is needed.
+    """
     start, end = one_each(_flat(source, extents)), one_each(_flat(target, extents))
     ends = [(start, end)]
     if not cuts_nest(_flat(source, extents), _flat(target, extents)):
-        reaches = _reaches(source, extents)
+        padded_ends = _padded_ends(source, extents)
         known = [axis for axis, extent in enumerate(extents) if extent != 1]
-        whole = one_each(tuple(Atom(axis, 1, reaches.get(axis, 0)) for axis in known))
+        whole = one_each(tuple(Atom(axis, 1, padded_ends.get(axis, 0)) for axis in known))
         ends = [(start, whole), (whole, end)]
     return [
         *([Stage("regroup", start)] if start != source else []),
@@ -214,7 +222,10 @@ def _units(dims: Dims) -> Dims:
 
 
 def _with_units(dims: Dims, units: Dims, extents: tuple[Extent, ...]) -> Dims:
-    """Units before what has known extents; what has not keeps its places, by which a Reshape can name it."""
+    """The dimensions with unit dimensions in front, or behind if an extent is unknown.
+
+    A Reshape copies an unknown extent from the same position of its input, so that position must not change.
+    """
     known = all(isinstance(extent, int) for extent in dims_shape(dims, extents))
     return (*units, *dims) if known else (*dims, *units)
 
@@ -223,8 +234,8 @@ def _flat(groups: Sequence[MemoryFormat], extents: tuple[Extent, ...]) -> Memory
     return normal_form(tuple(chain.from_iterable(groups)), extents)
 
 
-def _reaches(dims: Dims, extents: tuple[Extent, ...]) -> dict[int, int]:
-    """How far each padded axis reaches."""
+def _padded_ends(dims: Dims, extents: tuple[Extent, ...]) -> dict[int, int]:
+    """The extent of each padded axis, padding included."""
     found: dict[int, int] = {}
     for atom in chain.from_iterable(dims):
         extent = extents[atom.axis]
@@ -233,19 +244,24 @@ def _reaches(dims: Dims, extents: tuple[Extent, ...]) -> dict[int, int]:
     return found
 
 
-def _shrunk(dims: Dims, axes: dict[int, int]) -> Dims | None:
-    """The same dimensions without the padding of `axes`; None where one is in pieces, or in a dimension with others."""
-    if any((Atom(axis, 1, reach),) not in dims for axis, reach in axes.items()):
+def _without_padding(dims: Dims, axes: dict[int, int]) -> Dims | None:
+    """The dimensions without the padding of `axes` (axis: padded extent).
+
+    None if one of them is split or shares a dimension with another axis.
+    """
+    if any((Atom(axis, 1, end),) not in dims for axis, end in axes.items()):
         return None
-    # A tile for all of an axis has an outer piece of extent 1 beside it.
-    units = {(Atom(axis, reach, reach),) for axis, reach in axes.items()}
+    # If a tile has the extent of its axis, the outer factor has extent 1.
+    units = {(Atom(axis, end, end),) for axis, end in axes.items()}
     bare = tuple(() if group in units else group for group in dims)
     return tuple((Atom(group[0].axis),) if group and group[0].axis in axes else group for group in bare)
 
 
-def _with_outer(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:
-    """The same memory with each of `axes`, or its outer piece, as one dimension; None where no such piece reaches as
-    far as `axes` say."""
+def _with_outer_factors(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -> Dims | None:
+    """The same memory with the outermost factor of each of `axes` as one dimension.
+
+    None if that factor cannot be padded to the extent in `axes`.
+    """
     loose = one_each(_flat(dims, extents))
     ends = [atom for (atom,) in loose if atom.axis in axes and not atom.outer]
     if len(ends) < len(axes) or any(axes[atom.axis] % atom.inner for atom in ends):
@@ -253,48 +269,49 @@ def _with_outer(dims: Dims, axes: dict[int, int], extents: tuple[Extent, ...]) -
     return dims if all((atom,) in dims for atom in ends) else loose
 
 
-def _reaching(atom: Atom, axes: dict[int, int]) -> Atom:
+def _extended(atom: Atom, axes: dict[int, int]) -> Atom:
     return Atom(atom.axis, atom.inner, axes[atom.axis]) if not atom.outer and atom.axis in axes else atom
 
 
-def _padding(kind: str, source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
-    """One stage for each dimension whose extent differs."""
+def _resized(kind: str, source: Dims, target: Dims, extents: tuple[Extent, ...]) -> list[Stage]:
+    """One pad or crop for each dimension whose extent differs."""
     stages: list[Stage] = []
     dims = list(source)
-    for place, group in enumerate(target):
-        if group != dims[place]:
-            (before,), (after,) = dims_shape((dims[place],), extents), dims_shape((group,), extents)
+    for index, group in enumerate(target):
+        if group != dims[index]:
+            (before,), (after,) = dims_shape((dims[index],), extents), dims_shape((group,), extents)
             assert isinstance(before, int)
             assert isinstance(after, int)
-            dims[place] = group
-            stages.append(Stage(kind, tuple(dims), place=place, amount=abs(after - before)))
+            dims[index] = group
+            stages.append(Stage(kind, tuple(dims), place=index, amount=abs(after - before)))
     return stages
 
 
 def _common_groups(source: Dims, target: Dims, extents: tuple[Extent, ...]) -> tuple[Dims, Dims]:
-    """Both as groups that move as wholes: atoms cut where either side cuts, joined where both have them together."""
+    """Both sides as groups that a transpose moves as wholes.
+
+    Atoms are split at the bounds of either side, and fused where they are adjacent on both sides.
+    """
     left, right = list(chain.from_iterable(source)), list(chain.from_iterable(target))
-    cuts: dict[int, set[int]] = {}
+    bounds: dict[int, set[int]] = {}
     for atom in (*left, *right):
-        cuts.setdefault(atom.axis, set()).update((atom.inner, atom.outer))
+        bounds.setdefault(atom.axis, set()).update((atom.inner, atom.outer))
 
-    def cut(atoms: list[Atom]) -> list[Atom]:
-        pieces: list[Atom] = []
+    def split(atoms: list[Atom]) -> list[Atom]:
+        factors: list[Atom] = []
         for atom in atoms:
-            inside = sorted(
-                (c for c in cuts[atom.axis] if c > atom.inner and (not atom.outer or c < atom.outer)), reverse=True
-            )
-            bounds = [atom.outer, *inside, atom.inner]
-            pieces += [Atom(atom.axis, low, high) for high, low in pairwise(bounds)]
-        # A cut at the very end of an axis leaves a piece of extent 1: it has no place.
-        return [piece for piece in pieces if atom_extent(piece, extents) != 1]
+            inside = (b for b in bounds[atom.axis] if b > atom.inner and (not atom.outer or b < atom.outer))
+            own = [atom.outer, *sorted(inside, reverse=True), atom.inner]
+            factors += [Atom(atom.axis, low, high) for high, low in pairwise(own)]
+        # A bound at the end of an axis leaves a factor of extent 1, which is dropped.
+        return [factor for factor in factors if atom_extent(factor, extents) != 1]
 
-    fine_left, fine_right = cut(left), cut(right)
+    fine_left, fine_right = split(left), split(right)
     follows = set(pairwise(fine_right))
     groups: list[list[Atom]] = []
-    for place, atom in enumerate(fine_left):
-        # A Reshape can work out a product of unknown extents only once, so these stay apart.
-        before = fine_left[place - 1] if place else None
+    for index, atom in enumerate(fine_left):
+        # A Reshape can infer only one product of unknown extents, so these are not fused.
+        before = fine_left[index - 1] if index else None
         known = before is not None and (
             before.axis == atom.axis or all(isinstance(atom_extent(a, extents), int) for a in (before, atom))
         )

@@ -1,4 +1,4 @@
-"""One dimension of a layout: its name and its extensions."""
+"""One dimension of a layout: a name and extensions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Dim"]
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One dimension: its name, and its extensions as they are written between the brackets, in order.
+    """One dimension: its name, and its extensions in order, each as the text between its brackets.
 
-    Two are equal when name and extensions mean the same: `a=032` is `a=32`. Raises LayoutSyntaxError on a name that is
-    not one letter or `*`, and on an extension that could not be parsed back.
+    Two are equal if their names and extensions mean the same: `a=032` is `a=32`. Raises LayoutSyntaxError if the name
+    is not a letter, `*` or the number of an axis, and if an extension could not be parsed.
 
     >>> Dim("N", ("a=32", "acme:x")).alignment
     32
@@ -43,11 +43,11 @@ class Dim:
 
     @property
     def alignment(self) -> int:
-        """The alignment of the dimension's stride in bytes; 1 where none is asked for."""
+        """The alignment of the dimension's stride in bytes; 1 if it has none."""
         return self.value(ALIGNMENT) or 1
 
     def value(self, extension: Extension) -> int | None:
-        """The number that this dimension has of an extension, or None."""
+        """The number of an extension of this dimension, or None."""
         return next((int(value) for key, value in self._meaning if key == extension.prefix), None)
 
     @property
@@ -61,7 +61,7 @@ class Dim:
         return next((data for name, data in self.boxes if name == namespace), None)
 
     def replacing(self, prefix: str, value: str) -> Dim:
-        """This dimension without the extensions that start with `prefix`, and with `prefix + value` as the last."""
+        """This dimension with `prefix + value` as the last extension, in place of all that start with `prefix`."""
         kept = [extension for extension in self.extensions if not extension.startswith(prefix)]
         return Dim(self.name, (*kept, prefix + value))
 

@@ -1,6 +1,6 @@
-"""The extensions that have a meaning, one row each. An extension in any other namespace is a black box.
+"""The table of layout extensions that relayout interprets. An extension in any other namespace is a black box.
 
-`binding` gives each its memory format; a test demands an example of every row.
+`binding` maps each to a memory format; a test demands an example of every row.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ __all__ = ["ALIGNMENT", "EXTENSIONS", "TILE", "Extension", "Found", "extension_o
 
 
 class Found(NamedTuple):
-    """What a tensor has in one dimension: its extent, a number of bytes that divides its stride, and the extension's
-    value in the layout that the tensor is known to be in."""
+    """One dimension of a tensor: its extent, a number of bytes that divides its stride, and the value of the extension
+    in the tensor's present layout."""
 
     extent: int | str | None
     stride_factor: int
@@ -21,13 +21,13 @@ class Found(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """An extension: its text is `prefix` and a number of `unit`. A dimension has one `subject` at most."""
+    """An extension: its text is `prefix` and a number of `unit`. A dimension has at most one `subject`."""
 
     prefix: str
     subject: str
     unit: str
     is_met: Callable[[int, Found], bool]
-    """Whether a dimension meets the number that is required."""
+    """Whether a dimension meets the required number."""
 
 
 ALIGNMENT = Extension("a=", "alignment", "bytes", lambda wanted, found: found.stride_factor % wanted == 0)
@@ -42,5 +42,5 @@ EXTENSIONS = (ALIGNMENT, TILE)
 
 
 def extension_of(text: str) -> Extension | None:
-    """The row for what stands between two brackets; None for a black box."""
+    """The row of an extension, given as the text between its brackets; None for a black box."""
     return next((row for row in EXTENSIONS if text.startswith(row.prefix)), None)

@@ -9,7 +9,7 @@
                | namespace ':' data          a black box, kept verbatim; data is anything but ']'
     namespace := letters, digits, '_', '.', '-'; the first is no digit
 
-Nothing here knows of `Layout`: a dimension is a name and its extensions as written between the brackets.
+The parser does not depend on `Layout`: a dimension is a name and its extensions, each the text between its brackets.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _AXIS = re.compile(r"[ \t]*([0-9]*)[ \t]*")
 
 
 def read(text: str) -> Dimensions:
-    """The dimensions that `text` writes. Raises LayoutSyntaxError if it writes none."""
+    """Parse a layout string to its dimensions, outermost first. Raises LayoutSyntaxError."""
     if text.lstrip(" \t").startswith("{"):
         return _read_minor_to_major(text)
     dims: Dimensions = []
     places: list[int] = []
     inner: list[int] = []
     place = 0
-    # One dimension too many is enough to know that there are too many.
+    # The loop ends after one dimension too many, however long the text is.
     while place < len(text) and len(dims) <= MAX_RANK:
         character = text[place]
         if character in NAMES:
@@ -75,7 +75,7 @@ def read(text: str) -> Dimensions:
 
 
 def _read_minor_to_major(text: str) -> Dimensions:
-    """The dimensions of XLA's notation, outermost first; each is named by the number of its axis."""
+    """Parse XLA's notation to its dimensions, outermost first, each named by the number of its axis."""
     axes: list[str] = []
     places: list[int] = []
     place = text.index("{") + 1
@@ -93,7 +93,7 @@ def _read_minor_to_major(text: str) -> Dimensions:
             break
         if text[token.end() : place] != ",":
             found = repr(text[token.end()]) if token.end() < len(text) else END
-            hint = "XLA's tiles and memory spaces have no word here" if found == "':'" else ""
+            hint = "relayout does not support XLA's tiles and memory spaces" if found == "':'" else ""
             raise Fault(0, "',' or '}' after the number of an axis", found, hint).error(text, token.end())
     rest = text[place if end is None else end.end() :]
     if rest.strip(" \t"):
@@ -121,14 +121,14 @@ def _read_extension(text: str, bracket: int, dims: Dimensions) -> str:
 def _unexpected(character: str) -> Fault:
     hint = ""
     if character.isdigit():
-        hint = "a size stands before the letter of an inner part, as in NCHW16c"
+        hint = "a size is written before the letter of an inner part, as in NCHW16c"
     if character == "]":
         hint = "an extension ends at its first ']'"
     return Fault(0, "a letter, '*' or, after one of them, '['", repr(character), hint)
 
 
 def read_tvm(text: str) -> Dimensions:
-    """The dimensions that `text` means in TVM, sizes in the namespace `tile`. Raises LayoutSyntaxError."""
+    """Parse TVM's notation to its dimensions, sizes in the namespace `tile`. Raises LayoutSyntaxError."""
     dims: Dimensions = []
     places: list[int] = []
     place = 0
@@ -142,7 +142,7 @@ def read_tvm(text: str) -> Dimensions:
         places.append(end)
         place = end + 1
     if not dims:
-        hint = "TVM's undefined layout asks for nothing; say that with '*' for each dimension"
+        hint = "for TVM's undefined layout, write '*' for each dimension"
         raise Fault(0, "at least one dimension", END, hint).error(text, 0)
     fault = dims_fault(dims) or orphan_fault([name for name, _ in dims], range(len(dims)))
     if fault is not None:

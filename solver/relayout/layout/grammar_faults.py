@@ -1,6 +1,6 @@
-"""Syntax errors of layout strings: names, extensions, numbers, and dimensions that do not go together.
+"""Syntax errors of layout strings: names, extensions, numbers, and contradicting dimensions.
 
-A `Fault` has a position and no text; the caller, which has the text, makes the error of both.
+A `Fault` has a position but no text; the caller adds the text and raises the error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ END = "the end of the layout"
 
 
 class Fault(NamedTuple):
-    """What is wrong at `place`: an offset into the text at hand, or the index of a dimension."""
+    """A fault at `place`: an offset into the text that was checked, or the index of a dimension."""
 
     place: int
     expected: str
@@ -52,14 +52,14 @@ class Fault(NamedTuple):
 
 
 def name_fault(name: str) -> Fault | None:
-    """What is wrong with the name of a dimension, if anything."""
+    """The fault of a dimension's name, or None."""
     if name in NAMES or name in NUMBERS:
         return None
     return Fault(0, f"one letter, '*', or the number of an axis, 0 to {MAX_RANK - 1}", _quote(name))
 
 
 def namespace_fault(namespace: str) -> Fault | None:
-    """What is wrong with a namespace, if anything."""
+    """The fault of a namespace, or None."""
     if namespace and _NAMESPACE.fullmatch(namespace):
         return None
     place = leading(_NAMESPACE, namespace)
@@ -68,7 +68,10 @@ def namespace_fault(namespace: str) -> Fault | None:
 
 
 def extension_fault(body: str, before: Sequence[str], after: str = "']'") -> Fault | None:
-    """What is wrong with an extension, if anything; `before` are those of its dimension, `after` what follows it."""
+    """The fault of an extension, or None.
+
+    `before` are the extensions before it in its dimension; `after` is the text behind it, for the message.
+    """
     row = extension_of(body)
     if row is None or ":" in row.prefix:
         if ":" not in body:
@@ -87,6 +90,7 @@ def extension_fault(body: str, before: Sequence[str], after: str = "']'") -> Fau
 
 
 def number_fault(body: str, start: int, unit: str, after: str) -> Fault | None:
+    """The fault of the number that `body` ends with from index `start`, or None."""
     end = leading(DIGITS, body, start)
     if end == start or end < len(body):
         expected = f"a number of {unit} (decimal digits)" if end == start else "']' after the number"
@@ -99,12 +103,12 @@ def number_fault(body: str, start: int, unit: str, after: str) -> Fault | None:
 
 
 def number(digits: str) -> int:
-    """The value of digits that were found right, however many zeros they start with."""
+    """The value of digits without a `number_fault`; leading zeros are allowed."""
     return int(digits.lstrip("0"))
 
 
 def dims_fault(dims: Sequence[tuple[str, Sequence[str]]]) -> Fault | None:
-    """What is wrong with dimensions that are each right, if anything; `place` is an index into them."""
+    """The first contradiction between dimensions that are each valid, or None; `place` is an index into them."""
     if len(dims) > MAX_RANK:
         return Fault(MAX_RANK, f"at most {MAX_RANK} dimensions", f"one more, '{dims[MAX_RANK][0]}'")
     names = [name for name, _ in dims]
@@ -134,7 +138,7 @@ def _numbers_fault(names: list[str], dims: Sequence[tuple[str, Sequence[str]]]) 
 
 
 def orphan_fault(names: list[str], indices: Iterable[int]) -> Fault | None:
-    """An inner part, among the dimensions of these indices, of a dimension that is not there."""
+    """The fault of the first of these dimensions that is the inner part of a missing dimension, or None."""
     for index in indices:
         outer = names[index].upper()
         if outer not in names:
@@ -143,7 +147,7 @@ def orphan_fault(names: list[str], indices: Iterable[int]) -> Fault | None:
 
 
 def leading(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
-    """Where the longest match of a pattern, which may be empty, ends."""
+    """The index behind the longest match of a pattern at `start`; `start` if there is none."""
     match = pattern.match(text, start)
     return match.end() if match else start
 

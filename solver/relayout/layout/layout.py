@@ -1,10 +1,10 @@
-"""Layouts such as `N[a=32]HWC`, in Glow's language, which backends use. `grammar` has the grammar.
+"""Layouts such as `N[a=32]HWC`, in Glow's notation. Backends state layouts in it; `grammar` has the grammar.
 
-A lower-case letter beside its upper-case one is the inner part of that dimension and carries its size in the namespace
-`tile`: `NCHWc[tile:16]` is TVM's `NCHW16c`. A lower-case letter without its upper-case one is a dimension of its own.
+If a layout has a letter in both cases, the lower-case one is the inner part of that dimension and has its size in the
+namespace `tile`: `NCHWc[tile:16]` is TVM's `NCHW16c`. A lower-case letter alone is a dimension of its own.
 
-A layout may be of numbers in place of names: XLA's `{1,3,2,0}`, minor to major, where a number is the place of an axis
-in the tensor as the source graph has it. Such a one needs no operator that names axes.
+A layout may have numbers in place of names: XLA's `{1,3,2,0}`, minor to major, where a number is the index of an axis
+of the source graph's tensor. It applies to every operator, even if the operator's axes have no names.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["CANONICAL", "COMMON", "Dim", "Layout", "default_layout"]
 class Layout:
     """The order of a tensor's dimensions, outermost first, each with its extensions. Immutable and hashable.
 
-    `names` has one letter a dimension, without extensions. `numbers` has each extension that is no black box: the index
-    of its dimension, its row in `EXTENSIONS` and its number. Raises LayoutSyntaxError on more than 8 dimensions, a
-    letter that names two, and the inner part of a blocked dimension without its size.
+    `names` has one letter for each dimension, without extensions. `numbers` has every extension except black boxes: the
+    index of its dimension, its row in `EXTENSIONS` and its number. Raises LayoutSyntaxError on more than 8 dimensions,
+    on a letter that names two of them, and on an inner part without its size.
 
     >>> layout = Layout.parse("N[a=32][acme:x] HWC")
     >>> str(layout), layout.names, layout.alignment(0), layout.attribute(0, "acme")
@@ -66,61 +66,68 @@ class Layout:
         return self._hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        # By its text: hashes of strings differ between processes, so the stored hash must not travel.
+        # Pickled as text: hashes of strings differ between processes, so the stored hash must not be copied.
         return _parse, (self._text,)
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """The layout that `text` writes. Raises LayoutSyntaxError, with the column, if it writes none."""
+        """Parse a layout string. Raises LayoutSyntaxError with the column of the fault."""
         return _cached(text) if len(text) <= 200 else _parse(text)
 
     @classmethod
     def any(cls, rank: int) -> Layout:
-        """The layout that asks nothing of `rank` dimensions: `****` for 4."""
+        """The layout without requirements for `rank` dimensions: `****` for 4."""
         return cls.parse("*" * rank)
 
     @classmethod
     def from_names(cls, names: str) -> Layout:
-        """The layout with these names and no extensions; unlike in `parse`, a bracket or blank is an error. Numbers of
-        axes are names too: `20` is `{0,2}` outermost first."""
+        """The layout with these names, outermost first, and no extensions. Numbers of axes are names too.
+
+        Raises LayoutSyntaxError, also on brackets and blanks, which `parse` accepts.
+
+        >>> str(Layout.from_names("20"))
+        '{0,2}'
+        """
         if names.isdecimal():
             return cls(tuple([Dim(name) for name in names]))
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             fault = name_fault(name)
             if fault is not None:
-                raise fault.error(names, place)
+                raise fault.error(names, index)
         return cls.parse(names)
 
     @classmethod
     def from_tvm(cls, text: str) -> Layout:
-        """The layout that TVM writes as `text`: `NCHW16c` is `NCHWc[tile:16]`. Raises LayoutSyntaxError.
+        """Parse TVM's notation: `NCHW16c` is `NCHWc[tile:16]`. Raises LayoutSyntaxError.
 
-        TVM's undefined layout, which it writes as the empty string or `__undef__`, is an error too: it is not the
-        layout of a scalar, which is what the empty string means here.
+        TVM's undefined layout, the empty string or `__undef__`, is an error: in `parse` the empty string is the layout
+        of a scalar.
         """
         return cls(tuple(Dim(name, extensions) for name, extensions in read_tvm(text)))
 
     def to_tvm(self) -> str:
-        """This layout as TVM writes it. Raises InputError where TVM has no word: `*`, extensions, a scalar.
+        """This layout in TVM's notation. Raises InputError if TVM cannot express it: `*`, extensions, a scalar.
 
         >>> Layout.parse("NCHWc[tile:16]").to_tvm()
         'NCHW16c'
         """
-        words = []
+        dims = []
         for index, dim in enumerate(self.dims):
             size = self.tile(index)
             if not dim.name.isupper() and size is None:
                 raise self._not_tvm(f", dimension {index}", f"'{dim.name}'")
             if len(dim.extensions) > (size is not None):
                 raise self._not_tvm(f", dimension {index}", f"the extensions of '{dim}'")
-            words.append(f"{size}{dim.name}" if size else dim.name)
-        if not words:
-            raise self._not_tvm("", "the layout of a scalar, whose word TVM reads as 'undefined'")
-        return "".join(words)
+            dims.append(f"{size}{dim.name}" if size else dim.name)
+        if not dims:
+            raise self._not_tvm("", "the layout of a scalar, whose empty string TVM reads as 'undefined'")
+        return "".join(dims)
 
     @classmethod
     def from_minor_to_major(cls, text: str, axes: str | None = None) -> Layout:
-        """The layout that XLA writes as `text`, innermost axis first; in names where `axes` has one for each axis.
+        """Parse XLA's notation, innermost axis first. If `axes` has the axis names, they replace the numbers.
+
+        Raises LayoutSyntaxError.
 
         >>> Layout.from_minor_to_major("{0,1}"), Layout.from_minor_to_major("{1,3,2,0}", "NCHW")
         (Layout.parse('{0,1}'), Layout.parse('NHWC'))
@@ -133,8 +140,9 @@ class Layout:
         return layout if axes is None else layout.with_names(axes)
 
     def to_minor_to_major(self, axes: str | None = None) -> str:
-        """This layout as XLA writes it, innermost axis first; `axes` are the names of the tensor's axes as the source
-        graph has them. Raises InputError where XLA has no word: `*`, extensions, inner parts, other names.
+        """This layout in XLA's notation, innermost axis first; `axes` has the axis names in the source graph's order.
+
+        Raises InputError if XLA cannot express it: `*`, extensions, inner parts, names that are not in `axes`.
 
         >>> Layout.parse("NHWC").to_minor_to_major("NCHW")
         '{1,3,2,0}'
@@ -152,11 +160,11 @@ class Layout:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether dimensions go by the numbers of axes, as in `{1,0}`."""
+        """Whether the dimensions are named by the numbers of axes, as in `{1,0}`."""
         return self.names.isdecimal()
 
     def with_names(self, axes: str) -> Layout:
-        """This layout with the names of the axes for their numbers; one of names already is as it is.
+        """This layout with axis names in place of numbers; unchanged if it has names. Raises InputError.
 
         >>> Layout.parse("{1,3,2,0}").with_names("NCHW")
         Layout.parse('NHWC')
@@ -171,7 +179,7 @@ class Layout:
         return Layout.from_names("".join([axes[int(number)] for number in self.names]))
 
     def _not_tvm(self, where: str, found: str) -> InputError:
-        expected = "upper-case letters, and their inner parts with a tile size and no other extension"
+        expected = "upper-case letters, and inner parts with a tile size and no other extension"
         problem = "TVM has no word for this layout"
         return InputError(problem, where=f"layout '{self}'{where}", expected=expected, found=found)
 
@@ -182,15 +190,15 @@ class Layout:
 
     @property
     def is_any(self) -> bool:
-        """Whether nothing is asked: every name is `*`, without extensions. True of rank 0."""
+        """Whether the layout has no requirement: every name is `*`, without extensions. True for rank 0."""
         return all(dim.name == "*" and not dim.extensions for dim in self.dims)
 
     def same_names(self, other: Layout) -> bool:
-        """Whether the names are the same, whatever the extensions."""
+        """Whether the names are the same; extensions are ignored."""
         return self.names == other.names
 
     def alignment(self, index: int) -> int:
-        """The alignment, in bytes, of the stride of dimension `index`; 1 where none is asked for."""
+        """The alignment, in bytes, of the stride of dimension `index`; 1 if it has none."""
         return self.dims[index].alignment
 
     def with_alignment(self, index: int, alignment: int) -> Layout:
@@ -202,11 +210,11 @@ class Layout:
         return self._replacing(index, ALIGNMENT.prefix, str(alignment))
 
     def attribute(self, index: int, namespace: str) -> str | None:
-        """The data that dimension `index` carries in `namespace`, verbatim, or None (data may be empty)."""
+        """The data of dimension `index` in `namespace`, verbatim, or None (data may be empty)."""
         return self.dims[index].attribute(namespace)
 
     def with_attribute(self, index: int, namespace: str, data: str) -> Layout:
-        """This layout with `[namespace:data]` as the last extension of dimension `index`, replacing any it had.
+        """This layout with `[namespace:data]` as the last extension of dimension `index`, in place of any others there.
 
         >>> str(Layout.parse("NCHWc[tile:8]").with_attribute(4, "tile", "16"))
         'NCHWc[tile:16]'
@@ -217,7 +225,7 @@ class Layout:
         return self._replacing(index, f"{namespace}:", data)
 
     def with_boxes(self, index: int, boxes: Iterable[tuple[str, str]]) -> Layout:
-        """This layout with these black boxes, (namespace, data), behind the extensions of dimension `index`.
+        """This layout with black boxes, each (namespace, data), appended to the extensions of dimension `index`.
 
         >>> str(Layout.parse("NCHW").with_boxes(1, [("acme", "x"), ("acme", "y")]))
         'NC[acme:x][acme:y]HW'
@@ -233,15 +241,15 @@ class Layout:
         return Layout(tuple(dims))
 
     def boxes(self, index: int) -> tuple[tuple[str, str], ...]:
-        """(namespace, data) of the black boxes on dimension `index`, in order; the size of an inner part is none."""
+        """(namespace, data) of the black boxes of dimension `index`, in order, without the size of an inner part."""
         boxes = self.dims[index].boxes
         return boxes if self.outer(index) is None else tuple([box for box in boxes if box[0] != "tile"])
 
     def outer(self, index: int) -> int | None:
-        """The dimension whose inner part dimension `index` is (1 for the c of NCHWc), or None."""
+        """The outer dimension if dimension `index` is an inner part (1 for the c of NCHWc), else None."""
         name = self.names[index]
-        place = self.names.find(name.upper()) if name.islower() else -1
-        return place if place >= 0 else None
+        found = self.names.find(name.upper()) if name.islower() else -1
+        return found if found >= 0 else None
 
     def tile(self, index: int) -> int | None:
         """The size of dimension `index` in elements if it is the inner part of another, else None."""
@@ -252,17 +260,17 @@ def _parse(text: str) -> Layout:
     return Layout(tuple(Dim(name, extensions) for name, extensions in read(text)))
 
 
-# Parsed again and again: the words of backends. Long texts come from outside and would only fill the memory.
+# Backends state the same layouts again and again. Long texts are not cached, because they come from untrusted input.
 _cached = lru_cache(maxsize=4096)(_parse)
 
 COMMON = tuple(_parse(text) for text in ("", "N", "**", "***", "****", "*****", "******"))
-"""Glow's layouts by rank, 0 to 6, of a tensor of which nothing is known."""
+"""Glow's default layouts by rank, 0 to 6."""
 
 CANONICAL = (*COMMON[:4], _parse("NHWC"), *COMMON[5:])
 """The same for Glow's canonical backend: rank 4 is NHWC."""
 
 
 def default_layout(rank: int, *, canonical: bool = False) -> Layout:
-    """Glow's layout of a tensor of `rank` dimensions of which nothing is known; `*` throughout above rank 6."""
+    """Glow's default layout of `rank` dimensions; only `*` above rank 6."""
     table = CANONICAL if canonical else COMMON
     return table[rank] if rank < len(table) else Layout.any(rank)

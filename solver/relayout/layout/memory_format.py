@@ -1,9 +1,9 @@
 """Memory formats: the arrangement of a tensor in memory, as the sequence of its axes' atoms.
 
 A tensor's axes are numbered as in the source graph. An **atom** is an axis or one factor of an axis; a memory format is
-the sequence of all atoms from outermost to innermost. Its **normal form** drops atoms of extent 1 (they have no place)
-and merges neighbours that are consecutive factors of one axis. Two formats are the same memory iff their normal forms
-are equal: a transpose that moves only unit axes, and a reshape that keeps the atoms' order, cost nothing.
+the sequence of all atoms from outermost to innermost. Its **normal form** drops atoms of extent 1, whose position does
+not matter, and merges neighbours that are consecutive factors of one axis. Two formats are the same memory iff their
+normal forms are equal: a transpose that moves only unit axes, and a reshape that keeps the atoms' order, cost nothing.
 
     >>> nhwc = order_of((0, 2, 3, 1))
     >>> normal_form(nhwc, (8, 64, 1, 1)) == normal_form(order_of((0, 1, 2, 3)), (8, 64, 1, 1))
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 Extent = int | str | None
-"""The length of an axis: an int, a symbol's name, or None where nothing is known."""
+"""The length of an axis: an int, a symbol's name, or None if unknown."""
 
 
 class Atom(NamedTuple):
     """The digits of an axis's index between the strides `inner` (included) and `outer` (excluded).
 
-    `outer` is 0 where the atom reaches up to the end of the axis, so `Atom(1)` is axis 1 as a whole, `Atom(1, 16)` its
-    blocks of 16, and `Atom(1, 1, 16)` the place within a block.
+    `outer` is 0 if the atom reaches the end of the axis, so `Atom(1)` is axis 1 as a whole, `Atom(1, 16)` its blocks of
+    16, and `Atom(1, 1, 16)` the index within a block.
 
-    An `outer` beyond the axis's extent pads the axis: `Atom(1, 1, 32)` on an axis of extent 24 are its 24 values and
-    8 zeros. A unit axis is never padded, for it has no place.
+    An `outer` beyond the axis's extent pads the axis: `Atom(1, 1, 32)` on an axis of extent 24 is its 24 values and
+    8 zeros. A unit axis is never padded.
     """
 
     axis: int
@@ -65,22 +65,22 @@ Box = tuple[int, int, str, str]
 class Boxed(tuple[Atom, ...]):
     """A memory format whose dimensions carry black boxes, sorted.
 
-    It is other memory than the same format without them, and the backend alone can convert between the two. Functions
-    of formats see the atoms and return plain formats. `units` tells which dimensions have extent 1: a dimension with a
-    black box is not reshaped, not even by a unit dimension.
+    It differs from the same format without black boxes, and only the backend can convert between the two. Functions of
+    formats see the atoms and return plain formats. `units[i]` is True if dimension `i` has extent 1: a dimension with a
+    black box is never reshaped, not even by a unit dimension.
     """
 
     boxes: tuple[Box, ...]
     units: tuple[bool, ...]
 
     def __new__(cls, format_: MemoryFormat, boxes: Iterable[Box], units: tuple[bool, ...] = ()) -> Boxed:
-        made = super().__new__(cls, format_)
-        made.boxes, made.units = tuple(sorted(boxes)), units
-        return made
+        self = super().__new__(cls, format_)
+        self.boxes, self.units = tuple(sorted(boxes)), units
+        return self
 
     def __eq__(self, other: object) -> bool:
-        alike = isinstance(other, Boxed) and (self.boxes, self.units) == (other.boxes, other.units)
-        return alike and super().__eq__(other)
+        has_same_boxes = isinstance(other, Boxed) and (self.boxes, self.units) == (other.boxes, other.units)
+        return has_same_boxes and super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -112,7 +112,7 @@ def source_order(rank: int) -> MemoryFormat:
 
 
 def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
-    """How many values the atom takes; None where the axis is split and its extent is not a known number."""
+    """The number of values of the atom; None if the axis is split and its extent is not a known number."""
     if atom.outer:
         return atom.outer // atom.inner
     extent = extents[atom.axis]
@@ -122,14 +122,14 @@ def atom_extent(atom: Atom, extents: Sequence[Extent]) -> Extent:
 
 
 def padded_extent(format_: Iterable[Atom], axis: int, extents: Sequence[Extent]) -> Extent:
-    """How many values the axis takes in this format, padding included."""
-    reach = max((atom.outer for atom in format_ if atom.axis == axis), default=0)
+    """The number of values of the axis in this format, padding included."""
+    end = max((atom.outer for atom in format_ if atom.axis == axis), default=0)
     extent = extents[axis]
-    return reach if isinstance(extent, int) and reach > extent else extent
+    return end if isinstance(extent, int) and end > extent else extent
 
 
 def is_padded(format_: Iterable[Atom], extents: Sequence[Extent]) -> bool:
-    """Whether some axis is longer in memory than it is in the graph."""
+    """Whether some axis is longer in memory than in the graph."""
     for atom in format_:
         extent = extents[atom.axis]
         if isinstance(extent, int) and atom.outer > extent:
@@ -139,13 +139,13 @@ def is_padded(format_: Iterable[Atom], extents: Sequence[Extent]) -> bool:
 
 @cache
 def with_units(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFormat:
-    """The format with the unit axes that it lacks, each after its neighbour in the source, and with its black boxes."""
-    placed = {atom.axis for atom in format_}
+    """The format with every missing unit axis inserted after its neighbour in the source; black boxes are kept."""
+    present = {atom.axis for atom in format_}
     found = list(format_)
     for axis in range(len(extents)):
-        if axis not in placed:
-            before = [place for place, atom in enumerate(found) if atom.axis < axis]
-            found.insert(max(before, key=lambda place: (found[place].axis, place)) + 1 if before else 0, Atom(axis))
+        if axis not in present:
+            before = [index for index, atom in enumerate(found) if atom.axis < axis]
+            found.insert(max(before, key=lambda index: (found[index].axis, index)) + 1 if before else 0, Atom(axis))
     return Boxed(tuple(found), format_.boxes, format_.units) if isinstance(format_, Boxed) else tuple(found)
 
 
@@ -161,5 +161,5 @@ def normal_form(format_: MemoryFormat, extents: tuple[Extent, ...]) -> MemoryFor
             merged[-1] = Atom(atom.axis, atom.inner, last.outer)
         else:
             merged.append(atom)
-    # One name for each: a factor that reaches the end of its axis says so by outer = 0.
+    # One spelling only: a factor that reaches the end of its axis has outer = 0.
     return tuple(Atom(a.axis, a.inner) if a.outer and a.outer == extents[a.axis] else a for a in merged)

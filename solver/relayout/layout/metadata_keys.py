@@ -1,6 +1,6 @@
 """The keys of the metadata that relayout reads and writes on nodes, values and constants.
 
-They are part of the file format: a file that an earlier version wrote has them.
+They are part of the file format and must not change: files of earlier versions have them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 LAYOUT_KEY = "relayout.layout"
-"""On a value: the layout that it is in, with its black boxes."""
+"""On a value: its layout, with black boxes."""
 
 ORDER_KEY = "relayout.order"
 """On a value that is permuted: the source's axes in the value's order, `0,2,3,1`."""
@@ -28,22 +28,22 @@ ATOMS_KEY = "relayout.atoms"
 """On a value whose dimensions are not whole axes: the atoms of each dimension."""
 
 BOUNDARY_LAYOUT_KEY = "relayout.boundary_layout"
-"""On an input or output of the graph: the layout that its caller has asked for, or `any`."""
+"""On an input or output of the graph: the layout that the caller requires, or `any`."""
 
 SOURCE_KEY = "relayout.source"
-"""On a constant that exists in several layouts: the name that the source has for it."""
+"""On a constant that exists in several layouts: its name in the source."""
 
 TRANSFORM_KEY = "relayout.transform"
-"""On a constant without data: the steps that turn the source's data into its own, in JSON."""
+"""On a constant without data: the steps from the source's data to its own, in JSON."""
 
 DEVICE_KEY = "relayout.device"
-"""On a node, an input or an output, where a backend has several devices: the device that it is on."""
+"""On a node, an input or an output, if the backend has several devices: its device."""
 
 WRITTEN_KEY = "relayout.written_at"
 """On a node that was rewritten for a device: that device."""
 
 BLOCK_KEY = "relayout.block"
-"""On an operator of onnxruntime's blocked layout: how many channels a block has."""
+"""On an operator of onnxruntime's blocked layout: the number of channels of a block."""
 
 CHANNELS_KEY = "relayout.channels"
-"""On an operator of onnxruntime's blocked layout: how many channels the source has, without padding."""
+"""On an operator of onnxruntime's blocked layout: the number of channels of the source, without padding."""

@@ -1,14 +1,14 @@
 """Lazy constants: absent, in a file, shared with the caller, or converted only when they are read.
 
-A weight can be larger than memory allows and can stay at its owner's home altogether. None of these tensors keeps its
-data: each read makes the array anew and lets it go with its last reference. Steps are how a constant is converted:
+A weight can be larger than memory, and its data may be absent altogether. These tensors do not keep their data: each
+read makes the array again. A constant is converted by a list of steps:
 
     {"op": "transpose", "perm": [2, 3, 1, 0]}        numpy.transpose
     {"op": "reshape", "shape": [64, 147]}            numpy.reshape, row-major
-    {"op": "pad", "pads": [0, 0, 8, 0]}              zeros: how many before each dimension, then how many after each
-    {"op": "crop", "shape": [56, 147]}               the first so many of each dimension
+    {"op": "pad", "pads": [0, 0, 8, 0]}              the number of zeros before each dimension, then after each
+    {"op": "crop", "shape": [56, 147]}               the first elements of each dimension
 
-Reshape and crop carry `from`, the shape before them, so that every step can be undone.
+Reshape and crop have `from`, the shape before them, so that every step can be inverted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SLAB_BYTES = 16 << 20
 
 
 class AbsentTensor(TensorProtoTensor):
-    """A constant of which only the type and the shape are known; `transform` is what its owner must do to the data.
+    """A constant without data, with a type and a shape; the owner of the data must apply the steps in `transform`.
 
     It is written to ONNX as a tensor without data; `shape` is the shape after `transform`.
     """
@@ -69,23 +69,23 @@ class AbsentTensor(TensorProtoTensor):
         if transform:
             proto.metadata_props.add(key=TRANSFORM_KEY, value=json.dumps([dict(step) for step in transform]))
         super().__init__(proto)
-        # onnx_ir writes what the protobuf notes, and then what the tensor does.
+        # onnx_ir writes the metadata of the protobuf and of the tensor; the step entry must not be written twice.
         self.metadata_props.clear()
         self.metadata_props.update(metadata or {})
         self.transform: Steps = tuple(transform)
 
     @classmethod
     def from_proto(cls, proto: onnx.TensorProto) -> AbsentTensor:
-        """The absent constant that a protobuf without data stands for, with the steps that were noted in it."""
-        noted = {entry.key: entry.value for entry in reversed(proto.metadata_props)}
-        steps = json.loads(noted.pop(TRANSFORM_KEY, "[]"))
+        """The absent constant of a protobuf without data, with the steps from the protobuf's metadata."""
+        metadata = {entry.key: entry.value for entry in reversed(proto.metadata_props)}
+        steps = json.loads(metadata.pop(TRANSFORM_KEY, "[]"))
         dtype, doc = ir.DataType(proto.data_type), proto.doc_string
-        return cls(dtype, proto.dims, proto.name, steps, doc_string=doc, metadata=noted)
+        return cls(dtype, proto.dims, proto.name, steps, doc_string=doc, metadata=metadata)
 
     def relaid(self, steps: Sequence[Step]) -> AbsentTensor:
-        """The same constant with `steps` added to what its owner must do. What was said of the data no longer holds."""
-        noted, shape = _noted(tuple(self.shape.numpy()), steps)
-        return AbsentTensor(self.dtype, shape, self.name, (*self.transform, *noted), metadata=self.metadata_props)
+        """The same constant with `steps` appended to `transform`. The doc string is dropped."""
+        full, shape = _with_shapes(tuple(self.shape.numpy()), steps)
+        return AbsentTensor(self.dtype, shape, self.name, (*self.transform, *full), metadata=self.metadata_props)
 
     def numpy(self) -> NoReturn:
         """Raise InputError: there is no data."""
@@ -94,7 +94,7 @@ class AbsentTensor(TensorProtoTensor):
             where=f"constant '{self.name}'",
             expected=f"{self.dtype.name.lower()} data of shape {list(self.shape.numpy())}",
             found="a constant with a type and a shape only",
-            hint="give a model with its weights where values are needed",
+            hint="give a model with weights",
         )
 
     def tobytes(self) -> NoReturn:
@@ -106,7 +106,7 @@ class AbsentTensor(TensorProtoTensor):
 
 
 class SharedTensor(ir.LazyTensor):
-    """Another's tensor under our own name: renaming ours leaves theirs alone."""
+    """The data of another tensor under a name of its own: renaming it does not rename the other."""
 
     __slots__ = ("source",)
 
@@ -123,7 +123,7 @@ class SharedTensor(ir.LazyTensor):
 
 
 class RelaidTensor(ir.LazyTensor):
-    """A constant that is converted when it is read; `transform` tells how, `source` from what."""
+    """The constant `source`, converted by the steps in `transform` each time it is read."""
 
     __slots__ = ("source", "transform")
 
@@ -131,7 +131,7 @@ class RelaidTensor(ir.LazyTensor):
 
     def __init__(self, source: ir.TensorProtocol, steps: Sequence[Step]) -> None:
         self.source = source
-        self.transform, shape = _noted(tuple(source.shape.numpy()), steps)
+        self.transform, shape = _with_shapes(tuple(source.shape.numpy()), steps)
         super().__init__(
             self._relay,
             source.dtype,
@@ -151,7 +151,7 @@ class RelaidTensor(ir.LazyTensor):
         return ir.Tensor(np.ascontiguousarray(self._view()), dtype=self.dtype, name=self.name)
 
     def tofile(self, file: BinaryIO) -> None:
-        """Write the data, slab by slab where the tensor is large, so that no second copy of it is ever in memory."""
+        """Write the data; a large tensor is written in slabs, so that memory never has a second copy."""
         if self.nbytes <= SLAB_BYTES or self.dtype.bitwidth < 8:
             super().tofile(file)
             return
@@ -162,7 +162,7 @@ class RelaidTensor(ir.LazyTensor):
 
 
 def relaid(tensor: ir.TensorProtocol, steps: Sequence[Step]) -> ir.TensorProtocol:
-    """`tensor` converted by `steps`, read lazily; an absent one remembers the steps for its owner.
+    """`tensor` converted by `steps` when it is read; an absent tensor gets the steps appended to `transform`.
 
     >>> import numpy as np
     >>> relaid(ir.tensor(np.zeros((2, 3)), name="w"), [{"op": "transpose", "perm": [1, 0]}]).shape
@@ -196,12 +196,12 @@ def share(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def transform_of(tensor: ir.TensorProtocol | None) -> Steps:
-    """What was done, or is to be done, to the source's data to get this constant."""
+    """The steps from the source's data to this constant."""
     return tensor.transform if isinstance(tensor, AbsentTensor | RelaidTensor) else ()
 
 
 def apply_step(array: np.ndarray[Any, Any], step: Step) -> np.ndarray[Any, Any]:
-    """One step done to the data: a view of it, but for padding."""
+    """The array after one step: a view of the data, except after padding and some reshapes."""
     if step["op"] == "transpose":
         return array.transpose(step["perm"])
     if step["op"] == "reshape":
@@ -213,7 +213,7 @@ def apply_step(array: np.ndarray[Any, Any], step: Step) -> np.ndarray[Any, Any]:
 
 
 def shape_before(shape: Sequence[int], step: Step) -> tuple[int, ...] | None:
-    """The shape that a step makes `shape` of; None where the step does not tell.
+    """The shape before a step that results in `shape`; None if the step does not determine it.
 
     >>> shape_before([8, 3], {"op": "transpose", "perm": [1, 0]})
     (3, 8)
@@ -229,17 +229,17 @@ def shape_before(shape: Sequence[int], step: Step) -> tuple[int, ...] | None:
 
 
 def check_steps(shape: Sequence[int], steps: Sequence[Step], where: str) -> None:
-    """InputError where the steps do not lead to `shape`, as far back as they tell."""
+    """Raise InputError if the steps cannot result in `shape`; steps of unknown input shape are not checked."""
     shape = tuple(shape)
     for number, step in reversed(list(enumerate(steps))):
         before = shape_before(shape, step)
         known = before is not None and min(before, default=0) >= 0
-        made = _shape_after(before, step) if before is not None and known else tuple(step.get("shape", ()))
-        if made != shape:
+        after = _shape_after(before, step) if before is not None and known else tuple(step.get("shape", ()))
+        if after != shape:
             raise InputError(
                 "the steps of a constant's transform do not fit",
                 where=f"{where}, transform[{number}]",
-                expected=f"a step that makes shape {list(shape)}",
+                expected=f"a step that results in shape {list(shape)}",
                 found=str(dict(step)),
             )
         if before is None:
@@ -247,20 +247,20 @@ def check_steps(shape: Sequence[int], steps: Sequence[Step], where: str) -> None
         shape = before
 
 
-def _noted(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[Steps, tuple[int, ...]]:
-    """The steps, with the shape before each that does not tell it otherwise, and the shape after all of them."""
-    noted: list[Step] = []
+def _with_shapes(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[Steps, tuple[int, ...]]:
+    """The steps with `from` added to each reshape and crop, and the shape after all of them."""
+    full: list[Step] = []
     for step in steps:
         after = _shape_after(shape, step)
         if after is None:
-            raise InternalError("a constant cannot be re-laid like this", found=f"{dict(step)} on shape {list(shape)}")
-        noted.append({**step, "from": list(shape)} if step["op"] in ("reshape", "crop") else step)
+            raise InternalError("a step does not fit its constant", found=f"{dict(step)} on shape {list(shape)}")
+        full.append({**step, "from": list(shape)} if step["op"] in ("reshape", "crop") else step)
         shape = after
-    return tuple(noted), shape
+    return tuple(full), shape
 
 
 def _shape_after(shape: tuple[int, ...], step: Step) -> tuple[int, ...] | None:
-    """The shape that a step makes of `shape`; None where it does not fit."""
+    """The shape after a step on `shape`; None if the step does not fit."""
     if step["op"] == "transpose":
         fits = sorted(step["perm"]) == list(range(len(shape)))
         return tuple(shape[axis] for axis in step["perm"]) if fits else None

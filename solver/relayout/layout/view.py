@@ -1,7 +1,7 @@
-"""A view: a tensor that re-reads the memory of another (Transpose, Reshape, Squeeze, ...), as MLIR's memref.
+"""Views: a tensor that aliases the memory of another (Transpose, Reshape, Squeeze, ...), as a memref view in MLIR.
 
 Each axis of the view is a sequence of atoms of the base tensor, so a memory format of one is a memory format of the
-other wherever their factors nest.
+other if their factors nest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["View"]
 
 
 class _Range(NamedTuple):
-    """Strides [lo, hi) of one axis are the strides [target_lo, target_hi) of axis `target`; hi 0 = up to the end."""
+    """Strides [lo, hi) of one axis are the strides [target_lo, target_hi) of axis `target`; hi 0: the axis's end."""
 
     lo: int
     hi: int
@@ -32,10 +32,10 @@ _Ranges = tuple[tuple[_Range, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a tensor's axes re-read the memory of a base tensor.
+    """An index map from the axes of a tensor to the memory of a base tensor.
 
-    `axes[j]` holds the base's atoms that make up axis j of the view, outermost first: one whole atom where an axis is
-    kept, none for a unit axis that the base does not have, several where axes merged, a factor where one was split.
+    `axes[j]` has the base's atoms that form axis j of the view, outermost first: one whole atom if the axis is the
+    base's, none for a unit axis that the base lacks, several if axes were fused, a factor if an axis was split.
     """
 
     axes: tuple[MemoryFormat, ...]
@@ -49,7 +49,7 @@ class View:
     def of(
         cls, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...], base_extents: tuple[Extent, ...]
     ) -> View | None:
-        """The view with these atoms, or None where an inner atom's extent is unknown so that strides have no number."""
+        """The view with these atoms; None if the extent of an inner atom is unknown, since strides need it."""
         axes = tuple(axes)
         down: list[tuple[_Range, ...]] = []
         up: list[list[_Range]] = [[] for _ in base_extents]
@@ -73,29 +73,30 @@ class View:
 
     @classmethod
     def identity(cls, extents: tuple[Extent, ...]) -> View:
+        """The view of a base tensor by itself."""
         view = _identity(extents)
         assert view is not None
         return view
 
     def to_base(self, format_: MemoryFormat) -> MemoryFormat | None:
-        """A format of the view's axes, as one of the base's in normal form; None where the factors do not nest."""
+        """The format of the base, in normal form, for a format of the view; None if the factors do not nest."""
         if self.is_plain and all(a.is_whole for a in format_):
             return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in format_)), self.base_extents)
-        return _carry(format_, self._down, self.extents, self.base_extents)
+        return _mapped(format_, self._down, self.extents, self.base_extents)
 
     def from_base(self, format_: MemoryFormat) -> MemoryFormat | None:
-        """The inverse of `to_base`. Unit axes that the base lacks do not appear."""
-        return _carry(format_, self._up, self.base_extents, self.extents)
+        """The inverse of `to_base`, without the unit axes that the base lacks."""
+        return _mapped(format_, self._up, self.base_extents, self.extents)
 
     def then(self, axes: Iterable[MemoryFormat], extents: tuple[Extent, ...]) -> View | None:
-        """The view of this view: `axes` are given in this view's atoms; None where they do not nest."""
+        """The view of this view, whose `axes` are given in this view's atoms; None if the factors do not nest."""
         through: list[MemoryFormat] = []
         for atoms in axes:
             mapped: list[Atom] = []
             for atom in atoms:
                 if atom_extent(atom, self.extents) == 1:
                     continue
-                part = _parts(atom, self._down)
+                part = _factors(atom, self._down)
                 if part is None:
                     return None
                 mapped += part
@@ -108,22 +109,22 @@ def _identity(extents: tuple[Extent, ...]) -> View | None:
     return View.of(((atom,) for atom in source_order(len(extents))), extents, extents)
 
 
-def _carry(
+def _mapped(
     format_: MemoryFormat, ranges: _Ranges, extents: tuple[Extent, ...], target_extents: tuple[Extent, ...]
 ) -> MemoryFormat | None:
-    carried: list[Atom] = []
+    found: list[Atom] = []
     for atom in format_:
         if atom_extent(atom, extents) == 1:
             continue
-        part = _parts(atom, ranges)
-        if part is None:
+        factors = _factors(atom, ranges)
+        if factors is None:
             return None
-        carried += part
-    return normal_form(tuple(carried), target_extents)
+        found += factors
+    return normal_form(tuple(found), target_extents)
 
 
-def _parts(atom: Atom, ranges: _Ranges) -> list[Atom] | None:
-    """The atom in the other tensor's atoms, outermost first; None where a boundary of one falls inside the other."""
+def _factors(atom: Atom, ranges: _Ranges) -> list[Atom] | None:
+    """The atom as atoms of the other tensor, outermost first; None if the factors do not nest."""
     found: list[Atom] = []
     for range_ in ranges[atom.axis]:
         low = max(atom.inner, range_.lo)
@@ -135,6 +136,6 @@ def _parts(atom: Atom, ranges: _Ranges) -> list[Atom] | None:
         inner = range_.target_lo * (low // range_.lo)
         outer = range_.target_hi if high == range_.hi else range_.target_lo * (high // range_.lo)
         if range_.target_hi and outer > range_.target_hi:
-            return None  # what pads a factor of an axis is no padding of that axis
+            return None  # padding of one factor is not padding of the whole axis
         found.append(Atom(range_.target, inner, outer))
     return found[::-1]

@@ -37,9 +37,7 @@ TELLS_RANK = frozenset(["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
-def infer_with_values(
-    proto: onnx.ModelProto, infer: Infer
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The inferred model, and the values of its main graph's computed small tensors by name.
 
     `infer` fills shapes in; it is called again as long as new values make new shapes known.
@@ -58,7 +56,7 @@ def infer_with_values(
         hints = _same_shapes(inferred.graph)
         if not found and not hints:
             break
-        if not hints and not _tells_shapes(inferred.graph, found):
+        if not hints and not _adds_shapes(inferred.graph, found):
             continue
         probe = _with_constants(proto, {n: v for n, v in known.items() if n not in stored})
         probe.graph.value_info.extend(hints)
@@ -69,7 +67,7 @@ def infer_with_values(
 
 
 def _is_static(graph: onnx.GraphProto) -> bool:
-    """Whether the graph has no graphs inside and every extent in it is known: no value can tell a shape then."""
+    """Whether the graph has no subgraphs and every extent is known, so that values add nothing to the shapes."""
     shapes = _shapes(graph)
     return all(value.name in shapes for value in graph.input) and not any(
         any(name and name not in shapes for name in node.output) or any(map(graphs_in, node.attribute))
@@ -95,8 +93,8 @@ def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 
 def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
-    """Compute what can be computed now, into `known`; return the new names."""
-    # Most models ask no shape of anything, and then nobody has to list them all.
+    """Compute every value whose inputs are known, into `known`; return the new names."""
+    # Most models have no Shape or Size, and then the list of all shapes is not needed.
     asks = any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in model.graph.node)
     shapes = _shapes(model.graph) if asks else {}
     found: set[str] = set()
@@ -106,7 +104,7 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes and node.input[0] not in known:
             if math.prod(shapes[node.input[0]]) > LARGEST_VIEW:
                 continue
-            # The operator reads nothing but the shape: an array without memory is enough.
+            # The operator reads only the shape, so an array without memory suffices.
             operands = [np.broadcast_to(np.zeros((), np.float32), shapes[node.input[0]])]
         elif node.input and all(name in known or not name for name in node.input):
             operands = [known[name] for name in node.input if name]
@@ -147,7 +145,7 @@ def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProt
 
 
 def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
-    """What a ConstantOfShape gives. Exporters write weights so, and the reference evaluator is slow to import."""
+    """The result of a ConstantOfShape: exporters write weights so, and the reference evaluator is slow to import."""
     values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
     return [np.full(shape, values[0].item(), values[0].dtype)]
 
@@ -179,7 +177,7 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _tells_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
+def _adds_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
     """Whether a node that reads one of these values has a result whose shape is not known yet."""
     shapes = _shapes(graph)
     return any(
@@ -188,8 +186,10 @@ def _tells_shapes(graph: onnx.GraphProto, found: set[str]) -> bool:
 
 
 def _same_shapes(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The shapes of results that onnx infers none for, though they are their first input's: it looks into a body that
-    is made only when the operator's inputs are known in full."""
+    """The results with their first input's shape for which onnx infers none.
+
+    onnx infers them from a function body, which exists only if the operator's inputs are fully known.
+    """
     values = (*graph.input, *graph.value_info, *graph.output)
     known = {v.name: v for v in values if v.type.tensor_type.HasField("shape")}
     hints = []
@@ -211,23 +211,25 @@ class _Kind(NamedTuple):
 def _enter_ranks(
     graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: Mapping[str, int]
 ) -> tuple[bool, dict[str, _Kind]]:
-    """Declare in `graph`, and in those inside it, the ranks of values of which no shape is known but that a reader of
-    them tells: a Transpose by its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by what its
-    body declares. Whether there was one; and what is told of values around the graph. `outer` are the ranks that are
-    known of these."""
+    """Declare ranks, in `graph` and its subgraphs, of values without a shape whose consumers determine the rank.
+
+    A Transpose determines it by its perm, a convolution by its kernel, a pool by its window, a Loop or Scan by its
+    body. `outer` has the known ranks of values of the enclosing graphs. Returns whether a rank was declared, and the
+    ranks found for values of the enclosing graphs.
+    """
     listed = {value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}
     stored = {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
     own = {name for node in inferred.node for name in node.output} | listed.keys() | stored.keys()
     ranked = (value for value in listed.values() if value.type.tensor_type.HasField("shape"))
     known = {name: rank for name, rank in outer.items() if name not in own}
     known |= {value.name: len(value.type.tensor_type.shape.dim) for value in ranked} | stored
-    told: dict[str, _Kind] = {}
+    found: dict[str, _Kind] = {}
     is_new = False
     for node, twin in zip(graph.node, inferred.node, strict=True):
         if twin.op_type in TELLS_RANK and twin.domain in ("", "ai.onnx") and twin.input[0] not in known:
             rank = _rank_read(twin, known)
             if rank is not None:
-                told[twin.input[0]] = _Kind(0, rank)
+                found[twin.input[0]] = _Kind(0, rank)
         branches = []
         for inner, informed in zip(_graphs_of(node), _graphs_of(twin), strict=True):
             is_newer, kinds = _enter_ranks(inner, informed, known)
@@ -236,13 +238,13 @@ def _enter_ranks(
         if twin.op_type == "If" and twin.domain in ("", "ai.onnx"):
             # One of the two runs, and it is not known which. The body of a Loop or Scan may never run.
             then, other = branches
-            told |= {name: kind for name, kind in then.items() if other.get(name) == kind}
+            found |= {name: kind for name, kind in then.items() if other.get(name) == kind}
         for name, state in _states(twin):
             declared_type = state.type.tensor_type
             if name and name not in known and declared_type.HasField("shape"):
-                told[name] = _Kind(declared_type.elem_type, len(declared_type.shape.dim))
+                found[name] = _Kind(declared_type.elem_type, len(declared_type.shape.dim))
     declared = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
-    for name, kind in told.items():
+    for name, kind in found.items():
         element = listed[name].type.tensor_type.elem_type if name in listed else kind.element
         if not element or name not in own:
             continue
@@ -252,12 +254,14 @@ def _enter_ranks(
             declared[name].type.CopyFrom(hint.type)
         else:
             graph.value_info.append(hint)
-    return is_new, {name: kind for name, kind in told.items() if name not in own}
+    return is_new, {name: kind for name, kind in found.items() if name not in own}
 
 
 def _enter_scan_inputs(graph: onnx.GraphProto, outer: Mapping[str, onnx.TypeProto]) -> None:
-    """Declare the shapes of the inputs of Scans' bodies, in the graphs inside `graph`: onnx infers what is in a body by
-    them, and does not note them. `outer` are the types of the values around the graph."""
+    """Declare the input shapes of Scan bodies in the subgraphs of `graph`: onnx infers by them but does not store them.
+
+    `outer` has the types of values of the enclosing graphs.
+    """
     values = (*graph.input, *graph.value_info, *graph.output)
     known = {**outer, **{value.name: value.type for value in values}}
     for tensor in graph.initializer:
@@ -280,19 +284,21 @@ def _enter_scan_inputs(graph: onnx.GraphProto, outer: Mapping[str, onnx.TypeProt
 
 
 def _scan_inputs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto, int | None]]:
-    """What a Scan reads, the input of its body that takes it, and the axis of which that is one entry; None for a state
-    that goes in whole. Nothing before opset 9, where there is an axis for a batch."""
+    """The operands of a Scan, each with its body input and the scanned axis; None for a state.
+
+    Empty before opset 9, where Scan has a batch axis.
+    """
     given = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type != "Scan" or node.domain not in ("", "ai.onnx") or len(node.input) != len(given["body"].g.input):
         return
-    pieces = given["num_scan_inputs"].i
-    axes = list(given["scan_input_axes"].ints) if "scan_input_axes" in given else [0] * pieces
-    whole = [None] * (len(node.input) - pieces)
-    yield from zip(node.input, given["body"].g.input, [*whole, *axes], strict=True)
+    scanned = given["num_scan_inputs"].i
+    axes = list(given["scan_input_axes"].ints) if "scan_input_axes" in given else [0] * scanned
+    states = [None] * (len(node.input) - scanned)
+    yield from zip(node.input, given["body"].g.input, [*states, *axes], strict=True)
 
 
 def _states(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.ValueInfoProto]]:
-    """What a Loop or Scan hands to its body whole at first, and the body's input that takes it."""
+    """The initial states of a Loop or Scan, each with its body input."""
     if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
         (body,) = _graphs_of(node)
         yield from zip(node.input[2:], body.input[2:], strict=False)
@@ -320,10 +326,10 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
     probe.graph.initializer.extend(
         numpy_helper.from_array(value, name) for name, value in values.items() if name not in computed
     )
-    # Inference leaves a dim that it once named as it is, whatever is known by now, and what is said without a shape.
-    settled = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
+    # Inference never replaces a dim that it named before, nor an entry without a shape, so these are removed.
+    stable = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
-    probe.graph.value_info.extend(settled)
+    probe.graph.value_info.extend(stable)
     return probe
 
 
@@ -333,7 +339,7 @@ def _has_generated_dim(value: onnx.ValueInfoProto) -> bool:
 
 
 def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
-    """Put what the better-informed inference knows into `graph`, and into the graphs inside its nodes."""
+    """Copy the shapes of the better-informed inference into `graph` and its subgraphs."""
     for inner, informed in zip(_inner_graphs(graph), _inner_graphs(better), strict=True):
         carry_over(informed, inner)
     known = {value.name: value for value in (*better.value_info, *better.output)}
@@ -349,7 +355,7 @@ def _take_shapes(better: onnx.GraphProto, graph: onnx.GraphProto) -> None:
 
 
 def _inner_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    """Those inside the graph's own nodes. None of these nodes is arithmetic, which the other inference may be told."""
+    """The subgraphs of the graph's own nodes. Both graphs have the same, as only arithmetic nodes were replaced."""
     return [inner for node in graph.node for inner in _graphs_of(node)]
 
 

@@ -1,14 +1,14 @@
-"""Which values are constant: known before the model runs. One definition for the solver, the report and the backends.
+"""The definition of a constant value, known before the model runs, for the solver, the report and the backends.
 
-Constant are initializers, results of `Constant`, Shapes and Sizes of known extents, and what ONNX's own operators
-compute from constants alone. Nobody runs such an operator with data, so no conversion of its results is paid for.
+Constants are initializers, results of `Constant`, Shapes and Sizes of known extents, and results that ONNX's own
+operators compute from constants alone. Such an operator never runs with data, so a conversion of its results is free.
 
 Not constant are:
 
 - an initializer that is a graph input too: it is a default, which a caller may replace;
 - the result of an operator that draws random numbers;
-- the result of an operator of any other domain: nobody here can evaluate it, so it runs with the model;
-- the result of an operator that holds graphs (If, Loop, Scan): those are laid out with the graph around them.
+- the result of an operator of any other domain: relayout cannot evaluate it, so it runs with the model;
+- the result of a region op (If, Loop, Scan): its subgraphs get layouts together with the graph around them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def is_evaluable(node: ir.Node) -> bool:
 
 
 def known_shape(node: ir.Node) -> np.ndarray | None:
-    """What a Shape or Size of known extents gives, whatever its input holds: int64, (entries,) or (); else None."""
+    """The result of a Shape or Size whose input has known extents: int64, of shape (entries,) or (); else None."""
     if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx"):
         return None
     source = node.inputs[0]

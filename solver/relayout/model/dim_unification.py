@@ -1,8 +1,8 @@
 """Unification of symbolic dims: one name for dims that a Reshape shows to have one extent.
 
-onnx's inference generates a name for each dim of unknown extent. `[N, 12, 4, 4]` reshaped to
-`[-1, 12, 16]` still has N pictures, and `[-1, 12, 4, 4]` that comes by way of `[-1, 16]`, which has 12 N rows, has too.
-A generated name would be estimated by itself in the cost.
+onnx's inference generates a name for each dim of unknown extent. If `[N, 12, 4, 4]` is reshaped to `[-1, 12, 16]`, the
+first dim is N; if it is reshaped to `[-1, 16]` and then to `[-1, 12, 4, 4]`, it is 12 N and then N again. The cost
+model would estimate a generated name on its own.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ def unify_names(graph: onnx.GraphProto) -> None:
 
 
 def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str, Fraction]]:
-    """The names of an open dim before and after each Reshape, and how many times the first the second is. `outer` are
-    the open dims of the values around the graph: what their other dims have together, and their name."""
+    """The names of the open dim before and after each Reshape, and the ratio of the second to the first.
+
+    `outer` has
+    the open dims of values of the enclosing graphs: the product of the other dims, and the name.
+    """
     known = dict(outer)
     for value in (*graph.input, *graph.value_info, *graph.output):
         known.pop(value.name, None)
@@ -64,7 +67,7 @@ def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple
 
 
 def _open_dim(value: onnx.ValueInfoProto) -> _Open | None:
-    """How many elements a value has beside its only dim of unknown extent, and that one's name; None for others."""
+    """The product of the known dims and the name of the only unknown dim; None if there is not exactly one."""
     dims = value.type.tensor_type.shape.dim
     names = [dim.dim_param for dim in dims if not dim.HasField("dim_value")]
     if len(names) != 1 or not names[0]:
@@ -73,7 +76,7 @@ def _open_dim(value: onnx.ValueInfoProto) -> _Open | None:
 
 
 def _measured(name: str, measures: Mapping[str, _Measure]) -> _Measure:
-    """The dim by which the one of that name is measured in the end, and how many times that it is."""
+    """The representative of the dim's class, and the dim's multiple of it."""
     times = Fraction(1)
     while name in measures:
         name, factor = measures[name]

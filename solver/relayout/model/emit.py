@@ -1,4 +1,4 @@
-"""Tensors as the legal model holds them, and the nodes between two such (see `relayout.paths`)."""
+"""Tensors of the legal model, and the nodes that convert between two of them (see `relayout.layout.conversion`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from relayout.layout.conversion import Dims, Stage, dims_shape, path
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
 
-# Before this opset Constant gives floats alone.
+# Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
 
 __all__ = ["Emitter", "Physical", "same_but_leading_units"]
@@ -22,10 +22,10 @@ __all__ = ["Emitter", "Physical", "same_but_leading_units"]
 
 @dataclass(frozen=True, slots=True)
 class Physical:
-    """A value of the legal model and what its dimensions are.
+    """A value of the legal model, and the atoms of its dimensions.
 
-    `shape` is set where the value's own dimensions are others, over the same memory: a blocked tensor that an operator
-    hides in fewer dimensions.
+    `shape` is the value's own shape if it differs from `dims` over the same memory: a blocked tensor that an operator
+    declares with fewer dimensions.
     """
 
     value: ir.Value
@@ -34,14 +34,14 @@ class Physical:
 
 
 def same_but_leading_units(dims: Dims, other: Dims) -> bool:
-    """Whether the two differ in unit dimensions at the front only, which broadcasting from the right adds by itself."""
+    """Whether the two differ only in leading unit dimensions, which broadcasting adds."""
     short, long = sorted((dims, other), key=len)
     lead = len(long) - len(short)
     return all(group == () for group in long[:lead]) and long[lead:] == short
 
 
 class Emitter:
-    """Makes the nodes that turn one physical tensor into another; they collect in `emitted` until they are placed."""
+    """Makes the nodes that convert one physical tensor to another, and collects them in `emitted`."""
 
     def __init__(self, names: set[str], opset: int, *, in_function: bool = False) -> None:
         """In a function's body constants are nodes."""
@@ -91,7 +91,7 @@ class Emitter:
         domain: str = "",
         overload: str = "",
     ) -> ir.Value:
-        """A new node with one result of `shape`, of the type of `like`; int64 where there is none."""
+        """A new node with one result of `shape`, of the type of `like`; int64 if that is None."""
         kind = like.type if like is not None else ir.TensorType(ir.DataType.INT64)
         # A function's body serves many shapes and types, so its values have none.
         known = None if self._in_function else ir.Shape(shape)
@@ -109,7 +109,7 @@ class Emitter:
         return reached
 
     def on_the_way(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Iterator[Physical]:
-        """What stands after each of the nodes that lead to `target`, which comes last; nothing where it is there."""
+        """The tensors after each node of the conversion to `target`, which is last; empty if no node is needed."""
         if source.shape is not None:
             source = Physical(self._reshaped(source, source.dims, extents, stem), source.dims)
             yield source
@@ -147,7 +147,7 @@ class Emitter:
         return Physical(value, stage.dims)
 
     def _reshaped(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> ir.Value:
-        """A Reshape: its shape is a constant where that can be said, else read off the tensor itself."""
+        """A Reshape. Its shape is a constant if possible, else computed from the tensor's shape."""
         shape = dims_shape(target, extents)
         given = _static_target(source.dims if source.shape is None else None, source.shape, target, extents)
         if given is not None:
@@ -181,7 +181,7 @@ class Emitter:
             return self.node("Gather", read, {"axis": 0}, whole, [len(places)], f"{stem}_extent")
 
         if not group:
-            raise ValueError(f"no extent of a dimension that is no axis in {own}")
+            raise ValueError(f"an unknown extent of a dimension that is not a whole axis in {own}")
         for first in range(len(own)):
             for last in range(first + 1, len(own) + 1):
                 if normal_form(tuple(chain.from_iterable(own[first:last])), extents) == normal_form(group, extents):
@@ -220,8 +220,11 @@ class Emitter:
         return self.node("Slice", [value, *bounds], {}, value, shape, stem)
 
     def _units(self, source: Physical, target: Dims, extents: tuple[Extent, ...], stem: str) -> Physical:
-        """Unit dimensions leave or come. With both at once a Reshape is one node less, where its shape can be said; but
-        beside a dimension that is copied, and may be 0 at run time, runtimes find no extent for -1."""
+        """Remove or add unit dimensions.
+
+        For both at once one Reshape suffices if its shape is static. But with a copied dimension, which may be 0 at run
+        time, runtimes cannot infer the extent of a -1.
+        """
         gone, come = _unit_changes(source.dims, target)
         if gone and come:
             given = _static_target(source.dims, None, target, extents)
@@ -242,9 +245,9 @@ class Emitter:
 def _static_target(
     source: Dims | None, own_shape: tuple[Extent, ...] | None, target: Dims, extents: tuple[Extent, ...]
 ) -> list[int] | None:
-    """The shape input of a Reshape: numbers, 0 where a dimension stays in its place, one -1; None if that won't do."""
+    """The shape input of a Reshape: numbers, 0 for a dimension that keeps its index, one -1; None if impossible."""
     if 0 in extents:
-        return None  # 0 would mean "as it was", and -1 nothing at all
+        return None  # 0 would copy a dimension, and -1 would be ambiguous
     source, own_shape = source or (), own_shape or ()
     shape: list[int] = []
     for place, extent in enumerate(dims_shape(target, extents)):
@@ -278,7 +281,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _unit_changes(source: Dims, target: Dims) -> tuple[list[int], list[int]]:
-    """Which unit dimensions of the source leave and which of the target come, keeping those that stand alike."""
+    """The unit dimensions of the source to remove and those of the target to add; unchanged ones are in neither."""
     gone: list[int] = []
     come: list[int] = []
     i = j = 0

@@ -1,4 +1,4 @@
-"""External data: weights in files beside the model, checked when the model is read and memory-mapped when they are."""
+"""External data: weights in files beside the model, checked when the model is read and memory-mapped on use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FileTensor", "Folder", "adopt_external", "is_in_file"]
 
 
 class FileTensor(ir.LazyTensor):
-    """A part of a file, mapped for as long as an array made of it lives.
+    """A part of a file, mapped as long as an array of it exists.
 
     The file's identity is taken when the model is read: data that changed since then is an error, never a wrong weight.
     """
@@ -48,7 +48,7 @@ class FileTensor(ir.LazyTensor):
                 hint="read the model again",
             )
         if not self.length:
-            # Nothing can be mapped of a file.
+            # An empty range cannot be mapped.
             return ir.Tensor(np.empty(self.shape.numpy(), self.dtype.numpy()), dtype=self.dtype, name=self.name)
         return ir.ExternalTensor(
             self.path, self.offset, self.length, self.dtype, shape=ir.Shape(self.shape), name=self.name or ""
@@ -56,7 +56,7 @@ class FileTensor(ir.LazyTensor):
 
 
 def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
-    """Whether the data, before any step, lies in a file beside a model."""
+    """Whether the data, before any step, is in a file beside a model."""
     while isinstance(tensor, SharedTensor | RelaidTensor):
         tensor = tensor.source
     return isinstance(tensor, FileTensor | ir.ExternalTensor)
@@ -64,14 +64,14 @@ def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where a model's files may lie; `path` is None for a model in memory, `accepted` says whether one may be read."""
+    """The folder of a model's files; `path` is None for a model in memory. `accepted`: whether files may be read."""
 
     path: str | None
     accepted: bool = True
 
 
 def adopt_external(tensor: ir.TensorProtocol, folder: Folder, where: str) -> ir.TensorProtocol:
-    """`tensor`, as a `FileTensor` where its data lies in a file.
+    """`tensor`, as a `FileTensor` if its data is in a file.
 
     Locations are relative to the model's folder and stay inside it, symbolic links resolved. Where external data is
     not accepted the location is not even looked at.

@@ -22,8 +22,11 @@ _NUMBERS = {getattr(onnx.AttributeProto, name) for name in ("FLOAT", "FLOATS", "
 
 @dataclass(slots=True)
 class Surroundings:
-    """What every graph of a model shares: the operators' versions, whether it is a function's, whose attributes may be
-    its caller's; and whether all nodes so far were in order."""
+    """State of the check of a whole model.
+
+    `versions` has the opset versions; `in_function` is True in function bodies, whose attributes may refer to the
+    caller's; `in_order` is whether all nodes so far were in topological order.
+    """
 
     versions: Mapping[str, int]
     in_function: bool = False
@@ -33,7 +36,7 @@ class Surroundings:
 def check_graph(
     graph: onnx.GraphProto, outer: frozenset[str], around: Surroundings, where: str, depth: int = 0
 ) -> set[str]:
-    """Check one graph and those in its attributes; return the names that it takes from the graphs around it."""
+    """Check one graph and its subgraphs; return the names that it reads from the enclosing graphs."""
     if depth > DEEPEST_SUBGRAPH:
         raise InputError("subgraphs are nested too deep", where=where, expected=f"at most {DEEPEST_SUBGRAPH} levels")
     if graph.sparse_initializer:
@@ -75,7 +78,7 @@ def check_body(
     where: str,
     depth: int = 0,
 ) -> set[str]:
-    """Check nodes that may use `names` and what is `outer`; return the names that they take from there."""
+    """Check nodes that may use `names` and `outer`; return the names of `outer` that they use."""
     ready = set(names)
     for index, node in enumerate(nodes):
         check_text((node.name, node.op_type, node.domain, node.overload, node.doc_string), where)
@@ -156,7 +159,7 @@ def _check_attributes(
             raise InputError("sparse tensors are not supported", where=place, expected="dense tensors")
         if attribute.ref_attr_name and not around.in_function:
             raise InputError(
-                "an attribute refers to a function's, and there is no function",
+                "an attribute refers to one of a function, but is not in a function",
                 where=place,
                 expected="a value",
                 found=f"a reference to '{attribute.ref_attr_name}'",

@@ -1,8 +1,8 @@
-"""Placeholders for constants of which onnx's inference would read data that is absent.
+"""Placeholders for constants with absent data that onnx's inference would read.
 
-A node of an unknown operator takes the place of such a constant. The graphs inside a node are lent the shapes, axes and
-scales around them that they read, for inference does not look for the values of constants outside of a graph. Where
-onnx would propagate the values of a matrix as those of a vector, they are hidden from it.
+A node of an unknown operator replaces such a constant. Subgraphs get copies of the shapes, axes and scales that they
+read from enclosing graphs, because inference does not read constants outside a graph. If onnx would propagate the
+values of a matrix as those of a vector, they are hidden from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 LARGEST_KEPT = 1024
 PLACEHOLDER = "relayout.absent"
 
-# The operators through which onnx propagates values. It holds them as one vector, whatever the rank of the tensor.
+# The operators through which onnx propagates values. It stores them as one vector, whatever the tensor's rank.
 _ORDER_KEEPING = frozenset({"Cast", "Squeeze", "Unsqueeze"})
 _COMBINING = frozenset({"Add", "Concat", "Gather", "Mul", "Slice", "Sub"})
 
@@ -38,7 +38,7 @@ def needs_placeholders(proto: onnx.ModelProto) -> bool:
 
 
 def insert_placeholders(proto: onnx.ModelProto) -> None:
-    """Put nodes of an unknown operator in the place of such constants."""
+    """Replace such constants with nodes of an unknown operator."""
     _insert(proto.graph)
     proto.opset_import.add(domain=PLACEHOLDER, version=1)
 
@@ -62,7 +62,7 @@ def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def graphs_in(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
-    """The graphs that an attribute holds."""
+    """The graphs in an attribute."""
     kind = attribute.type
     if kind == onnx.AttributeProto.GRAPH and attribute.HasField("g"):
         return (attribute.g,)
@@ -114,11 +114,10 @@ def lend(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> None:
 
 
 def misread_operands(graph: onnx.GraphProto) -> dict[int, list[int]]:
-    """Where onnx's inference would propagate wrong values: the index of the node, and the indices of its operands of
-    two or more dimensions whose values onnx holds.
+    """The operands of two or more dimensions whose values onnx would propagate wrongly: node index to operand indices.
 
-    onnx holds the values of integers as one vector, also those of [1, 3] and of [3, 1]: it would add the two element by
-    element. It begins with any vector, so a value of unknown rank is taken for one.
+    onnx stores the values of integers as one vector, also those of [1, 3] and of [3, 1]: it would add these element by
+    element. A value of unknown rank is treated as a vector.
     """
     ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -158,7 +157,7 @@ def _rank_after(node: onnx.NodeProto, rank: int, lengths: Mapping[str, int]) -> 
     axes += [lengths[name] for name in node.input[1:] if name in lengths]
     if node.op_type == "Unsqueeze":
         return rank + (axes[0] if axes else 1)
-    # What has values is a vector with unit dimensions: without these it has one dimension or none.
+    # A value that onnx propagates is a vector with unit dimensions, so that a squeezed one has at most one dimension.
     return max(rank - axes[0], 0) if axes else min(rank, 1)
 
 

@@ -2,7 +2,7 @@
 
 `read_model` returns a model that is valid by construction: the structure is checked, local functions are inlined (all
 but those of the domain `relayout`), nodes are in topological order, every value has the type and shape that can be
-inferred. It shares tensors with the source, which nothing changes, and no other object.
+inferred. It shares only tensors with the source, and they are never changed.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ def collector_paused() -> Iterator[None]:
 
 @collector_paused()
 def read_model(source: Source, *, external_data: bool = True, bodies: bool = True) -> ir.Model:
-    """The model that `source` holds: a path (.onnx or .json), ONNX bytes, a ModelProto, an onnx_ir.Model, graph JSON.
+    """Read a model from a path (.onnx or .json), ONNX bytes, a ModelProto, an onnx_ir.Model or graph JSON.
 
     Weights in files stay there and are mapped when read. With `external_data=False` a model that refers to a file is
-    refused: no path is looked at, let alone opened. A constant without data becomes an `AbsentTensor`. An operator of
-    the domain `relayout` that was written down without a body gets one, unless `bodies` is False.
+    refused before any path is accessed. A constant without data becomes an `AbsentTensor`. An operator of the domain
+    `relayout` without a body gets one, unless `bodies` is False.
 
-    Raises InputError with where, expected and found for everything that is not a model.
+    Raises InputError, with location, expectation and finding, for an invalid model.
     """
     try:
         return _read(source, external_data, bodies)
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
-        # onnx, onnx_ir and protobuf raise what they like on input that no one tried before; a traceback helps nobody.
+        # onnx, onnx_ir and protobuf raise errors of any type on invalid input; the user gets a message, no traceback.
         raise InputError(
             "the model cannot be read",
             where=str(source) if isinstance(source, str | os.PathLike) else "model",
@@ -97,13 +97,13 @@ def read_model(source: Source, *, external_data: bool = True, bodies: bool = Tru
 
 
 def warnings_of(model: ir.Model) -> tuple[str, ...]:
-    """The changes on reading that the model's owner may want to know."""
+    """Warnings about changes to the model on reading."""
     return tuple(model.meta.get(WARNINGS_KEY, ()))
 
 
 @collector_paused()
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """`model` as one protobuf with its weights inside; InputError where they exceed what a protobuf holds."""
+    """`model` as one protobuf with its weights inside. Raises InputError if they exceed a protobuf's limit."""
     total = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     if total > LARGEST_FILE:
         raise InputError(
@@ -111,7 +111,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
             where=f"graph '{model.graph.name}'",
             expected=f"at most {LARGEST_FILE} bytes of constants",
             found=f"{total} bytes",
-            hint="write it to a file: its weights go beside it",
+            hint="write it to a file; its weights are then written beside it",
         )
     return ir.to_proto(model)
 
@@ -120,8 +120,8 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
     """`model` as graph JSON, version 1.
 
-    Without `weights` only constants up to 1 KiB have their data; the others have the `transform` that turns the
-    source's data into theirs, where there is one. A constant that was absent is absent.
+    Without `weights` only constants up to 1 KiB have data; the others have `transform`, the steps from the source's
+    data to theirs, if there are any. An absent constant has no data in either case.
     """
     # Only here and in `_parse_json`: most runs read and write no JSON, and its schema is slow to import.
     from relayout.model.graph_json.codec import model_to_json
@@ -133,8 +133,8 @@ def to_json(model: ir.Model, *, weights: bool = True) -> dict[str, Any]:
 def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     """Write `model` to an .onnx or a .json file; a kill leaves the old file or the whole new one, never a part.
 
-    ONNX: constants go into the file one at a time, or to `<name>.data` beside it where they came from such a file or
-    exceed 2 GB together. UsageError for a path that cannot be written.
+    ONNX: constants are written to the file one at a time, or to `<name>.data` beside it if they came from such a file
+    or exceed 2 GB together. Raises UsageError for a path that cannot be written.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
@@ -225,7 +225,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
             where=where,
             expected="a protobuf ModelProto",
             found=f"{len(data)} bytes that do not parse: truncated, or of another format",
-            hint="graph JSON goes into a file that ends in .json" if data.lstrip()[:1] == b"{" else "",
+            hint="write graph JSON to a file that ends in .json" if data.lstrip()[:1] == b"{" else "",
         ) from error
     return proto
 
@@ -258,7 +258,7 @@ def _check_boundary(graph: ir.Graph) -> None:
     for value in (*graph.inputs, *graph.outputs):
         text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
         if text is None or text == "any" or ("*" in text and not text.strip("* \t")):
-            # Left to the solver, in our word or in Glow's (ANY_LAYOUT).
+            # The solver chooses the layout: `any`, or Glow's ANY_LAYOUT.
             continue
         try:
             layout = Layout.parse(text)

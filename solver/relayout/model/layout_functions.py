@@ -1,7 +1,7 @@
-"""Operators in layouts that ONNX has no word for: `relayout::Conv` and its like, with a body that any runtime can run.
+"""Operators in layouts that ONNX lacks, such as `relayout::Conv`: functions whose body any runtime can run.
 
-The body is Transpose, the standard operator, Transpose. One function per distinct signature; those of one operator are
-told apart by the function's overload.
+The body is Transpose, the standard operator, Transpose. Each distinct signature has one function; the functions of one
+operator differ in their overload.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ def _needed(lies: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What tells one function from another: how its operands and the results that are read are turned; None: taken as
-    they are."""
+    """The key of a function: the conversions of its operands and of the results that are read; None: no conversion."""
 
     operator: str
     layouts: tuple[tuple[str, str], ...]
@@ -69,9 +68,9 @@ class Signature:
 
 
 def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a body for each `relayout::` operator that was written down without one.
+    """The model with a body for each `relayout::` operator that has none.
 
-    InputError where its layouts are not the letters that the operator has.
+    Raises InputError if an operator's layouts do not have the names of its axes.
     """
     bodies = {(function.name, function.overload) for function in proto.functions if function.domain == DOMAIN}
     calls = _nodes(proto.graph) if DOMAIN in [opset.domain for opset in proto.opset_import] else ()
@@ -86,7 +85,7 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def ensure_body(model: ir.Model, node: ir.Node) -> None:
-    """Let `node`, an operator of our domain with its layouts in attributes, call a function that is its body."""
+    """Make `node`, an operator of the domain `relayout` with layout attributes, call a function that is its body."""
     node.overload = ensure_function(model, _signature(node))
 
 
@@ -108,7 +107,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
 
 
 def _signature(node: ir.Node) -> Signature:
-    """What the layouts on the node say of its operands; what they do not say is as ONNX has it."""
+    """The signature of a node from its layout attributes; operands without one are as in ONNX."""
     given = {name: node.attributes[name].as_string() for name in LAYOUT_ATTRIBUTES if name in node.attributes}
     rank = sum(1 for letter in given.get("data_layout", "").partition("[")[0] if letter.isupper())
     spatial = spatial_letters(rank)
@@ -118,7 +117,7 @@ def _signature(node: ir.Node) -> Signature:
     natives = {"data_layout": data, "kernel_layout": kernel, "out_layout": data}
     for name, letters in given.items():
         if _bound(letters, natives[name]) is None:
-            raise _misfit(node, name, letters, f"the letters of {natives[name]} in any order")
+            raise _misfit(node, name, letters, f"the names of {natives[name]} in any order")
     lies = {DATA: given["data_layout"], KERNEL: given.get("kernel_layout", kernel)}
     out = given.get("out_layout", given["data_layout"])
     reads = {DATA: data, KERNEL: kernel}

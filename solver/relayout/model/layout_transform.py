@@ -1,11 +1,11 @@
-"""Transposes without a permutation: source and target layouts say what is to move, and the permutation is deduced.
+"""Transposes without a permutation: the permutation is deduced from a source and a target layout.
 
     Transpose         source_layout="NHWC", target_layout="NCHW"      Glow's document: "remove shuffle arrays"
     layout_transform  src_layout="NCHW", dst_layout="NCHW16c"         TVM's operator, blocks included
 
-Both are operators of the domain `relayout`, accepted in the standard one too, and take either pair of attributes. What
-only permutes becomes a Transpose. What packs or unpacks an axis becomes Reshape, Transpose, Reshape, for which the
-extents have to be known.
+Both are operators of the domain `relayout`, accepted in the standard one too, with either pair of attributes. A pure
+permutation becomes a Transpose. Packing or unpacking of an axis becomes Reshape, Transpose, Reshape, which need known
+extents.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Extents = Sequence[int | None]
 
 
 def deduce_permutations(proto: onnx.ModelProto, infer: Infer) -> onnx.ModelProto:
-    """`proto` with every Transpose that says its layouts written with `perm`; where there is none, untouched.
+    """`proto` with a `perm` for every Transpose that is given by layouts; unchanged if there is none.
 
-    `infer` fills shapes in, and is called only where axes are packed or unpacked. Raises InputError with the node, what
-    was expected and what was found.
+    `infer` fills in shapes, and is called only if axes are packed or unpacked. Raises InputError with the node, the
+    expectation and the finding.
     """
     asked = [node for graph in subgraphs_of(proto.graph) for node in graph.node if _says_layouts(node)]
     packing = None
@@ -101,7 +101,7 @@ def _wrong(node: onnx.NodeProto, expected: str, found: str, attribute: str = "")
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     where = f"node '{node.name}' ({kind}) of '{node.output[0] if node.output else ''}'"
     where += f", attribute '{attribute}'" if attribute else ""
-    return InputError("the layouts say no transposition", where=where, expected=expected, found=found)
+    return InputError("the layouts do not describe a transposition", where=where, expected=expected, found=found)
 
 
 def _is_plain(layout: Layout) -> bool:
@@ -117,7 +117,7 @@ def _become_transpose(node: onnx.NodeProto, source: Layout, target: Layout) -> N
     perm = [source.names.index(name) for name in target.names]
     said = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), perm)
     if said != perm:
-        raise _wrong(node, f"{perm}, which turns {source} into {target}, or none", str(said), "perm")
+        raise _wrong(node, f"{perm}, which permutes {source} to {target}, or none", str(said), "perm")
     node.domain, node.op_type = "", "Transpose"
     del node.attribute[:]
     node.attribute.append(helper.make_attribute("perm", perm))
@@ -135,7 +135,7 @@ def _value_names(proto: onnx.ModelProto) -> set[str]:
 
 
 def _shapes(inferred: onnx.ModelProto) -> dict[str, Extents]:
-    """The extents of every value of known rank; None for one that is no number."""
+    """The extents of every value of known rank; None for a symbol."""
     found: dict[str, Extents] = {}
     for graph in subgraphs_of(inferred.graph):
         found.update({tensor.name: list(tensor.dims) for tensor in graph.initializer})
@@ -165,14 +165,14 @@ def _steps(node: onnx.NodeProto, extents: Extents, names: set[str]) -> Iterator[
     """Reshape to one dimension for each atom, Transpose, and Reshape to the dimensions of the target."""
     source, target = _layouts(node)
     if len(extents) != source.rank:
-        raise _wrong(node, f"a tensor of {source.rank} dimensions, as '{source}' says", f"{len(extents)}")
+        raise _wrong(node, f"a tensor of {source.rank} dimensions, as in '{source}'", f"{len(extents)}")
     tiles, target_tiles = _tiles(source), _tiles(target)
     for i in range(source.rank):
         tile, extent = source.tile(i), extents[i]
         if tile is not None and extent not in (None, tile):
-            raise _wrong(node, f"{tile} in dimension {i}, as '{source}' says", str(extent))
+            raise _wrong(node, f"{tile} in dimension {i}, as in '{source}'", str(extent))
     if any(tiles.get(name, size) != size for name, size in target_tiles.items()):
-        # Two sizes of one axis have no factors in common that a layout could name: by way of the axis as a whole.
+        # No layout has two tile sizes of one axis, so the conversion goes by way of the whole axis.
         between = Layout.from_names(_axes(source))
         first, second = onnx.NodeProto(), onnx.NodeProto()
         for copy, ends in ((first, (source, between)), (second, (between, target))):
@@ -258,7 +258,7 @@ def _atoms(
 
 
 def _asked(node: onnx.NodeProto, sizes: Extents, before: Extents) -> list[int]:
-    """A Reshape's target: 0 where a dimension of unknown extent stays in its place, -1 for one that does not."""
+    """A Reshape's target: 0 for a dimension of unknown extent that keeps its index, -1 for one that does not."""
     asked = []
     for place, size in enumerate(sizes):
         stays = list(sizes[: place + 1]) == list(before[: place + 1])

@@ -1,8 +1,8 @@
 """A lazy import of sympy by onnx_ir: most of the time that a small run would take.
 
 onnx_ir needs sympy only for arithmetic on symbolic dims such as `2*height`. While onnx_ir is imported, placeholders
-stand where it looks for sympy and for its own module that reads names from sympy. A placeholder imports its module when
-an attribute of it is first read. `import sympy` anywhere else imports sympy as ever.
+replace sympy and the module of onnx_ir that reads names from sympy. A placeholder imports its module when
+an attribute of it is first read. `import sympy` elsewhere is not affected.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ class _OnnxIrFinder(MetaPathFinder, Loader):
 
 
 def import_sympy_lazily() -> None:
-    """Let the first import of onnx_ir, if it is yet to come, leave sympy for when it is used."""
+    """Make the first import of onnx_ir import sympy lazily; no effect after that import."""
     if "onnx_ir" not in sys.modules:
         sys.meta_path.insert(0, _OnnxIrFinder())

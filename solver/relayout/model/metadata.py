@@ -13,7 +13,7 @@ __all__ = ["LAYOUT_KEY", "noted_boxes"]
 
 
 def noted_boxes(value: ir.Value) -> tuple[Box, ...]:
-    """The black boxes by the value's own axes; nothing where the metadata holds no layout."""
+    """The black boxes by the value's own axes; empty if the metadata has no layout."""
     try:
         layout = Layout.parse(value.metadata_props.get(LAYOUT_KEY, ""))
     except LayoutSyntaxError:

@@ -1,7 +1,7 @@
-"""Canonicalization of a model, so that later stages know one spelling of each thing.
+"""Canonicalization of a model, so that later stages handle one form only.
 
-The standard domain is '', an unknown extent is no number, constants are inputs only where they can be overridden, local
-functions are inlined (all but those of the domain `relayout`, which hold our own operators), nodes are in topological
+The standard domain is '', an unknown extent has no value, constants are inputs only if they can be overridden, local
+functions are inlined (except those of the domain `relayout`, our own operators), nodes are in topological
 order.
 """
 
@@ -25,7 +25,7 @@ OLDEST_IR_VERSION_WITH_CONSTANTS = 4
 
 
 def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.ModelProto:
-    """`proto`, changed in place or replaced; `notes` gets what its owner may want to know."""
+    """The canonical form of `proto`, which may be changed in place; warnings are appended to `notes`."""
     _name_opsets(proto)
     used: set[str] = set()
     for graph in subgraphs_of(proto.graph):
@@ -54,7 +54,7 @@ def _name_opsets(proto: onnx.ModelProto) -> None:
     for owner in (proto, *proto.functions):
         versions = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in owner.opset_import}
         if owner is proto and "" not in versions:
-            # No standard operator so far, but a Transpose may come: the newest opset that the model's age suggests.
+            # No standard operator yet, but a Transpose may be added: the newest opset of the model's IR version.
             table = onnx.helper.VERSION_TABLE
             versions[""] = max((row[2] for row in table if row[1] <= proto.ir_version), default=OLDEST_OPSET)
             versions[""] = max(versions[""], OLDEST_OPSET)
@@ -90,7 +90,7 @@ def _name_standard(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 
 
 def _import_domains(proto: onnx.ModelProto, used: Set[str]) -> None:
-    """A domain that ONNX does not define has a version that says nothing: a missing one is 1."""
+    """Set a missing version of a domain that ONNX does not define to 1; such versions have no meaning."""
     imported = {opset.domain for opset in proto.opset_import}
     for domain in sorted(domain for domain in used - imported if not domain.startswith("ai.onnx")):
         proto.opset_import.add(domain=domain, version=1)
@@ -131,10 +131,11 @@ def _inline(model: ir.Model) -> None:
         raise InternalError("inlining changed the names of the outputs", expected=", ".join(map(str, outputs)))
 
 
-
 def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda function: True) -> None:
-    """Replace the calls of these functions, inside of graphs and functions too, and remove them. What the model says of
-    a result of a call stays with the value that takes its place."""
+    """Inline the calls of these functions, in subgraphs and functions too, and remove the functions.
+
+    Annotations of a call's result are kept on the value that replaces it.
+    """
     from onnx_ir.passes.common import InlinePass
 
     bodies = {key: function for key, function in model.functions.items() if which(function)}
@@ -157,12 +158,12 @@ def inline(model: ir.Model, which: Callable[[ir.Function], bool] = lambda functi
                 own.add(value)
     _name_apart(model.graph, own)
     for key in bodies:
-        # Those that nobody calls are left.
+        # Functions without a call remain after inlining.
         model.functions.pop(key, None)
 
 
 def _hand_on_copies(function: ir.Function) -> None:
-    """Let a result be no input."""
+    """Insert an Identity for every result that is also an input."""
     for place, value in enumerate(function.outputs):
         if value.is_graph_input():
             copy = ir.node("Identity", [value])
@@ -171,7 +172,7 @@ def _hand_on_copies(function: ir.Function) -> None:
 
 
 def _name_no_unread(nodes: Iterable[ir.Node], bodies: dict[ir.OperatorIdentifier, ir.Function]) -> None:
-    """Let the results of calls that have no name have none, which is not the empty one."""
+    """Replace the empty names of results of calls with None."""
     for node in nodes:
         if node.op_identifier() in bodies:
             for value in node.outputs:
@@ -179,7 +180,7 @@ def _name_no_unread(nodes: Iterable[ir.Node], bodies: dict[ir.OperatorIdentifier
 
 
 def _name_apart(graph: ir.Graph, own: Set[ir.Value]) -> None:
-    """Let what is not the graph's `own` have names that nothing else has, wherever in the graph it is."""
+    """Rename the values that are not the graph's `own`, in subgraphs too, so that names are unique."""
     taken = {value.name for value in own}
     for value in dict.fromkeys(_values(graph)):
         if value in own or not value.name:
@@ -195,7 +196,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     """Every value of the graph and of those inside it."""
     for each in (graph, *graph.subgraphs()):
         yield from each.inputs
-        # A list: a new name is a new place among them.
+        # A list, because renaming changes the dict.
         yield from list(each.initializers.values())
         for node in each:
             yield from node.outputs

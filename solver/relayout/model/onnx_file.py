@@ -1,8 +1,8 @@
-"""An onnx_ir.Model to an ONNX file, tensor by tensor.
+"""Writing an onnx_ir.Model to an ONNX file, tensor by tensor.
 
 A protobuf message is the concatenation of its fields in any order, so the graph without its constants can be encoded by
-protobuf and the constants appended one at a time: a weight is in memory only while it is being written. Above what one
-protobuf may hold, or where the model's weights came from a file, their data goes to `<name>.data` beside the model.
+protobuf and the constants appended one at a time: a weight is in memory only while it is being written. If the weights
+exceed a protobuf's limit or came from a file, their data is written to `<name>.data` beside the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from relayout.model.external_data import is_in_file
 __all__ = ["replace_file", "write_onnx"]
 
 MOST_READ = (1 << 31) - 1
-"""Bytes that protobuf holds in one message."""
+"""The limit of protobuf on the bytes of one message."""
 
 LARGEST_FILE = 2_000_000_000
 """Bytes of constants that are written into one message, with room for the graph around them."""
@@ -39,14 +39,14 @@ TENSOR_RAW_DATA = 9
 
 
 def write_onnx(model: ir.Model, path: Path) -> None:
-    """Write `model` to `path`, which holds the old file or the whole new one at any time."""
+    """Write `model` to `path` atomically: at any time the path has the old file or the whole new one."""
     skeleton = _skeleton(model)
     graph = skeleton.graph.SerializeToString(deterministic=True)
     skeleton.ClearField("graph")
     tensors = {value.name or "": value.const_value for value in model.graph.initializers.values()}
     outside = any(map(is_in_file, tensors.values())) or len(graph) + _bytes(tensors) > LARGEST_FILE
     with contextlib.ExitStack() as stack:
-        # Left in the opposite order: the data is in place before a model refers to it.
+        # The contexts exit in the opposite order: the data is in place before a model refers to it.
         file = stack.enter_context(replace_file(path))
         data = stack.enter_context(replace_file(path.with_name(f"{path.name}.data"))) if outside else None
         heads = [_head(name, tensor, data, f"{path.name}.data") for name, tensor in tensors.items()]
@@ -115,7 +115,7 @@ def _bytes(tensors: Mapping[str, ir.TensorProtocol | None]) -> int:
 
 
 def _head(name: str, tensor: ir.TensorProtocol | None, data: BinaryIO | None, location: str) -> tuple[bytes, int]:
-    """A TensorProto up to its data, and how many bytes of data follow; data that goes outside is written here."""
+    """A TensorProto up to its data, and the number of bytes of data that follow; external data is written here."""
     if tensor is None:
         raise InternalError("a constant has no data", where=f"constant '{name}'")
     if isinstance(tensor, AbsentTensor | ir.StringTensor):
@@ -142,7 +142,7 @@ def _head(name: str, tensor: ir.TensorProtocol | None, data: BinaryIO | None, lo
 def _write_data(tensor: ir.TensorProtocol | None, file: BinaryIO) -> None:
     assert tensor is not None
     start = file.tell()
-    writable: Any = tensor  # every tensor of onnx_ir can be written; its protocol does not say so
+    writable: Any = tensor  # every tensor of onnx_ir can be written, but its protocol lacks the method
     writable.tofile(file)
     if file.tell() - start != tensor.nbytes:
         raise InternalError(

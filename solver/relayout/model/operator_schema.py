@@ -41,7 +41,7 @@ def _definition(op: str, domain: str, version: int) -> _Definition | None:
 
 
 def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.AttributeType | None:
-    """The type that the operator's definition gives the attribute `name`; None for what ONNX does not define."""
+    """The type of the attribute `name` in the operator's schema; None if ONNX does not define it."""
     definition = _definition(op, domain, versions.get(domain, 1))
     if definition is None or name not in definition.attributes:
         return None
@@ -49,7 +49,7 @@ def attribute_type(op: str, domain: str, versions: Versions, name: str) -> ir.At
 
 
 def since(op: str, domain: str, version: int) -> int | None:
-    """The version that brought the definition that holds at `version`; None for what ONNX does not define."""
+    """The version since which the schema at `version` is valid; None if ONNX does not define the operator."""
     try:
         return int(onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain).since_version)
     except onnx.defs.SchemaError:

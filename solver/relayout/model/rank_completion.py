@@ -1,6 +1,6 @@
-"""Ranks that ONNX's shape inference does not find, but an operator's rule knows.
+"""Ranks that ONNX's shape inference does not infer, but the operator table does.
 
-A value without a rank cannot be laid out, so its neighbours would be pinned for nothing. The extents stay unknown.
+A value without a rank has no memory format, so its neighbours would be pinned needlessly. The extents remain unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["complete_ranks", "drop_untyped_ranks"]
 
 
 def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-    """Give every value of the graph, and of the graphs inside it, the rank that a rule knows."""
+    """Set the ranks that rules of operators infer, for every value of the graph and its subgraphs."""
     known = dict(opsets)
     for node in graph:
         if any(value is not None and value.shape is None for value in (*node.inputs, *node.outputs)):

@@ -1,6 +1,6 @@
 """Checks of shapes that onnx's inference does not make (measured with onnx 1.23).
 
-Each operator has one function, which returns what is expected and what is found where these differ. Unknown extents are
+Each operator has one function, which returns the expectation and the finding if they differ. Unknown extents are
 not checked.
 """
 

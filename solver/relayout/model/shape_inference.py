@@ -1,8 +1,8 @@
 """Types and shapes of every value, by onnx's own inference, on the graph without its weights.
 
 Constants up to 1 KiB and integer vectors stay, since inference follows the values of shapes through the graph. The
-others have a type and a shape only, so the graph is small whatever the model weighs and no buffer comes near protobuf's
-2 GB. Where data that inference would read is absent, a placeholder takes the place of the constant.
+others have only a type and a shape, so the graph is small whatever the size of the model, far below protobuf's
+limit of 2 GB. If inference would read absent data, a placeholder replaces the constant.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _CULPRIT = re.compile(r"\(op_type:\s*([^,)]*)(?:, node name: ([^)]*))?\)")
 _DIFFER = re.compile(r"[Ii]nferred (?:shape|type|elem type|rank)[^:]*differ[^:]*: \(([^)]*)\) vs \(([^)]*)\)")
 
-# An index out of range has no place in the result, so says OneHot's text at opset 9, and runtimes do so.
+# OneHot at opset 9 ignores an index out of range, by its specification and in runtimes.
 _ALLOWED = "'indices' must be non-negative for OneHot"
 
 
@@ -65,8 +65,8 @@ def without_weights(model: ir.Model) -> onnx.ModelProto:
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with the type and shape of every value filled in, subgraphs included.
 
-    InputError where an operator's operands contradict each other or what the model declares, and for a value that is
-    inferred to be of a type that nothing here knows.
+    Raises InputError if an operator's operands contradict each other or the model's declarations, and for a value whose
+    inferred type is not supported.
     """
     probe = proto
     has_absent = needs_placeholders(proto)
@@ -109,8 +109,10 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _enter_states(graph: onnx.GraphProto, outer: Mapping[str, onnx.ValueInfoProto]) -> bool:
-    """Declare the shapes of Loops' results: what comes out is what came in, or what the last round gave, and has the
-    extents in which these agree. Whether there was one to declare. `outer` are the values around the graph."""
+    """Declare the shapes of Loops' results: the extents in which the initial and the last state agree.
+
+    `outer` has the values of the enclosing graphs. Returns whether a shape was declared.
+    """
     stored = [onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer]
     listed = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
     known = {**outer, **{value.name: value for value in stored}, **listed}
@@ -155,8 +157,9 @@ def _infer_once(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
-    """A fault of ONNX's own: in the body that it gives an operator, such as MeanVarianceNormalization's at opset 13, or
-    where it refuses what the operator's text allows."""
+    """Whether the error is a fault of onnx: in the function body of an operator, such as MeanVarianceNormalization at
+    opset 13, or in a check that is stricter than the operator's specification.
+    """
     if _ALLOWED in message:
         return True
     culprit = _CULPRIT.search(message)
@@ -167,8 +170,10 @@ def is_onnx_to_blame(message: str, proto: onnx.ModelProto) -> bool:
 
 
 def _settle(info: onnx.ValueInfoProto, graph: onnx.GraphProto) -> None:
-    """Forget an extent of -1, which inference may find where a branch cannot run. InputError for a type that nothing
-    here knows."""
+    """Remove extents of -1, which inference may find in a branch that cannot run.
+
+    Raises InputError for an unsupported type.
+    """
     for dim in info.type.tensor_type.shape.dim:
         if dim.dim_value < 0:
             dim.ClearField("value")
@@ -185,7 +190,7 @@ def _weightless(tensor: ir.TensorProtocol | None, name: str | None) -> ir.Tensor
 
 
 def _contradiction(message: str, graph: str) -> InputError:
-    """onnx's sentence, taken apart into where, expected and found."""
+    """onnx's message, parsed to an InputError with location, expectation and finding."""
     where = f"graph '{graph}'" if graph else "graph"
     culprit = _CULPRIT.search(message)
     if culprit:
@@ -198,5 +203,5 @@ def _contradiction(message: str, graph: str) -> InputError:
         where=where,
         expected=differ.group(1) if differ else "operands that the operator accepts",
         found=f"{differ.group(2)}: {detail.strip()}" if differ else " ".join(detail.split()),
-        hint="onnx.checker.check_model(model, full_check=True) tells the same of the source",
+        hint="onnx.checker.check_model(model, full_check=True) reports the same for the source",
     )

@@ -24,7 +24,7 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 def check_structure(proto: onnx.ModelProto) -> bool:
-    """Raise InputError with the place of the first fault; return whether nodes are in topological order."""
+    """Raise InputError with the location of the first fault; return whether nodes are in topological order."""
     around = Surroundings(_check_versions(proto))
     functions = _check_functions(proto, around)
     if not proto.HasField("graph") or not proto.graph.output:
@@ -125,7 +125,7 @@ def _check_functions(proto: onnx.ModelProto, around: Surroundings) -> dict[Funct
 
 
 def _check_inlined_size(proto: onnx.ModelProto, functions: Mapping[FunctionId, onnx.FunctionProto]) -> None:
-    """Functions that call functions can stand for any number of nodes; and they must not call themselves."""
+    """Limit the number of nodes after inlining, which nested calls can multiply, and refuse recursion."""
     main: FunctionId = ("", "", "")
     sizes: dict[FunctionId, int] = {}
     callers = {main: _calls(proto.graph.node)} if functions else {}
@@ -145,7 +145,7 @@ def _check_inlined_size(proto: onnx.ModelProto, functions: Mapping[FunctionId, o
             callers[callee] = _calls(functions[callee].node)
     if sizes.get(main, 0) > LARGEST_INLINED:
         raise InputError(
-            "the model's functions stand for too many nodes",
+            "the model's functions expand to too many nodes",
             where="model, functions",
             expected=f"at most {LARGEST_INLINED} nodes when inlined",
         )

@@ -23,7 +23,7 @@ _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"
 
 
 def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape | None], int]:
-    """Return the function that counts a shape's elements; `dims` gives sizes to symbols by name.
+    """Return a function from a shape to its number of elements; `dims` has the sizes of symbols by name.
 
     A shape of unknown rank counts as one dynamic dim.
     """
@@ -54,10 +54,8 @@ def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape |
     return elements
 
 
-def _size_reshaped(
-    model: ir.Model, sizes: dict[str | None, int], elements: Callable[[ir.Shape | None], int]
-) -> None:
-    """Enter the sizes of symbols that first stand in the result of a reshape: it has the elements of what it reads."""
+def _size_reshaped(model: ir.Model, sizes: dict[str | None, int], elements: Callable[[ir.Shape | None], int]) -> None:
+    """Add the sizes of symbols that a reshape introduces: its result has as many elements as its operand."""
     seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -92,7 +90,7 @@ def _name(dim: int | ir.SymbolicDim) -> str | None:
 
 
 def _first(value: ir.Value) -> int | ir.SymbolicDim:
-    """The input's first dim as the source has it: an input may arrive in another order, and says so."""
+    """The input's first dim in the source's order: the annotation of a permuted input has its order."""
     shape = value.shape
     assert shape is not None
     order = value.metadata_props.get(ORDER_KEY, "").split(",")
@@ -132,6 +130,6 @@ def _expression(dim: ir.SymbolicDim, sizes: Mapping[str | None, int]) -> int:
     try:
         names = dim.free_symbols()
         result = dim.evaluate({name: sizes.get(name, DYNAMIC) for name in names})
-    except Exception:  # exporters write any text into dim_param, and each parser fails in its own way
+    except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
         return DYNAMIC
     return result if isinstance(result, int) and result >= 0 else DYNAMIC

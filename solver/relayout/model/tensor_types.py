@@ -12,7 +12,7 @@ from relayout.errors import InputError
 
 __all__ = ["check_strings", "check_tensor", "check_text", "check_type", "dtype_of_name", "is_absent", "name_of_dtype"]
 
-# Which repeated field holds the elements of a type not given as raw bytes, and how many entries an element takes.
+# The repeated field of the elements of each type if they are not raw bytes, and its entries for each element.
 _FIELDS = {
     "float_data": {"FLOAT": 1.0, "COMPLEX64": 2.0},
     "double_data": {"DOUBLE": 1.0, "COMPLEX128": 2.0},
@@ -27,7 +27,7 @@ _NUMPY_NAMES = {"float32": "float", "float64": "double", "str": "string"}
 
 
 def name_of_dtype(number: int, where: str) -> str:
-    """ONNX's lower-case name of an element type, e.g. "float16"; InputError for a number that ONNX does not know."""
+    """ONNX's lower-case name of an element type, e.g. "float16". Raises InputError for an unknown number."""
     try:
         return ir.DataType(number).name.lower()
     except ValueError:
@@ -47,7 +47,7 @@ def dtype_of_name(name: str, where: str) -> ir.DataType:
 
 
 def is_absent(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor that has elements comes without their data."""
+    """Whether a tensor has elements but no data."""
     return (
         tensor.data_location != onnx.TensorProto.EXTERNAL
         and not tensor.HasField("raw_data")

@@ -1,6 +1,6 @@
 """Large constants detached from a model and attached again.
 
-Between the two, structure, functions and shapes are processed in a protobuf that is small and belongs to nobody else.
+In between, structure, functions and shapes are processed in a protobuf that is small and not shared.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def detach_from_model(model: ir.Model, folder: Folder) -> tuple[onnx.ModelProto,
                 raise InputError(
                     "a constant has no data", where=f"constant '{name}'", expected="a tensor", found="none"
                 )
-            # Writing a tensor gives it its value's name: the caller's own must not be given one.
+            # Writing a tensor sets its name to that of its value, and the caller's tensor must not be renamed.
             tensor = value.const_value = share(adopt_external(value.const_value, folder, f"constant '{name}'"))
             if graph is clone.graph and tensor.nbytes > LARGEST_KEPT and tensor.dtype != ir.DataType.STRING:
                 weights[name] = tensor
@@ -110,7 +110,7 @@ def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:
     if isinstance(tensor, serde.TensorProtoTensor):
         if is_absent(tensor.raw):
             return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
-        # The tensor has a copy of what the protobuf notes, and onnx_ir would write both.
+        # The tensor has a copy of the protobuf's metadata, and onnx_ir would write both.
         tensor.raw.ClearField("metadata_props")
     return adopt_external(tensor, folder, where)
 
@@ -121,7 +121,7 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
         offset, length = (int(told[key]) if key in told else None for key in ("offset", "length"))
     except ValueError as error:
         raise InputError(
-            "the external data has no place", where=f"constant '{tensor.name}'", expected="numbers", found=str(error)
+            "the external data has no location", where=f"constant '{tensor.name}'", expected="numbers", found=str(error)
         ) from error
     return ir.ExternalTensor(
         told.get("location", ""),
@@ -135,7 +135,7 @@ def _outside(tensor: onnx.TensorProto) -> ir.ExternalTensor:
 
 
 def _is_kept(tensor: onnx.TensorProto) -> bool:
-    """What inference may want to look at, what weighs nothing here, and what has no plain bytes."""
+    """Whether a tensor remains: inference may read its data, it takes no memory here, or it has no plain bytes."""
     size = tensor.ByteSize()
     vector = len(tensor.dims) < 2 and tensor.data_type in _INTEGERS and size <= LARGEST_VECTOR_KEPT
     return size <= LARGEST_KEPT or vector or tensor.data_type == onnx.TensorProto.STRING

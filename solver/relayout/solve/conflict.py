@@ -1,6 +1,6 @@
 """Minimal unsatisfiable subsets (MUS) of the requirements of an infeasible problem.
 
-A **requirement** is one use of one item: the formats in which a choice wants an operand or gives a result. A dropped
+A **requirement** is one use of one item: the formats in which a choice reads an operand or produces a result. A dropped
 requirement accepts any format.
 
 QuickXplain (Junker 2004) finds a subset from which nothing can be removed. Its size is proved least by correction sets:
@@ -17,7 +17,7 @@ from relayout.solve.network import Conversion
 from relayout.solve.problem import Choice, Item, Problem, Use
 
 __all__ = [
-    "Lifted",
+    "DroppedRequirement",
     "Requirement",
     "feasibility_problem",
     "relaxed",
@@ -38,7 +38,7 @@ class Requirement(NamedTuple):
     use: int
 
 
-class Lifted(NamedTuple):
+class DroppedRequirement(NamedTuple):
     """A dropped requirement, and the format that its operand then has."""
 
     requirement: Requirement
@@ -52,7 +52,7 @@ Correct = Callable[[Collection[Requirement]], "frozenset[Requirement] | None"]
 def feasibility_problem(problem: Problem, *, counted: bool) -> Problem:
     """The feasibility version of a problem: every cost 0, or with `counted` 1 for a conversion that is not free.
 
-    An item whose conversions are then all free has no consumers left.
+    Items whose conversions are all free constrain nothing, so their consumers are dropped.
     """
     known: dict[Conversion, tuple[Conversion, bool]] = {}
     items: list[Item] = []
@@ -85,23 +85,23 @@ def relaxed(problem: Problem, kept: Iterable[Requirement]) -> Problem:
     by_item: dict[int, list[int]] = {}
     for one in kept:
         by_item.setdefault(one.item, []).append(one.use)
-    place: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     choices: list[Choice] = []
     items: list[Item] = []
 
-    def placed(use: Use) -> Use:
-        if use.choice not in place:
-            place[use.choice] = len(choices)
+    def renumbered(use: Use) -> Use:
+        if use.choice not in numbers:
+            numbers[use.choice] = len(choices)
             choices.append(problem.choices[use.choice])
-        return Use(place[use.choice], use.formats)
+        return Use(numbers[use.choice], use.formats)
 
     for index, uses in sorted(by_item.items()):
         item = problem.items[index]
-        consumers = tuple([placed(item.consumers[use - 1]) for use in sorted(uses) if use])
+        consumers = tuple([renumbered(item.consumers[use - 1]) for use in sorted(uses) if use])
         if not consumers:
             continue
         if 0 in uses:
-            producer = placed(item.producer)
+            producer = renumbered(item.producer)
         else:
             formats = len(item.conversion)
             choices.append(Choice(item.name, (0,) * formats))
@@ -115,8 +115,8 @@ def soft_problem(
 ) -> tuple[Problem, list[tuple[Requirement, int]]]:
     """The problem with soft constraints: every requirement outside `hard` may be dropped at a price.
 
-    An adapter choice is put between the choice and the item. Its alternatives are the item's formats; it pays where
-    the choice asks for another format. Returns the problem, and each requirement with its adapter choice.
+    An adapter choice is inserted between the choice and the item. Its alternatives are the item's formats; a format
+    other than the choice's costs the price. Returns the problem, and each requirement with its adapter choice.
     """
     choices = list(problem.choices)
     items: list[Item] = []
@@ -129,8 +129,8 @@ def soft_problem(
         choices.append(Choice("", (0,) * formats))
         adapters.append((requirement, own))
         costs = price(requirement)
-        apart = tuple([tuple([costs if f != g else 0 for g in every]) for f in every])
-        items.append(Item("", use, (Use(own, every),), apart))
+        conversion = tuple([tuple([costs if f != g else 0 for g in every]) for f in every])
+        items.append(Item("", use, (Use(own, every),), conversion))
         return Use(own, every)
 
     for v, item in enumerate(problem.items):
@@ -148,7 +148,7 @@ def soft_problem(
 def smallest_conflict(
     problem: Problem, is_infeasible: IsInfeasible, correct: Correct, start: int
 ) -> tuple[Requirement, ...]:
-    """A minimal conflict of an infeasible problem, searched for near choice `start`.
+    """A minimal conflict of an infeasible problem. The search begins at choice `start`.
 
     `is_infeasible` solves a feasibility problem. `correct(met)` is a set of requirements outside `met` whose removal
     leaves a solution, or None if unknown; with it the conflict is one of the fewest requirements, unless the proof

@@ -57,13 +57,13 @@ def eliminate(
         if degree > 2 and size > cells:
             continue
         scope = tuple(sorted(neighbours[x]))
-        tables = tuple((held, network.tables.pop(held)) for held in network.incident[x])
+        tables = tuple((own, network.tables.pop(own)) for own in network.incident[x])
         eliminated.append(Eliminated(x, scope, unary[x], tables))
         remaining.discard(x)
-        for held, _ in tables:
-            for y in held:
+        for own, _ in tables:
+            for y in own:
                 if y != x:
-                    del network.incident[y][held]
+                    del network.incident[y][own]
         for y in scope:
             neighbours[y].discard(x)
         if scope:
@@ -92,7 +92,7 @@ def _spread(network: Network, scope: Scope, table: Table, axes: Scope) -> Table:
 
 
 def back_substitute(eliminated: list[Eliminated], states: list[int]) -> None:
-    """Fill in the states of the eliminated variables, last one first; `states` already holds those of the kernel.
+    """Fill in the states of the eliminated variables, last one first; `states` already has those of the kernel.
 
     Ties go to the lowest state.
     """

@@ -35,7 +35,7 @@ WIDE_CELLS = 128
 def network_of(problem: Problem, *, set_states: int = SET_STATES, deadline: Deadline = UNLIMITED) -> Network:
     """The cost network of a problem, without dominated alternatives: those dearer than another one of equal formats.
 
-    `set_states` is the most states of a set variable; 0 gives each format a variable of its own, whose linear
+    `set_states` is the most states of a set variable. With 0 each format has a variable of its own, and the linear
     relaxation is small and mostly integral. Raises InputError and ExpiredError."""
     check_range(problem)
     builder = _Builder(problem, set_states)

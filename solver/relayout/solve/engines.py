@@ -19,7 +19,9 @@ CELLS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of an engine. `seed` is a choice near the conflict of an infeasible problem."""
+    """The result of an engine, with the number of choices in the kernel.
+
+    `seed` is a choice near the conflict of an infeasible problem."""
 
     status: str
     assignment: tuple[int, ...] | None
@@ -30,7 +32,7 @@ class Answer:
 
 
 def by_reduction(problem: Problem, deadline: Deadline) -> Answer:
-    """Eliminate, then search on the kernel. After the deadline the answer is the greedy one."""
+    """Eliminate, then search on the kernel. If the deadline passes before, the answer is greedy."""
     try:
         return _reduced(problem, deadline)
     except ExpiredError:
@@ -67,7 +69,7 @@ def _reduced(problem: Problem, deadline: Deadline) -> Answer:
 
 
 def by_cpsat(problem: Problem, deadline: Deadline, hint: Sequence[int] | None, max_conversions: int | None) -> Answer:
-    """Give the whole problem to CP-SAT."""
+    """Solve the whole problem with CP-SAT. Raises InputError if the costs are too large."""
     check_range(problem)
     from relayout.solve.or_tools import solve_whole
 
@@ -104,8 +106,7 @@ def least_own_costs(problem: Problem) -> int:
 
 
 def greedy(problem: Problem) -> tuple[int, ...] | None:
-    """Each choice, in order, takes the cheapest alternative given the earlier ones; None: no alternative is
-    feasible."""
+    """Each choice, in order, takes the cheapest alternative given the earlier choices; None: no alternative exists."""
     produced: list[list[int]] = [[] for _ in problem.choices]
     read: list[list[tuple[int, Use]]] = [[] for _ in problem.choices]
     for index, value in enumerate(problem.items):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from relayout.solve.conflict import (
-    Lifted,
+    DroppedRequirement,
     Requirement,
     feasibility_problem,
     relaxed,
@@ -27,10 +27,11 @@ MOST_WIDENED = 64
 
 def explain_infeasibility(
     problem: Problem, deadline: Deadline, near: int, *, most: int | None = None
-) -> tuple[tuple[Requirement, ...], tuple[Lifted, ...]]:
-    """A conflict of a problem without a solution (with at most `most` conversions), and the requirements to drop.
+) -> tuple[tuple[Requirement, ...], tuple[DroppedRequirement, ...]]:
+    """A conflict of an infeasible problem, and the fewest requirements to drop.
 
-    After the deadline the conflict is still a conflict, but may not be minimal.
+    With `most` the problem is infeasible only with at most so many conversions, and no requirements are dropped. The
+    search starts near choice `near`. A conflict that is found after the deadline may not be minimal.
     """
     questions = feasibility_problem(problem, counted=most is not None)
     every = requirements_of(questions)
@@ -53,7 +54,7 @@ def explain_infeasibility(
         return None if deadline.is_over() else frozenset(every) - frozenset(kept)
 
     def correction_of(met: Collection[Requirement]) -> frozenset[Requirement] | None:
-        return frozenset([lifted.requirement for lifted in _fewest_relaxed(questions, deadline, met)])
+        return frozenset([dropped.requirement for dropped in _fewest_relaxed(questions, deadline, met)])
 
     conflict = smallest_conflict(questions, is_infeasible, correction_of if most is None else complement_of, near)
     relaxation = _fewest_relaxed(problem, deadline, ()) if most is None else ()
@@ -61,11 +62,13 @@ def explain_infeasibility(
     return conflict, relaxation
 
 
-def _fewest_relaxed(problem: Problem, deadline: Deadline, met: Collection[Requirement]) -> tuple[Lifted, ...]:
-    """The fewest requirements outside `met` whose removal leaves a solution; empty: not known.
+def _fewest_relaxed(
+    problem: Problem, deadline: Deadline, met: Collection[Requirement]
+) -> tuple[DroppedRequirement, ...]:
+    """The fewest requirements outside `met` whose removal leaves a solution; empty if not known.
 
-    Of equally many, those that pin an operand to one format come before those that couple it to others, then those
-    with the cheapest solution.
+    Of sets of equal size, those of requirements that pin an operand to one format are preferred to those that couple it
+    to another, then those with the cheapest solution.
     """
     requirements = sum([1 + len(item.consumers) for item in problem.items])
     apart = most_of(problem) + 1
@@ -81,10 +84,10 @@ def _fewest_relaxed(problem: Problem, deadline: Deadline, met: Collection[Requir
     answer = by_reduction(soft, deadline)
     if answer.status != "optimal" or answer.assignment is None:
         return ()
-    lifted: list[Lifted] = []
+    dropped: list[DroppedRequirement] = []
     for requirement, adapter in adapters:
         item = problem.items[requirement.item]
         use = (item.producer, *item.consumers)[requirement.use]
         if use.formats[answer.assignment[use.choice]] != answer.assignment[adapter]:
-            lifted.append(Lifted(requirement, answer.assignment[adapter]))
-    return tuple(lifted)
+            dropped.append(DroppedRequirement(requirement, answer.assignment[adapter]))
+    return tuple(dropped)

@@ -1,9 +1,9 @@
 """Search on the kernel that elimination leaves: LP bound, rounding, diving, reduced-cost fixing, then CP-SAT.
 
-Two relaxations are tried. That of single formats is small and mostly integral. That of sets of formats is larger, and
-integral after one or two decisions where the first is not. The dual solution, rounded to integers, gives an exact lower
-bound; the primal solution, completed by elimination, an assignment. Reduced-cost fixing then drops states, so that
-elimination often finishes.
+Two relaxations are tried. The one over single formats is small and mostly integral. The one over sets of formats is
+larger; it is integral after one or two decisions in many cases where the first is not. The dual solution, rounded to
+integers, gives an exact lower bound, and the primal solution, completed by elimination, gives an assignment.
+Reduced-cost fixing then drops states, so that elimination often finishes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ SHARE = 10
 
 
 def minimise(problem: Problem, deadline: Deadline, known: int | None = None) -> Outcome:
-    """Minimise a problem, exactly if time allows; states are those of `network_of`'s variables, choices first.
+    """Minimise a problem, exactly if time allows. The states are those of `network_of`'s variables, choices first.
 
-    `known` is the cost of a solution that the caller has. An outcome of the same cost has no states: the caller's is
-    best."""
+    `known` is the cost of a solution that the caller has. The outcome has no states if none is cheaper."""
     search = _Search(deadline, FORBIDDEN if known is None else known)
     try:
         for sets in (0, SETS):
@@ -65,7 +64,7 @@ class _Search:
 
     def closes(self, residual: Residual, *, exact: bool) -> bool:
         """Bound, fix and eliminate until nothing remains; CP-SAT gets the rest if the answer must be exact."""
-        # First at low precision: mostly that leaves a smaller network for the precise solve.
+        # First at low precision, which mostly leaves a smaller network for the precise solve.
         precise = False
         for _ in range(ROUNDS):
             residual.eliminate(SMALL_CELLS)

@@ -43,7 +43,7 @@ FORBIDDEN = 1 << 61
 class Network:
     """Variables and cost tables. `tables[scope]` has one axis for each variable of the ascending `scope`.
 
-    `unary[x]` has one axis. `alternatives[c][state]` is the alternative of choice `c` that the state stands for.
+    `unary[x]` has one axis. `alternatives[c][state]` is the alternative of choice `c` in that state.
     `incident[x]` are the scopes that contain `x`.
     """
 
@@ -103,7 +103,7 @@ def _price_of(prices: Row, source: int, wanted: int) -> int:
 
 
 def direct(conversion: Conversion, source: int, roles: tuple[Role, ...]) -> Table:
-    """The conversion costs of one value for every combination of states of its choices, one axis a choice.
+    """The conversion costs of one item for every combination of states of its choices, one axis a choice.
 
     A role is (the format that each state produces, the set that each state wants), either may be None. `source` is the
     format produced if no role produces.
@@ -132,5 +132,5 @@ def priced(conversion: Conversion, produces: tuple[int, ...], order: tuple[int, 
 
 
 def allowed(wants: Masks, formats: int, sets: Masks) -> Table:
-    """0 where the set contains what the state wants within `formats`, else FORBIDDEN. Rows are states, columns sets."""
+    """0 if the set (column) contains the formats that the state (row) wants, among `formats`; else FORBIDDEN."""
     return vector([[FORBIDDEN if want & formats & ~have else 0 for have in sets] for want in wants])

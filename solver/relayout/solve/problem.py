@@ -1,12 +1,12 @@
-"""The layout problem as pure data: choices, items and conversion costs. Knows no graph.
+"""The layout problem as pure data: choices, items and conversion costs. It has no graph.
 
-A **choice** is a node that picks one of its alternatives (implementations). A **item** is produced by one choice and
-used by several; each alternative of its producer puts it into one of the item's formats, and each alternative of a
-consumer wants it in one. A format that is wanted and was not produced is made by one conversion, paid once however
-many consumers want it:
+A **choice** is a node that takes one of its alternatives (implementations). An **item** is a tensor: it is produced by
+one choice and read by several. Each alternative of its producer produces it in one of the item's formats, and each
+alternative of a consumer requires it in one. A format that is required and not produced takes one conversion, which is
+paid once for all consumers of that format:
 
     cost = sum over choices  costs[alternative]
-         + sum over items   sum over {formats wanted} \\ {format produced} of conversion[produced][wanted]
+         + sum over items   sum over {formats required} \\ {format produced} of conversion[produced][required]
 
 Costs are non-negative integers, so that sums and comparisons are exact. The pairwise special case is PBQP ("Nearly
 optimal register allocation with PBQP", Scholz & Eckstein 2002).
@@ -41,7 +41,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of an item: alternative `a` of `choice` produces or wants it in format `formats[a]`."""
+    """One use of an item: alternative `a` of `choice` produces or requires it in format `formats[a]`."""
 
     choice: int
     formats: tuple[int, ...]
@@ -49,9 +49,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item with `len(conversion)` formats; `conversion[f][g]` is the price of making `g` from `f`.
+    """An item with `len(conversion)` formats; `conversion[f][g]` is the cost of the conversion from `f` to `g`.
 
-    The diagonal is 0; None: the conversion does not exist. One choice may use an item several times.
+    The diagonal is 0; None: the conversion does not exist. One choice may use an item several times. Raises
+    InternalError if the matrix is not square, its diagonal is not 0 or a cost is negative.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Choices and the items between them. Valid by construction: every index and length is checked here."""
+    """Choices and the items between them. Raises InternalError if an index or a length does not fit."""
 
     choices: tuple[Choice, ...]
     items: tuple[Item, ...]
@@ -106,9 +107,9 @@ def _fault_of(conversion: tuple[Row, ...]) -> str:
 
 
 def conversions_of(problem: Problem, assignment: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield (item, format produced, format made) for every conversion of an assignment, in order.
+    """Yield (item, source format, target format) for every conversion of an assignment, in order.
 
-    `assignment[c]` is the alternative of choice `c`. Free conversions and those that do not exist are included.
+    `assignment[c]` is the alternative of choice `c`. Conversions that are free or impossible are included.
 
     >>> use = Use(0, (0, 1)), Use(1, (0,))
     >>> problem = Problem((Choice("a", (0, 0)), Choice("b", (0,))), (Item("v", use[0], use[1:], ((0, 3), (5, 0))),))

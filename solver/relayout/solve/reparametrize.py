@@ -2,8 +2,8 @@
 
 Shifting costs between a table and its variables is an equivalence-preserving transformation (Cooper & Schiex 2004).
 With the dual solution of the linear relaxation as shifts, the minima of all tables add up to the optimum of the
-relaxation: a lower bound in exact integers, however the duals were rounded. The reduced cost of a state tells whether
-a solution better than a known one can contain it (reduced-cost fixing).
+relaxation: a lower bound in exact integers, whatever the rounding of the duals. A state whose reduced cost is too high
+is in no solution better than a known one, and is dropped (reduced-cost fixing).
 """
 
 from __future__ import annotations

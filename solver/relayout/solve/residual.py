@@ -1,4 +1,4 @@
-"""The residual network of a search, and the way back from its states to those of the original network."""
+"""The residual network of a search, and the map from its states back to those of the original network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ States = dict[int, int]
 class Residual:
     """A network with the variables `remaining`, and a lower bound on the cost of everything that was removed.
 
-    A bound of FORBIDDEN means that no remaining assignment is as cheap as was asked for.
+    A bound of FORBIDDEN means that no remaining assignment is cheap enough.
     """
 
     def __init__(self, network: Network, deadline: Deadline) -> None:
@@ -49,7 +49,7 @@ class Residual:
         self._substitutions.append(back)
 
     def finish(self, cells: int) -> bool:
-        """Eliminate every variable, or none; whether it did."""
+        """Eliminate every variable if possible, else none. Returns whether it did."""
         network, remaining, bound = self.network.copy(), set(self.remaining), self.bound
         self.eliminate(cells)
         if not self.remaining:
@@ -65,7 +65,7 @@ class Residual:
     def drop_states(self, spare: int) -> bool:
         """Drop states by reduced-cost fixing: those in no assignment of `spare` or less above the bound.
 
-        Repeats until nothing changes. Returns whether at least a tenth of the states went.
+        Repeats until nothing changes. Returns whether at least a tenth of the states was dropped.
         """
         before = states = self.states()
         while True:
@@ -96,7 +96,7 @@ class Residual:
         return states
 
     def renumbered(self, states: States) -> States:
-        """States of the original network by their present numbers, where they remain."""
+        """States of the original network as numbers of the residual's states; dropped states are left out."""
         return {
             x: self._numbers[x].index(states[x])
             for x in sorted(self.remaining)

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from relayout.errors import InternalError, UsageError
-from relayout.solve.conflict import Lifted, Requirement, feasibility_problem
+from relayout.solve.conflict import DroppedRequirement, Requirement, feasibility_problem
 from relayout.solve.deadline import Deadline
 from relayout.solve.engines import Answer, by_cpsat, by_reduction, free_choices
 from relayout.solve.infeasibility import explain_infeasibility
 from relayout.solve.problem import Problem, conversions_of, cost_of
 
-__all__ = ["ENGINES", "Lifted", "Requirement", "Solution", "solve"]
+__all__ = ["ENGINES", "DroppedRequirement", "Requirement", "Solution", "solve"]
 
 ENGINES = ("auto", "cp-sat")
 
@@ -46,7 +46,7 @@ class Solution:
     kernel_choices: int
     seconds: dict[str, float]
     conflict: tuple[Requirement, ...] = ()
-    relaxation: tuple[Lifted, ...] = ()
+    relaxation: tuple[DroppedRequirement, ...] = ()
     over_limit: bool = False
     fewest_conversions: int | None = None
 
@@ -69,9 +69,9 @@ def solve(
 ) -> Solution:
     """Find the cheapest assignment.
 
-    `engine="cp-sat"` gives the whole problem to CP-SAT: the cross-check. `time_limit` is in seconds of wall-clock time
-    for the whole call; `deterministic_limit`, in CP-SAT's unit, stops at the same point on every machine. `hint` is a
-    known assignment: the answer is never worse. At most `max_conversions` conversions of cost above 0 are made. Raises
+    `engine="cp-sat"` solves the whole problem with CP-SAT, as a cross-check. `time_limit` is in seconds of wall-clock
+    time for the whole call; `deterministic_limit`, in CP-SAT's unit, stops at the same point on every machine. `hint`
+    is a known assignment: the solution is never worse. `max_conversions` limits the conversions of cost above 0. Raises
     InputError if all costs together reach 2**60, and UsageError for an unknown engine.
     """
     if engine not in ENGINES:
@@ -117,7 +117,7 @@ def _limited(problem: Problem, deadline: Deadline, max_conversions: int, bound: 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    # A network is a million small objects that all stay alive: collector passes took a quarter of the time.
+    # A network is a million small objects that all remain reachable: collector passes took a quarter of the time.
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -152,5 +152,5 @@ def _paid_conversions(problem: Problem, assignment: Sequence[int]) -> int:
 
 def _converted_choice(problem: Problem, assignment: Sequence[int] | None) -> int:
     """The producer of an item that the assignment converts; 0 if it converts none."""
-    made = () if assignment is None else conversions_of(problem, assignment)
-    return next((problem.items[v].producer.choice for v, s, t in made if problem.items[v].conversion[s][t]), 0)
+    found = () if assignment is None else conversions_of(problem, assignment)
+    return next((problem.items[v].producer.choice for v, s, t in found if problem.items[v].conversion[s][t]), 0)

@@ -1,5 +1,7 @@
-"""The independent check: whether a model is legal, and whether it computes what its original does. It shares no code
-with the stages that make the model, so that a fault in those does not hide here."""
+"""The independent check that a model is legal and computes the same as its original.
+
+It shares no code with the stages that make the model, so that a fault in those is not repeated here.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def check_report(
     dims: Mapping[str, int] | None = None,
     conversion_operators: Set[tuple[str, str]] = frozenset(),
 ) -> Iterator[Finding]:
-    """Yield what does not re-add in `report`, against itself and against the models where they are given."""
+    """Yield a finding for each number of `report` that contradicts others, or the models if these are given."""
     for side, counted_in, claimed in (("before", original, report.before), ("after", model, report.after)):
         counted = count(counted_in, dims or {}, conversion_operators) if counted_in is not None else claimed
         if counted != claimed:
@@ -51,7 +51,7 @@ def _check_status(report: Report) -> Iterator[Finding]:
     if bound > cost:
         yield _off("no cost is below the bound", f"at most {cost}", str(bound))
     if report.status == "optimal" and bound != cost:
-        yield _off("what is optimal has its cost for a bound", str(cost), str(bound))
+        yield _off("the cost of an optimal solution equals the bound", str(cost), str(bound))
     gap = (cost - bound) / cost if cost else 0.0
     if report.gap is None or abs(report.gap - gap) > 1e-9:
         yield _off("the gap is (cost - bound) / cost", f"{gap:.6g}", str(report.gap))

@@ -15,6 +15,7 @@ from relayout.verification.requirements import node_label
 
 __all__ = ["check_against"]
 
+
 def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, and in the axes that operators read."""
     yield from _check_boundary("input", fed(model), fed(original))

@@ -89,9 +89,7 @@ def _is_joined(
     )
 
 
-def _check_layout(
-    value: ir.Value, key: str, derivation: Derivation, names: CommonNames
-) -> Iterator[Finding]:
+def _check_layout(value: ir.Value, key: str, derivation: Derivation, names: CommonNames) -> Iterator[Finding]:
     text = value.metadata_props[key]
     try:
         layout = Layout.parse(text)
@@ -159,7 +157,7 @@ def _check_exchanged(value: ir.Value, layout: Layout, common: Sequence[Set[str]]
 
 
 def _check_whole(value: ir.Value, layout: Layout, names: CommonNames) -> Iterator[Finding]:
-    """Yield a finding where tiles of an axis stand beside an untiled axis that has other names elsewhere."""
+    """Yield a finding for tiles of an axis that are adjacent to an untiled axis that has other names elsewhere."""
     tiled = {name.upper() for i, name in enumerate(layout.names) if layout.outer(i) is not None}
     if not tiled or value.shape is None or len(value.shape) != layout.rank:
         return
@@ -188,8 +186,10 @@ def _has_parts_exchanged(layout: Layout, format_: MemoryFormat | None) -> bool:
 
 
 def _is_scrambled(layout: Layout, place: int, known: set[str | None], format_: MemoryFormat | None) -> bool:
-    """Whether the graph names a tile of an axis as the axis's other tile, where the memory format tells the two apart.
-    An operator that reads an axis in tiles, and accepts them in any order, takes the first for the outer."""
+    """Whether the graph names a tile of an axis as the axis's other tile, and the memory format distinguishes the two.
+
+    An operator that accepts the tiles of an axis in any order reads the first as the outer one.
+    """
     if format_ is None or len(format_.dims) != layout.rank or _has_parts_exchanged(layout, format_):
         return False
     other = layout.names[place].swapcase()
@@ -206,8 +206,10 @@ def _stated(value: ir.Value) -> Iterator[AxisNames]:
 
 
 def _exchanged(names: AxisNames) -> Iterator[AxisNames]:
-    """The names of a globally pooled value, each on each axis that it might be: ONNX's operator does not tell the kept
-    axes apart, nor the reduced ones. An operator of `relayout` does."""
+    """The possible names of a globally pooled value.
+
+    ONNX's operator determines neither which of the kept axes is which, nor of the reduced ones. One of `relayout` does.
+    """
     kept = [i for i, name in enumerate(names) if name in ("N", "C")]
     reduced = [i for i in range(len(names)) if i not in kept]
     for step in range(max(len(kept), len(reduced))):

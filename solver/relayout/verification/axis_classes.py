@@ -26,7 +26,7 @@ _Place = tuple[ir.Value, int]
 
 
 class CommonNames:
-    """The names of all axes of a model, computed when the first is asked for."""
+    """The names of all axes of a model, computed on first use."""
 
     def __init__(
         self, model: ir.Model, *, beside_pieces: bool = False, given: Mapping[ir.Value, AxisNames] | None = None
@@ -53,9 +53,11 @@ class CommonNames:
         return self._written if self._names else set()
 
     def towards(self, value: ir.Value, required: Layout) -> AxisNames | None:
-        """The names by which the value is in this layout, if each of its axes has that name among others, or no name;
-        else None. A name that another axis also has does not count against it. Axes of extent 1 may be anywhere, and
-        names that the layout lacks are ignored."""
+        """The names by which the value is in this layout; None if an axis has only names other than the layout's.
+
+        A name may also be on another axis. Axes of extent 1 match any name, and names that the layout lacks are
+        ignored.
+        """
         shape = value.shape
         if shape is None or len(shape) != required.rank:
             return None
@@ -96,7 +98,7 @@ class CommonNames:
         for value, names in chain(self._given.items(), *(_named(n) for n in telling if not is_by_place(n))):
             self._enter(found, value, names)
         for node in telling if not self._given else ():
-            # The layout that a position-wise node is written in counts only for axes that nothing else names.
+            # The layout attribute of a position-wise node names only axes that have no other name.
             named = list(_named(node)) if is_by_place(node) else []
             if not any(self._first((v, axis)) in found for v, names in named for axis in range(len(names))):
                 for value, names in named:
@@ -117,7 +119,7 @@ class CommonNames:
 
 
 def _named(node: ir.Node) -> Iterator[tuple[ir.Value, AxisNames]]:
-    """The names that the node gives the axes of its operands. ONNX's global pools tell no axis from another."""
+    """The names of the operands' axes by the node itself. ONNX's global pools determine none."""
     if is_pooled(node) and node.domain != OURS:
         return
     for side, values in (("input", node.inputs), ("result", node.outputs)):

@@ -1,5 +1,4 @@
-"""Axis correspondence: whether operators read the same axes as their counterparts in the original, as far as is known.
-"""
+"""Axis correspondence: operators must read the same axes as their counterparts in the original, as far as is known."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ __all__ = ["check_axes_read"]
 
 
 def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
-    """Yield a finding where an operator reads other axes of an operand than its counterpart in the original.
+    """Yield a finding for each operator that reads other axes of an operand than its counterpart in the original.
 
-    A name that differs between producer and reader is no fault: a network may transpose its image. But both models must
-    have the same difference, whatever layouts are between; and an axis that is given by number must have the same name
-    in both. The axes of a graph input are named by their index in the original.
+    Producer and reader may name an axis differently: a network may transpose its image. But both models must have the
+    same difference, whatever the layouts; and an axis that is given by number must have the same name in both. The axes
+    of a graph input are named by their index in the original.
     """
     places = _places(original)
     theirs, mine = derive(original, places), derive(model, _places(model))
@@ -61,7 +60,7 @@ def check_axes_read(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
 def _contradict(name: str | None, other: str | None) -> bool:
     """Whether two names of one axis cannot both be right.
 
-    An axis that no operator names has the name of its graph input (`x.0`), which may be any letter.
+    An axis that no operator names has the name of its graph input (`x.0`), which matches any letter.
     """
     if name is None or other is None:
         return False
@@ -103,7 +102,7 @@ def _made(relation: AxesRead[Pair]) -> list[str]:
 
 
 def _alike(names: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether all these names are letters, or all are axes of graph inputs: one may be the other."""
+    """Whether all names are letters, or all are axes of graph inputs: the two kinds cannot be compared."""
     return len({"." in name for name in (*names, *others)}) <= 1
 
 
@@ -114,8 +113,9 @@ def _check_results(
     derivations: tuple[Derivation, Derivation],
     common: CommonNames,
 ) -> Iterator[Finding]:
-    """Yield a finding where an annotated permutation of the original's axis names gives neither the value's own names
-    nor those of another input that the value is made from.
+    """Yield a finding for each annotation whose permutation contradicts the names.
+
+    The permuted names of the original's axes must be the value's own names, or those by another input of its producer.
 
     `derivations` are this model's and the original's, `common` is the original's.
 

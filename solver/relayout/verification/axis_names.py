@@ -1,7 +1,7 @@
 """Axis-name inference, independent of the solver's: the names of every value's axes, from the graph alone.
 
-`made` are the names that a value's producer gives, propagated forward; `read` those that its readers give, propagated
-backward. The two may differ in a sound model: a network may transpose its image, or feed its tokens as channels.
+`made` are the names by a value's producer, propagated forward; `read` are those by its readers, propagated backward.
+The two may differ in a sound model: a network may transpose its image, or feed its tokens as channels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Derivation:
         self._made, self._read = made, read
 
     def made(self, value: ir.Value) -> AxisNames | None:
-        """The names that the value's producer gives its axes."""
+        """The names of the value's axes by its producer."""
         return self._made.get(value)
 
     def read(self, value: ir.Value) -> frozenset[AxisNames]:
@@ -63,10 +63,10 @@ def derive(
 ) -> Derivation:
     """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
 
-    With given names, only the graph counts. Without, two more rules hold. A node of `relayout` names its results' axes
-    by the layout that it is written in, where nothing else is known; its counterpart in another model has no such
-    layout. Operators on constants name nothing, as a constant follows the data that it meets. For a node that reads no
-    axis by name, the first rule holds for the results in `written` alone.
+    With given names, only the graph is used. Without, two more rules apply. A node of `relayout` names its results'
+    axes by its layout attribute if no other name is known; its counterpart in another model has no such attribute.
+    Operators on constants do not name axes, as a constant has the names of the data that it is combined with. For a
+    node that reads no axis by name, the first rule applies only to the results in `written`.
     """
     constant_nodes = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
     takes_written = given is None
@@ -86,8 +86,11 @@ def _carry_forward(
     constant_nodes: Set[ir.Node],
     written: Set[ir.Value] | None,
 ) -> None:
-    """Enter the names of all values that the graph makes. `edges` are the region edges into it, and `constant_nodes`
-    name nothing. `written` are values named by the layout of their node; None: no layout of a node names anything."""
+    """Add the names of all values of the graph.
+
+    `edges` are the region edges into it; `constant_nodes` do not name axes. `written` are the values named by the
+    layout attribute of their node; None: layout attributes are not used.
+    """
     for value in graph.inputs:
         if value not in made:
             _enter_from_edges(value, edges, made)
@@ -156,7 +159,7 @@ def declared_names(value: ir.Value) -> AxisNames | None:
 
 
 def declared_layout(value: ir.Value) -> Layout | None:
-    """The layout that a graph input or output declares, or None where there is none of its rank."""
+    """The declared layout of a graph input or output, or None if there is none of its rank."""
     text = value.metadata_props.get(BOUNDARY_LAYOUT_KEY)
     if text is None or value.shape is None:
         return None
@@ -167,9 +170,7 @@ def declared_layout(value: ir.Value) -> Layout | None:
     return layout if layout.rank == len(value.shape) else None
 
 
-def _forward(
-    node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], written: Set[ir.Value] | None
-) -> AxisNames:
+def _forward(node: ir.Node, m: int, made: Mapping[ir.Value, AxisNames], written: Set[ir.Value] | None) -> AxisNames:
     rank = len(node.outputs[m].shape or ())
     own = axis_names(node, "result", m) or (None,) * rank
     channels_only = node.op_type in _CHANNELS_ONLY
@@ -202,7 +203,7 @@ def _names_axes(node: ir.Node) -> bool:
 
 
 def _agreed(names: set[str]) -> str | None:
-    """The one name that operands give an axis; a letter from an operator wins over the name of a graph input."""
+    """The only name of an axis by its operands; a letter from an operator replaces the name of a graph input."""
     letters = {name for name in names if len(name) == 1} or names
     return next(iter(letters)) if len(letters) == 1 else None
 
@@ -210,7 +211,7 @@ def _agreed(names: set[str]) -> str | None:
 def _backward(
     node: ir.Node, n: int, own: AxisNames | None, read: Mapping[ir.Value, frozenset[AxisNames]]
 ) -> frozenset[AxisNames]:
-    """The names of the n-th operand by the node itself, if it gives any (`own`), and by the readers of its results."""
+    """The names of the n-th operand by the node itself (`own`), if any, and by the readers of its results."""
     operand = node.inputs[n]
     rank = len(operand.shape or ()) if operand is not None else 0
     readings = {own} if own is not None else set()

@@ -16,7 +16,7 @@ from relayout.verification.resize_axes import placed_names
 __all__ = ["AxesRead", "Pair", "numbered_axes", "relation"]
 
 Pair = tuple[str, str]
-"""What the producer of a value calls an axis, and what a reader takes it for."""
+"""The names of an axis by the producer of a value and by a reader."""
 
 Known = TypeVar("Known", str, Pair)
 
@@ -42,8 +42,7 @@ class AxesRead(Generic[Known]):
 
 
 def relation(node: ir.Node, n: int, derivation: Derivation, by_place: bool) -> AxesRead[Pair] | None:
-    """The producer's name of each axis, paired with the name by which this operator reads it; None where one is
-    unknown.
+    """The producer's name of each axis, paired with the name by which this operator reads it; None if one is unknown.
 
     Axes of extent 1 are left out: they may be anywhere. The outer and the inner tile of an axis are that axis, if the
     one is read as the outer and the other as the inner tile.
@@ -90,8 +89,7 @@ _IN_BLOCKS = frozenset({"Concat", "Gather", "Split"})
 
 
 def numbered_axes(node: ir.Node, derivation: Derivation) -> AxesRead[str] | None:
-    """The names of the axes that an operator is given by number; None where there are no numbers, or one has no name.
-    """
+    """The names of the axes that an operator has by number; None if it has no numbers, or one has no name."""
     value = node.inputs[0] if node.inputs else None
     made = derivation.made(value) if value is not None else None
     reduces = node.op_type.startswith("Reduce") or node.op_type in ("ArgMax", "ArgMin")

@@ -2,7 +2,7 @@
 
 The effect of Transposes, Reshapes, Pads and Slices together is not derived but executed. The operand is filled with
 distinct numbers, onnx's reference evaluator runs the nodes between it and the standard operator, and each number must
-come out where the layout says.
+come out at the index that the layout gives.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MOVES = frozenset(
     Cast Concat Constant Div Gather Identity Mul Pad ReduceProd Reshape Shape Slice Squeeze Transpose Unsqueeze
     """.split()
 )
-"""What a body may have beside its operator; none of them makes up a value. A Cast is for constants alone, which old
-opsets have as floats."""
+"""The operators that a body may have besides its own; none of them computes new values. A Cast is only for constants,
+which are floats in old opsets."""
 
 # Larger arrays are shrunk along axes that the layout does not tile.
 _MOST_PLACES = 1 << 23

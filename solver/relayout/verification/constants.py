@@ -15,7 +15,7 @@ __all__ = ["computed_ahead", "constants_of"]
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-"""The operators that draw numbers. Without a seed they give others in each run, whatever they read."""
+"""The operators that draw random numbers. Without a seed their results differ in each run, whatever their inputs."""
 
 
 def constants_of(graph: ir.Graph) -> set[ir.Value]:
@@ -25,8 +25,9 @@ def constants_of(graph: ir.Graph) -> set[ir.Value]:
 
 
 def computed_ahead(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[ir.Node]:
-    """The standard operators, in the graph and those inside it, that compute from constants alone, or that read a known
-    shape. `outer` holds the constants of the graphs around it.
+    """The standard operators, in the graph and its subgraphs, that read only constants or known shapes.
+
+    `outer` has the constants of the enclosing graphs.
 
     An initializer that is a graph input as well is a default, which a caller may replace: no constant. Nor is a result
     of a node with graphs inside.

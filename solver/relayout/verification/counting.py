@@ -25,12 +25,10 @@ _OWN = ("", "ai.onnx")
 
 Dim = int | ir.SymbolicDim
 ExtentOf = Callable[[Dim, int], int]
-"""What a dim counts at this place of a shape."""
+"""The size of a dim at this index of a shape."""
 
 
-def count(
-    model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
-) -> Totals:
+def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()) -> Totals:
     """Count nodes, transposes of data, the bytes that these read and write, and the backend's own conversion operators.
 
     Local functions count once a call, but those of the domain `relayout`, which are one operator each.
@@ -60,7 +58,7 @@ def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
 
 
 def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
-    """What each extent of the model counts, where `dims` gives sizes to names."""
+    """The sizes of the extents of a model; `dims` has sizes by name."""
     first = [value.shape[_batch(value)] for value in model.graph.inputs if value.shape]
     batches = [dim.value for dim in first if not isinstance(dim, int)]
     sizes = {name: 1 for name in batches if name is not None} | {**dims}
@@ -89,7 +87,7 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
 
 
 def _moved(transpose: ir.Node, extent_of: ExtentOf) -> int:
-    """The bytes that a Transpose moves: none where only axes of extent 1 change places."""
+    """The bytes that a Transpose moves: none if it moves only axes of extent 1."""
     read, result = transpose.inputs[0], transpose.outputs[0]
     value = result if read is None or read.shape is None else read
     moved = bytes_of(value, extent_of)
@@ -111,7 +109,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _batch(value: ir.Value) -> int:
-    """The place of the source's first axis, where the input's annotation tells it."""
+    """The index of the source's first axis, by the input's annotation."""
     order = value.metadata_props.get(ORDER_KEY, "").split(",")
     return order.index("0") if value.shape is not None and len(order) == len(value.shape) and "0" in order else 0
 
@@ -125,7 +123,7 @@ def _name(dim: Dim) -> str | None:
 
 
 def _evaluated(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int:
-    """The value of a dim such as `2*height`; 64 for a mere name, and for text that is no expression."""
+    """The value of a dim such as `2*height`; 64 for a plain name, and for text that is not an expression."""
     if dim.value is None or dim.value.isidentifier():
         return _UNKNOWN
     try:

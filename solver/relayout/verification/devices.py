@@ -1,4 +1,4 @@
-"""Devices: whether each node runs on one that takes it, and whether the transfers of the report add up."""
+"""Devices: each node must be on one that can run it, and the transfers of the report must add up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
         elif not all(value in constants for value in node.outputs) and not _moves_data(node):
             taking = _taking(node, backend)
             if device not in taking and (device is not None or not taking):
-                expected = " or ".join(taking) or f"a node that one of {', '.join(devices)} takes"
+                expected = " or ".join(taking) or f"a node that one of {', '.join(devices)} can run"
                 yield _finding(node, expected, device or node.op_type, "the node is not where the backend runs it")
 
 

@@ -1,4 +1,4 @@
-"""The operators of the domain `relayout`: each has a body, and the body does what the attributes of the call say."""
+"""The check of the operators of the domain `relayout`: each has a body that conforms to the attributes of the call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_functions(model: ir.Model) -> Iterator[Finding]:
                 severity="note",
                 node=node_label(node),
                 found=f"{node.domain}::{node.op_type}",
-                message="a custom operator without a body: what it does to layouts is not known",
+                message="a custom operator without a body: its effect on layouts is not known",
             )
 
 
@@ -48,8 +48,10 @@ def _is_known(node: ir.Node) -> bool:
 
 
 def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[Finding]:
-    """Yield a finding unless the body is Transposes of inputs, the standard operator and Transposes of results. Where
-    layouts tile or pad an axis, Reshapes, Pads, Slices and the computation of their shapes may stand there too."""
+    """Yield a finding unless the body is Transposes of inputs, the standard operator and Transposes of results.
+
+    If layouts tile or pad an axis, Reshapes, Pads, Slices and the computation of their shapes are allowed too.
+    """
     moves = MOVES if _tiles(node) else ("Identity", "Transpose")
     work = [inner for inner in function if inner.op_type not in moves or inner.domain not in ("", "ai.onnx")]
     if len(work) != 1 or work[0].op_type != node.op_type or work[0].domain not in ("", "ai.onnx"):
@@ -62,9 +64,7 @@ def _check_body(node: ir.Node, function: ir.Function, tried: Tried) -> Iterator[
     yield from _check_attributes(node, function, operator)
 
 
-def _check_side(
-    node: ir.Node, function: ir.Function, operator: ir.Node, side: str, tried: Tried
-) -> Iterator[Finding]:
+def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: str, tried: Tried) -> Iterator[Finding]:
     inner = operator.inputs if side == "input" else operator.outputs
     outer = list(function.inputs) if side == "input" else list(function.outputs)
     count = len(node.inputs) if side == "input" else len(node.outputs)
@@ -171,7 +171,7 @@ def _expected_perm(node: ir.Node, side: str, n: int) -> tuple[int, ...] | None:
 
 
 def _permutation(source: AxisNames, target: AxisNames) -> tuple[int, ...]:
-    """The perm of the Transpose from `source` to `target`; a perm that matches no body where there is none."""
+    """The perm of the Transpose from `source` to `target`; if there is none, a perm that matches no body."""
     if None in source or sorted(map(str, source)) != sorted(map(str, target)):
         return (-1,)
     return tuple(source.index(name) for name in target)
@@ -208,7 +208,7 @@ def _is_default(function: ir.Function, operator: ir.Node, name: str, inner: ir.A
 
 
 def _finding(node: ir.Node, rule: str, expected: str, found: str, operand: int | None = None) -> Finding:
-    what = "has no body" if rule == "function-missing" else "has a body that does not do what its attributes say"
+    what = "has no body" if rule == "function-missing" else "has a body that contradicts its attributes"
     return Finding(
         rule=rule,
         node=node_label(node),

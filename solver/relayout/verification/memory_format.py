@@ -1,6 +1,6 @@
 """The memory format of a value relative to its source, read from the annotations `relayout.order` and `relayout.atoms`.
 
-This class is the verifier's own, apart from `relayout.layout.memory_format` on purpose. An axis's index is a number,
+This class is the verifier's own, and shares no code with `relayout.layout` on purpose. An axis's index is a number,
 and an **atom** is some of its digits: those between the strides `inner` (included) and `outer` (excluded), where outer
 0 means up to the end of the axis. A value's dimensions are groups of atoms, outermost first; atoms that reach beyond an
 axis's extent pad it with zeros.
@@ -72,7 +72,7 @@ class MemoryFormat:
         )
 
     def fault(self, extents: Sequence[Extent] | None = None) -> str | None:
-        """What is wrong with the format, for a source of these extents where they are known; None if nothing is."""
+        """The fault of the format for a source of these extents, as far as they are known; None if it is valid."""
         atoms = self._atoms()
         rank = len(extents) if extents is not None else max(atoms, default=-1) + 1
         for axis in sorted({*range(rank), *atoms}):
@@ -93,7 +93,7 @@ class MemoryFormat:
         return tuple(self._extent(group, extents) for group in self.dims)
 
     def may_have(self, shape: Sequence[Extent]) -> bool:
-        """Whether some source leads to this shape, as far as the atoms alone say."""
+        """Whether some source can have this shape in this format."""
         if len(shape) != len(self.dims):
             return False
         several = {a.axis for group, extent in zip(self.dims, shape, strict=True) if extent != 1 for a in group}
@@ -175,7 +175,7 @@ def parse_atoms(text: str) -> MemoryFormat | None:
 
 
 def memory_format_of(value: ir.Value) -> MemoryFormat | None:
-    """The annotated format of a value; None where there is none, or an invalid one."""
+    """The annotated format of a value; None if it has none or an invalid one."""
     return _annotated(value.metadata_props)
 
 
@@ -190,7 +190,7 @@ def _annotated(metadata: Mapping[str, str]) -> MemoryFormat | None:
 
 
 def _fault_of_axis(axis: int, atoms: Sequence[Atom], extent: Extent) -> str | None:
-    """What is wrong with one axis's atoms, innermost first; `extent` is an int where it is known."""
+    """The fault of one axis's atoms, innermost first, or None; `extent` is an int if known."""
     stride = 1
     for index, atom in enumerate(atoms):
         if atom.inner < 1 or (atom.outer and (atom.outer <= atom.inner or atom.outer % atom.inner)):

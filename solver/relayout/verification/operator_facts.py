@@ -1,7 +1,7 @@
-"""The verifier's facts about operators: which of them name the axes of operands, and how axes pass through the others.
+"""The verifier's facts about operators: the axis names of their operands, and the map from input to result axes.
 
-These facts are apart from the operator table of the solver on purpose: a fault in one does not hide in the other. An
-operator without facts is unknown to the verifier, and unknown is never a finding.
+They are separate from the operator table of the solver on purpose, so that a fault in one is found by the other. An
+operator without facts is unknown to the verifier, and never leads to a finding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 AxisNames = tuple[str | None, ...]
-"""One letter an axis, None where it is not known."""
+"""One letter for each axis, None if it is not known."""
 
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
@@ -47,8 +47,8 @@ class Named:
 
     With `spatial` the data is batch, channels, then spatial axes; without, only the channels at axis 1 have a name.
     With `pooled` the first two axes are kept and the others reduced, in any order of each. With `by_place` no axis has
-    a name, but attributes list axes in the order of the layout. `declared` are the layouts that the backend gives for
-    an operator of its own.
+    a name, but attributes list axes in the order of the layout. `declared` are the backend's layouts of an operator of
+    its own.
     """
 
     inputs: tuple[int, ...] = (0,)
@@ -126,7 +126,7 @@ def named(node: ir.Node) -> Named | None:
 
 
 def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
-    """Ask `backend` for the layouts of each operator outside ONNX's domains and `relayout`, for `named`.
+    """Get from `backend` the layouts of each operator outside ONNX's domains and `relayout`, for `named`.
 
     They are kept in the nodes' `meta`, which onnx_ir has for analyses and does not write to files. The model is the
     verifier's own copy.
@@ -169,11 +169,11 @@ def kernel_names(op_type: str, rank: int) -> AxisNames:
 
 
 def own_names(node: ir.Node, side: str, n: int) -> AxisNames | None:
-    """The names that `node` itself gives the axes of its n-th operand; `side` is "input" or "result".
+    """The names of the axes of the n-th operand by `node` itself; `side` is "input" or "result".
 
-    A standard operator reads N, C, spatial. One of the domain `relayout` reads as its attributes say: `data_layout`,
-    for results `out_layout` where it differs, and `kernel_layout`. None where the operator does not name the operand,
-    or not by one letter an axis.
+    A standard operator reads N, C, spatial. One of the domain `relayout` reads by its attributes: `data_layout`, for
+    results `out_layout` if it differs, and `kernel_layout`. None if the operator does not name the operand's axes, or
+    not by one letter each.
     """
     facts = named(node)
     values: Sequence[ir.Value | None] = node.inputs if side == "input" else node.outputs
@@ -309,8 +309,10 @@ def _after_reshaping(node: ir.Node) -> tuple[int | None, ...] | None:
 
 
 def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
-    """For each axis of the result that of the input: those before and after the axes that a Reshape splits or fuses
-    stay the same, and dimensions of extent 1 come and go. None as a whole where an extent is unknown."""
+    """The input axis of each result axis of a Reshape; None for an axis that it splits, fuses or adds.
+
+    Dimensions of extent 1 may be added or removed. None as a whole if an extent is unknown.
+    """
     source, result = node.inputs[0], node.outputs[0]
     if source is None or source.shape is None or result.shape is None:
         return None
@@ -328,7 +330,7 @@ def beside_reshaped(node: ir.Node) -> tuple[int | None, ...] | None:
 
 
 def _is_nameless(extent: int | ir.SymbolicDim) -> bool:
-    """Whether nothing is known of an extent, not even that it equals another."""
+    """Whether an extent is unknown and has no name that it could share with another."""
     return isinstance(extent, ir.SymbolicDim) and extent.value is None
 
 

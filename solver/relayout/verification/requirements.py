@@ -113,7 +113,7 @@ def _unsatisfied(
         namings = [tuple(map(str, order)) if order is not None and len(order) == len(tensor.shape) else None]
     carried = known.boxes.get(value)
     if side == "result":
-        # The extensions of a result are what the backend provides; only its names can be wrong.
+        # The backend provides the extensions of a result, so only the names can be wrong.
         required_here = Layout.from_names(required_here.names) if not _is_tiled(required_here) else required_here
     if own is None and not required.is_numbered:
         # A name that the layout lacks does not count: D of an image without channels.
@@ -126,7 +126,7 @@ def _unsatisfied(
     where = f"node {node.name or '(no name)'}"
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None
-    found = str(layouts[0]) if layouts[0] is not None else f"nothing known, shape {list(tensor.shape)}"
+    found = str(layouts[0]) if layouts[0] is not None else f"unknown layout, shape {list(tensor.shape)}"
     if layouts[0] is not None and layouts[0].same_names(required_here):
         found += f" with strides that are multiples of {list(tensor.stride_factors())} bytes"
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
@@ -151,8 +151,11 @@ def node_label(node: ir.Node) -> str:
 
 
 def _resizes_only_places(node: ir.Node, required: Layout) -> bool:
-    """Whether a Resize changes only axes that the layout calls spatial. The Resize itself names its axes by what it
-    changes, and operators beyond a transposed image may name them otherwise."""
+    """Whether a Resize changes only axes that are spatial in the layout.
+
+    The Resize names its axes by the extents that it changes; operators on the other side of a Transpose may name them
+    differently.
+    """
     if node.op_type not in ("Resize", "Upsample") or node.domain not in ("", "ai.onnx"):
         return False
     before, after = node.inputs[0], node.outputs[0]
@@ -178,8 +181,7 @@ def _is_kernel(node: ir.Node, n: int) -> bool:
 
 
 def _as_kernel(required: Layout) -> Layout:
-    """A data layout as a kernel's: Glow requires kernels in data's letters, N for the output and C for the input
-    channels."""
+    """A data layout as a kernel's: in Glow the letters of a kernel are N for output and C for input channels."""
     if "N" not in required.names or "C" not in required.names or "O" in required.names or "I" in required.names:
         return required
     return (
@@ -204,8 +206,10 @@ def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
 
 
 def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Value, Layout]) -> None:
-    """Enter the black boxes that the backend gives the results of a node whose requirements are met. Of several
-    implementations it is the one whose boxes the results are annotated with, or without."""
+    """Add the black boxes of the results of a node whose requirements are met.
+
+    Of several implementations, the one whose black boxes are annotated on the results applies.
+    """
     noted = [_boxes(_noted_layout(value)) for value in node.outputs]
     chosen = next((each for each in met if [_boxes(layout) for layout in each.results] == noted), met[0])
     results = zip(node.outputs, chosen.results, strict=True)

@@ -1,4 +1,4 @@
-"""The axes of a Resize: it gives them no names, but it changes rows and columns."""
+"""The axes of a Resize: they have no names, but the extents of rows and columns change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The verifier: derive every layout afresh, compare with the backend's requirements, run beside the original.
+"""The verifier: infer every layout again, compare with the backend's requirements, run the model and its original.
 
-It imports nothing of what made the model: neither candidates, nor the cost problem, nor the solver, nor the rewrite.
+It imports none of the packages that made the model: candidates, formulate, solve, rewrite.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def verify(
     """Return all faults of `model` for `backend`, as findings.
 
     With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
-    seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's accounts are checked too.
+    seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's numbers are checked too.
     `backend_options` go to the backend. Raises InputError for an invalid model, BackendError for a backend that fails;
     a wrong model is data.
     """
@@ -86,7 +86,7 @@ def verify(
 
 
 def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
-    """The model as it is read; where its parts contradict each other, as it stands, and the contradiction."""
+    """The model after reading; if its parts contradict each other, the unchanged model and a finding."""
     try:
         return read_model(model, bodies=False), []
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Graph JSON: a graph as one writes it by hand, and what is said of one that is none."""
+"""Graph JSON is read as a user writes it by hand, and invalid graphs are errors with a location."""
 
 from __future__ import annotations
 

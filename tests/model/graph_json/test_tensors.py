@@ -1,4 +1,4 @@
-"""The constants of graph JSON: three forms of data, none at all, and what to do to it then."""
+"""The constants of graph JSON: three forms of data, or none with the steps of its conversion."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_every_step_survives_and_is_checked_against_the_others() -> None:
         ("convert-layout", {"desired_layouts": {"Conv": ["NCHW16c", "OIHW16i16o"]}}, set()),
     ],
 )
-def test_a_graph_without_weights_is_legal_json_for_blocks_too(
-    backend: str, options: Json, operators: set[str]
-) -> None:
+def test_a_graph_without_weights_is_legal_json_for_blocks_too(backend: str, options: Json, operators: set[str]) -> None:
     net = Net()
     value = net.conv(net.node("Relu", net.conv(net.input("x", (1, 3, 32, 32)), 3, 24, 7, strides=[2, 2])), 24, 40)
     net.output(value)
@@ -175,8 +173,8 @@ CONSTANT_FAULTS: dict[str, tuple[Json, str]] = {
     "negative": ({"dtype": "uint8", "values": [-1] * 6}, "element is out of range"),
     "too large for a float": ({"values": [10**400] * 6}, "element is out of range"),
     "too large for this float": ({"dtype": "float16", "values": [1e5] * 6}, "element is out of range"),
-    "twice": ({"data": DATA, "values": [0] * 6}, "says twice what it holds"),
-    "data and transform": ({"data": DATA, "transform": [{"op": "reshape", "shape": [2, 3]}]}, "says twice"),
+    "twice": ({"data": DATA, "values": [0] * 6}, "has its data twice"),
+    "data and transform": ({"data": DATA, "transform": [{"op": "reshape", "shape": [2, 3]}]}, "has its data twice"),
     "huge": ({"shape": [2**61, 2**61]}, "too large for any memory"),
 }
 

@@ -1,3 +1,5 @@
+"""An infeasible graph is explained by its conflict, in the terms of the graph."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reasons: what is said to be saved without a requirement is what is saved in a model that does not have it."""
+"""The saving of a dropped requirement equals the cost difference to a model without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verifier makes of dims that are not all known: what it says of axes, and with which sizes it runs."""
+"""The verifier handles symbolic dims: axis names, and the sizes of its runs."""
 
 from __future__ import annotations
 

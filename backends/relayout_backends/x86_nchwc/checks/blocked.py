@@ -29,7 +29,7 @@ from relayout_backends.x86_nchwc.checks.blocked_types import (
 __all__ = ["check_blocked"]
 
 _GRAIN = 4
-"""ReorderInput takes channels by fours."""
+"""ReorderInput needs a multiple of four channels."""
 
 # View ops: the type of their results is not known here.
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
@@ -37,9 +37,9 @@ _ALONG_AN_AXIS = frozenset({"Concat", "Gather", "Slice", "Split"})
 
 
 def check_blocked(model: ir.Model, target: Callable[[], int], device: str = "") -> Iterator[Violation]:
-    """Yield a violation for each operator that takes a blocked value for a plain one or the other way round.
+    """Yield a violation for each operator that reads a blocked value as a plain one or the reverse.
 
-    All nodes must be in blocks of one size, as their metadata say, and those on `device` in the size of its `target`.
+    By their metadata all nodes must have blocks of one size, and those on `device` the size of its `target`.
     """
     types = types_of(model)
     if not types:
@@ -111,9 +111,7 @@ def _check_kernel(node: ir.Node, data: Type | None, size: int | None, reads_bloc
     groups = node.attributes.get_int("group", 1)
     channels = extent(node.inputs[0], 1)
     if size is not None and outputs is not None and outputs % size:
-        yield _fault(
-            node, 1, f"a multiple of {size} outputs", str(outputs), "the kernel is not padded to whole blocks"
-        )
+        yield _fault(node, 1, f"a multiple of {size} outputs", str(outputs), "the kernel is not padded to whole blocks")
     if inputs is not None and channels is not None and inputs * groups != channels:
         message = "the kernel has another number of channels than the data, padding included"
         yield _fault(node, 1, f"{channels} channels", str(inputs * groups), message)
@@ -140,7 +138,7 @@ def _check_crop(node: ir.Node, data: Type | None, size: int | None) -> Iterator[
 def _check_other_operator(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
     """Yield the faults of a plain operator with a blocked operand."""
     if node.domain == "relayout":
-        yield _misread(node, operands, "plain data, as its layouts say")
+        yield _misread(node, operands, "plain data, as in its layouts")
     if node.domain not in STANDARD or node.op_type in _VIEWS:
         return
     if is_elementwise(node):
@@ -167,8 +165,7 @@ def _reads_no_channels(shape: ir.Node) -> bool:
 
 
 def _check_broadcast(node: ir.Node, operands: Sequence[Type | None]) -> Iterator[Violation]:
-    """An elementwise operand must have the blocks' own memory, or one value for all channels and positions of an image.
-    """
+    """An elementwise operand must have the memory of the blocks, or one value for each image."""
     full = _image_extents(node.outputs[0])
     counts = {kind.channels for kind in operands if kind is not None and kind.channels is not None}
     for n, (value, kind) in enumerate(zip(node.inputs, operands, strict=True)):

@@ -15,7 +15,7 @@ __all__ = ["CONVERSIONS", "operator_layouts"]
 
 CONVERSIONS = frozenset({("com.microsoft.nchwc", "ReorderInput"), ("com.microsoft.nchwc", "ReorderOutput")})
 
-# The kernel of each, as an index of its inputs. All take their channels last where `channels_last` says so.
+# The index of each operator's kernel among its inputs. With `channels_last` their channels are last.
 _QUANTIZED = {"QLinearAveragePool": None, "QLinearConv": 3, "QLinearGlobalAveragePool": None}
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 

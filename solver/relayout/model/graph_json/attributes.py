@@ -1,10 +1,10 @@
 """Attributes as JSON, without loss.
 
-An attribute is written plain where JSON shows its type: an integer, a number with a point, a string, a list of these
-that is not empty. Otherwise `{"type": T, "value": V}` with T one of int, float, string, ints, floats, strings, tensor,
+An attribute is written plain if JSON shows its type: an integer, a number with a point, a string, a list of these that
+is not empty. Otherwise `{"type": T, "value": V}` with T one of int, float, string, ints, floats, strings, tensor,
 tensors, graph, graphs, type, types; `{"type": T, "ref": "alpha"}` for a function's parameter; and
-`{"type": "string", "base64": B}` for bytes that are no text. Where the operator's definition wants floats, integers are
-taken for floats: JavaScript writes 1.0 as 1.
+`{"type": "string", "base64": B}` for bytes that are not text. If the operator's schema has floats, integers are read
+as floats: JavaScript writes 1.0 as 1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NAMES = {kind: name for name, kind in _TYPES.items()}
 
 
 def attribute_to_json(attribute: ir.Attr, graph_to_json: GraphToJson) -> Any:
-    """An attribute's value as the module's docstring says."""
+    """An attribute's value in the notation of this module's docstring."""
     name = _NAMES[attribute.type]
     if attribute.is_ref():
         return {"type": name, "ref": attribute.ref_attr_name}
@@ -78,7 +78,7 @@ def _structure(name: str, value: Any, graph_to_json: GraphToJson) -> Any:
 def attribute_to_proto(
     name: str, given: Any, wanted: ir.AttributeType | None, where: str, graph_to_proto: GraphToProto
 ) -> onnx.AttributeProto:
-    """The attribute that `given` stands for; `wanted` is the type that the operator's definition asks for, if any."""
+    """The attribute for `given`; `wanted` is its type in the operator's schema, if any. Raises InputError."""
     where = f"{where}, attribute '{name}'"
     kind, value = _typed(given, wanted, where)
     proto = onnx.AttributeProto(name=name, type=onnx.AttributeProto.AttributeType.Name(_TYPES[kind].value))

@@ -28,7 +28,7 @@ _MODEL_FIELDS = ("producer_name", "producer_version", "domain", "doc_string")
 
 
 def json_to_proto(graph: GraphJson) -> onnx.ModelProto:
-    """The ONNX model that `graph` stands for, its structure yet to be checked."""
+    """The ONNX model of `graph`, whose structure is not checked yet."""
     try:
         return _model(graph)
     except UnicodeEncodeError as error:
@@ -255,5 +255,5 @@ def _function_json(function: ir.Function, weights: bool) -> dict[str, Any]:
 
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without what is empty: a field that says nothing is not written."""
+    """The fields that are not empty; empty fields are not written."""
     return {key: value for key, value in fields.items() if value not in (None, "", [], {})}

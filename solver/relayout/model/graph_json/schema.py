@@ -1,8 +1,8 @@
-"""Graph JSON, version 1: the schema. What a graph says in JSON, checked strictly, with nothing left over.
+"""Graph JSON, version 1: the schema of a graph in JSON, checked strictly; unknown fields are errors.
 
 The stable part is `name`, `opset`, `inputs`, `outputs`, `constants` and `nodes`. All else is optional and exists so
-that every graph that relayout reads and writes survives the way through JSON unchanged. Attributes are plain JSON
-values where their type is evident, `{"type": ..., "value": ...}` where it is not: see `attributes`.
+that every graph that relayout reads and writes can be converted to JSON and back unchanged. Attributes are plain JSON
+values if their type is evident, else `{"type": ..., "value": ...}`: see `attributes`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ Transform = Annotated[TransposeStep | ReshapeStep | PadStep | CropStep, Field(di
 
 
 class ConstantJson(_Strict):
-    """A constant: its data in base64, its values, or neither where the weights stay at home."""
+    """A constant: its data in base64, its values, or neither if the weights are absent."""
 
     name: Name
     dtype: str
@@ -117,7 +117,7 @@ class ConstantJson(_Strict):
 
 
 class NodeJson(_Strict):
-    """One operator. An empty name stands for an operand that is left out."""
+    """One operator. An empty name is an omitted operand."""
 
     name: str = ""
     op: Name
@@ -131,7 +131,7 @@ class NodeJson(_Strict):
 
 
 class GraphBody(_Strict):
-    """What a graph and a subgraph have in common."""
+    """The fields that graphs and subgraphs have in common."""
 
     name: str = "graph"
     inputs: list[ValueJson] = []
@@ -144,7 +144,7 @@ class GraphBody(_Strict):
 
 
 class FunctionJson(_Strict):
-    """A function of the model; those of the domain `relayout` hold operators that ONNX has no word for."""
+    """A function of the model; those of the domain `relayout` are operators in layouts that ONNX lacks."""
 
     name: Name
     domain: str
@@ -174,7 +174,7 @@ class GraphJson(GraphBody):
 
 
 def load_json(data: bytes | str, where: str) -> dict[str, Any]:
-    """The JSON object in `data`; InputError for what is no JSON, or JSON that is no object."""
+    """The JSON object in `data`. Raises InputError if it is not JSON or not an object."""
     try:
         loaded = json.loads(data, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -211,7 +211,7 @@ def _refuse(constant: str) -> None:
 
 
 def _path(fault: ErrorDetails, data: object) -> str:
-    """Where in the data the fault is: pydantic names the kinds that it tried too, which nobody wrote."""
+    """The location of the fault in the data, without the names of the types that pydantic tried."""
     text = ""
     for step in fault["loc"]:
         is_missing = fault["type"] == "missing" and isinstance(data, dict)

@@ -1,7 +1,7 @@
 """Tensors and types as JSON, without loss.
 
-Floats that JSON lacks are "nan", "inf" and "-inf". A type that is no tensor is written around the tensor's element
-type: seq(float16), optional(seq(int64)), sparse(float).
+Floats that JSON lacks are "nan", "inf" and "-inf". Types other than tensors wrap the element type: seq(float16),
+optional(seq(int64)), sparse(float).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_VALUES = 64
 MOST_NESTED_TYPES = 8
 DEEPEST = 64
 SMALL = 1024
-"""Constants up to this many bytes are given even where weights are not asked for: shapes, axes, scales."""
+"""Constants up to this many bytes are written even without weights: shapes, axes, scales."""
 
 _WRAPPERS = {"seq": "sequence_type", "optional": "optional_type"}
 
@@ -46,7 +46,7 @@ def type_name(kind: ir.TypeProtocol | None) -> str | None:
 
 
 def type_proto(name: str, shape: Sequence[int | str | None] | None, where: str) -> onnx.TypeProto:
-    """The type that `name` tells, of tensors of `shape`."""
+    """The type with this name, for tensors of `shape`."""
     outer = proto = onnx.TypeProto()
     rest = name
     for _ in range(MOST_NESTED_TYPES):
@@ -73,7 +73,7 @@ def type_proto(name: str, shape: Sequence[int | str | None] | None, where: str) 
 
 
 def tensor_to_json(tensor: ir.TensorProtocol, *, weights: bool = True) -> dict[str, Any]:
-    """`dtype`, `shape` and data of a tensor; without `weights` only data up to 1 KiB, and what to do to the rest."""
+    """`dtype`, `shape` and data of a tensor; without `weights` only data up to 1 KiB, else the steps of `transform`."""
     given: dict[str, Any] = {"dtype": tensor.dtype.name.lower(), "shape": list(tensor.shape.numpy())}
     if tensor.doc_string:
         given["doc"] = tensor.doc_string
@@ -88,11 +88,11 @@ def tensor_to_json(tensor: ir.TensorProtocol, *, weights: bool = True) -> dict[s
 
 
 def constant_to_proto(constant: ConstantJson, where: str) -> onnx.TensorProto:
-    """The tensor that a constant stands for; without data where the JSON has none."""
+    """The tensor of a constant; without data if the JSON has none."""
     dtype = dtype_of_name(constant.dtype, where)
     if (constant.data is not None) + (constant.values is not None) + bool(constant.transform) > 1:
         raise InputError(
-            "a constant says twice what it holds", where=where, expected="one of data, values, transform or none"
+            "a constant has its data twice", where=where, expected="one of data, values, transform or none"
         )
     if constant.data is None and constant.values is None and math.prod(constant.shape) > 0:
         steps = [step.model_dump(by_alias=True, exclude_none=True) for step in constant.transform]
@@ -118,7 +118,7 @@ def constant_to_proto(constant: ConstantJson, where: str) -> onnx.TensorProto:
 
 
 def _elements(values: Sequence[Any], count: int, where: str) -> list[Any]:
-    """Nested lists made flat; how they nest is left to the shape. A list that holds itself has no end."""
+    """Flatten nested lists; the shape is checked elsewhere. A list that contains itself is an error."""
     for _ in range(DEEPEST):
         if not values or not all(isinstance(value, list) for value in values):
             break
@@ -183,7 +183,7 @@ def _out_of_range(dtype: ir.DataType, where: str) -> InputError:
 
 
 def number_of(value: float | str, where: str) -> float:
-    """The number that JSON's number, or the name of one that JSON lacks, stands for."""
+    """The number of a JSON number, or of the name of one that JSON lacks."""
     if isinstance(value, str):
         if value not in ("nan", "inf", "-inf"):
             raise InputError("not a number", where=where, expected='a number, "nan", "inf" or "-inf"', found=value[:80])
@@ -199,7 +199,7 @@ def text_of(value: object, where: str) -> str:
 
 
 def bytes_of(value: Any, kind: str, where: str) -> Any:
-    """The bytes that base64 stands for; a list of them where `kind` is "strings"."""
+    """The bytes of a base64 string; a list of them if `kind` is "strings"."""
     try:
         if kind == "strings" and isinstance(value, list):
             return [base64.b64decode(item, validate=True) for item in value]

@@ -10,7 +10,7 @@ from relayout.candidates.messages import contradiction, format_text, operand_nam
 from relayout.errors import InfeasibleError
 from relayout.formulate.def_use import DefUse, TensorUse
 from relayout.formulate.formulation import Formulation
-from relayout.solve.solver import Lifted, Requirement, Solution
+from relayout.solve.solver import DroppedRequirement, Requirement, Solution
 
 __all__ = ["refusal"]
 
@@ -54,7 +54,7 @@ class _Messages:
         uses = [use for one in conflict if (use := self._use(one)) is not None]
         return tuple(dict.fromkeys(self._required(use, uses) for use in uses))
 
-    def of_relaxation(self, relaxation: Sequence[Lifted]) -> tuple[str, ...]:
+    def of_relaxation(self, relaxation: Sequence[DroppedRequirement]) -> tuple[str, ...]:
         """Each relaxed requirement, with the layout that its operand then has."""
         texts = [self._relaxed(use, one) for one in relaxation if (use := self._use(one.requirement)) is not None]
         return tuple(dict.fromkeys(texts))
@@ -80,7 +80,7 @@ class _Messages:
         coupled = [self._port(other) for other in conflict if other.choice == use.choice and other != use]
         return required(name, layouts, [_name(other) for other in coupled])
 
-    def _relaxed(self, use: TensorUse, change: Lifted) -> str:
+    def _relaxed(self, use: TensorUse, change: DroppedRequirement) -> str:
         choice, port = self._choices[use.choice], self._port(use)
         layout = self._layout_instead(change)
         if choice.node is not None:
@@ -90,7 +90,7 @@ class _Messages:
         option = f" (--{side}-layout {name}={layout})" if side in ("input", "output") and layout.isalpha() else ""
         return f"{choice.label} were {layout}{option}"
 
-    def _layout_instead(self, change: Lifted) -> str:
+    def _layout_instead(self, change: DroppedRequirement) -> str:
         """The operand's format after the relaxation, as some implementation spells it, else by axis names."""
         def_use = self._def_use(change.requirement)
         assert def_use is not None

@@ -1,7 +1,6 @@
 """CP-SAT models of a kernel and of the whole problem.
 
-`linearization_level = 2` puts the Boolean constraints into the linear relaxation too; docs/mathematics.md says what
-that is worth.
+`linearization_level = 2` adds the Boolean constraints to the linear relaxation; docs/mathematics.md has the effect.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class _Model:
 
 
 def _floor(bound: float) -> int:
-    # The bound comes as a double: an integer up to rounding, except where it is too large to be one.
+    # The bound is a double: an integer up to rounding, unless it is too large for doubles to be exact.
     if abs(bound) < 2**52:
         return int(np.ceil(bound - 1e-6))
     return int(bound) - int(abs(bound) / 2**51)
@@ -147,9 +146,9 @@ def solve_whole(
     deadline: Deadline = UNLIMITED,
     max_conversions: int | None = None,
 ) -> Outcome:
-    """Minimise the problem itself, without any reduction; at most `max_conversions` conversions that cost anything.
+    """Minimise the problem itself, without any reduction, with at most `max_conversions` conversions of cost above 0.
 
-    Raises ExpiredError where no time is left to begin.
+    Raises ExpiredError if the deadline passes before CP-SAT starts.
     """
     model = _Model()
     for c, choice in enumerate(problem.choices):
@@ -166,7 +165,7 @@ def solve_whole(
 
 
 def _add_value(model: _Model, item: Item) -> list[cp_model.IntVar]:
-    """Add one item: a copy is made from the format that is produced, and serves everyone; returns copies that cost."""
+    """Add one item: each conversion makes one copy for all consumers. Returns the copies that have a cost."""
     produced = _by_format(model, item.producer)
     wanted = [_by_format(model, use) for use in item.consumers]
     counted: list[cp_model.IntVar] = []

@@ -17,7 +17,7 @@ from relayout.solve.reparametrize import Implications, Relaxation, implications
 
 __all__ = ["relax"]
 
-# Beyond this a double says too little of a dual solution for it to be worth shifting.
+# With larger costs a double is too imprecise for a useful dual solution.
 LARGEST_RELAXED = 1 << 50
 LARGEST_DUAL = 1 << 52
 LARGE_PROGRAM = 20_000
@@ -26,9 +26,9 @@ LARGE_PROGRAM = 20_000
 def relax(
     network: Network, remaining: set[int], deadline: Deadline = UNLIMITED, *, precise: bool = True
 ) -> Relaxation | None:
-    """Solve the linear relaxation of a kernel; None where that fails or is infeasible. Raises ExpiredError.
+    """Solve the linear relaxation of a kernel; None if it is infeasible or the solver fails. Raises ExpiredError.
 
-    With `precise=False` a large one is solved to 1 part in 10,000 only, which takes a fraction of the time.
+    With `precise=False` a large one is solved only to 1 part in 10,000, which takes a fraction of the time.
     """
     program = _Program()
     for x in sorted(remaining):
@@ -60,15 +60,15 @@ def relax(
 
 
 class _Program:
-    """A linear program: a column a state, and one a cell of a table that has costs."""
+    """A linear program with one column for each state, and for each cell of a table with costs."""
 
     def __init__(self) -> None:
-        # Its stubs name array types that numpy does not have.
+        # The stubs of ortools name array types that numpy does not have.
         self.helper: Any = model_builder_helper.ModelBuilderHelper()
         self.first: dict[int, int] = {}
         self.costs: list[int] = []
         self.rows = 0
-        # By the table's identity, for equal ones are one object; it is kept, so that no other can take its place.
+        # Keyed by identity, since equal tables are one object. The table is kept so that its id is not reused.
         self._implied: dict[int, tuple[Table, Implications | None]] = {}
 
     def row(self, least: float, most: float, terms: Iterable[tuple[int, float]]) -> None:
@@ -80,7 +80,7 @@ class _Program:
         self.rows += 1
 
     def implied(self, table: Table) -> Implications | None:
-        """The table's implications, looked for once."""
+        """The table's implications, computed once."""
         if id(table) not in self._implied:
             self._implied[id(table)] = table, implications(table)
         return self._implied[id(table)][1]
@@ -91,7 +91,7 @@ class _Program:
         self.row(1.0, 1.0, [(column, 1.0) for column in range(self.first[x], len(self.costs))])
 
     def tie(self, scope: Scope, table: Table) -> int:
-        """Add a table and answer its first row: one an implication, or one a state of each variable."""
+        """Add a table and return the index of its first row: one row for each implication, or for each state."""
         first = self.rows
         columns = [self.first[x] for x in scope]
         groups = self.implied(table)
@@ -142,8 +142,8 @@ class _Program:
         return solver if solver.status() == model_builder_helper.OPTIMAL else None
 
 
-# Twenty times faster than GLOP's default is its dual simplex, and on large programs the first-order method PDLP than
-# that (measured on scattered networks). Its solution is not quite one, but rounded duals need not be.
+# GLOP's dual simplex is twenty times faster than its default. On large programs the first-order method PDLP is twenty
+# times faster again (measured on scattered networks). Its solution is approximate, which rounded duals allow.
 _SMALL = (("GLOP", "use_dual_simplex: true"),)
 _LARGE = (("PDLP", "num_threads: 1"), *_SMALL)
 _ROUGHLY = "simple_optimality_criteria { eps_optimal_relative: 1e-4 eps_optimal_absolute: 1e-4 } iteration_limit: 4000"

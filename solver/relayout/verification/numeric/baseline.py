@@ -20,7 +20,7 @@ __all__ = ["Baseline", "baseline_of", "drawn_anew", "first_line", "run"]
 
 Feeds = list[dict[str, Array]]
 Results = list[dict[str, Arrays]]
-"""What a model gave, by name, for each sample."""
+"""The outputs of a model by name, for each sample."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The comparison of a model with its original on the same random inputs: how far apart they are, and how sensitive."""
+"""The comparison of a model with its original on the same random inputs: differences and sensitivity."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def compare(
     inner = {mine: source for mine, source in _inner(model, original, opaque).items() if source not in drawn}
     baseline = baseline_of(theirs, sorted(set(inner.values())), samples, seed, dims)
     if isinstance(baseline, str):
-        message = "the original cannot be run, so nothing is compared"
+        message = "the original cannot be run, so no numbers are compared"
         finding = Finding(rule="runtime", severity="note", found=baseline, message=message)
         return [finding], _skipped(f"the original cannot be run: {baseline}")
     formats = {str(value.name): memory_format_of(value) for value in fed(model)}
@@ -60,7 +60,7 @@ def compare(
         found = run(mine, baseline.runtime, sorted(inner), feeds)
     except NotImplementedError as error:
         # onnx.reference lacks the operators of runtimes, and onnxruntime did not run the original.
-        fault, message = first_line(error), "the model has operators that the runtime lacks, so nothing is compared"
+        fault, message = first_line(error), "the model has operators that the runtime lacks, so no numbers are compared"
         return [Finding(rule="runtime", severity="note", found=fault, message=message)], _skipped(fault)
     except Exception as error:  # a runtime may raise anything
         fault, expected = first_line(error), "a model that runs as its original does"
@@ -72,7 +72,7 @@ def compare(
     differences = list(_differences(model, sources, baseline.results, found, quantized=quantized))
     float64 = None
     if not all(each.passed for each in differences):
-        # A network may amplify the last bits of its inputs; only a difference is worth the run that tells.
+        # A network may amplify the last bits of its inputs; the run that measures this is made only after a difference.
         noisy = run(
             theirs, baseline.runtime, sorted(set(inner.values())), [with_noise(feed) for feed in baseline.feeds]
         )
@@ -101,9 +101,9 @@ def _inner(model: ir.Model, original: ir.Model, opaque: Set[ir.Value]) -> dict[s
     Two values are the same if they have the same name, or one is annotated with the other's name, or if operators of
     the same name and type make them.
 
-    A value in the source's format has no annotation, and any other is annotated: so either can be compared, and a
-    saturated output hides nothing. Integers without an annotation are left out: they may be a shape or indices, which
-    change with the layout of another value.
+    Inner values are compared because a saturated output can hide a fault. A value that is not in the source's format is
+    annotated. Integers without an annotation are excluded: they may be a shape or indices, which change with the layout
+    of another value.
     """
     sources: dict[object, ir.Value] = {}
     for node in original.graph:
@@ -166,7 +166,7 @@ def _differences(
 
 
 def _in_format(array: Array, format_: MemoryFormat | None) -> Array:
-    """The array in an annotated format; unchanged where there is none that fits."""
+    """The array in an annotated format; unchanged if no annotation fits."""
     permuted = format_.of(array) if format_ is not None else None
     return array if permuted is None else permuted
 
@@ -175,9 +175,7 @@ def _findings(differences: Sequence[OutputDifference], outputs: set[str], float6
     for each in differences:
         if each.max_rel > each.tolerance:
             place = f"{'output' if each.name in outputs else 'value'} {each.name}"
-            verdict = (
-                "differs from the original's by rounding alone" if each.passed else "is not what the original computes"
-            )
+            verdict = "differs from the original's by rounding alone" if each.passed else "differs from the original's"
             yield Finding(
                 rule="rounding" if each.passed else "numeric",
                 severity="note" if each.passed else "error",
@@ -192,7 +190,7 @@ def _findings(differences: Sequence[OutputDifference], outputs: set[str], float6
             severity="warning",
             expected="a value that moves when the inputs are drawn again",
             found="none",
-            message="nothing that was compared depends on the inputs, so the comparison says nothing",
+            message="no compared value depends on the inputs, so the comparison proves nothing",
         )
 
 

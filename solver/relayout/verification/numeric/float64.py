@@ -20,7 +20,7 @@ __all__ = ["Judge", "Samples", "Side", "in_float64"]
 SECONDS = 120.0
 """How long the two models may run in float64, all samples together."""
 
-# Where noise in the last bits of float64 moves a result by more than this, float64 decides nothing.
+# If noise in the last bits of float64 changes a result by more than this, float64 cannot decide.
 _TELLING = 1e-6
 # Rounding shrinks with the last bit: from float32 to float64 by this, within a factor.
 _SHRINKS = 30 * 2.0**-29
@@ -36,16 +36,16 @@ class Side:
 
 Samples = Sequence[Mapping[str, Arrays]]
 Judge = Callable[[Samples, Samples, Samples], Iterable[OutputDifference]]
-"""Compares what the original gives, what the model gives, and what the original gives on disturbed inputs."""
+"""A comparison of the results of the original, of the model, and of the original on disturbed inputs."""
 
 
 def in_float64(
     differences: Sequence[OutputDifference], sources: Mapping[str, str], model: Side, original: Side, judge: Judge
 ) -> tuple[list[OutputDifference], str]:
-    """The differences, with those that failed decided anew, and the verdict of float64 in words.
+    """The differences, with the failed ones decided again in float64, and the verdict as text.
 
-    `sources` are the values that differ, by the model's names, with the original's. An infinite distance is no rounding
-    and stays; so does everything where a model cannot be run.
+    `sources` maps the model's names of values that differ to the original's. An infinite difference is not rounding and
+    is kept; all are kept if a model cannot be run.
     """
     try:
         decided = {each.name: each for each in _compared(differences, sources, model, original, judge)}
@@ -53,14 +53,14 @@ def in_float64(
         return list(differences), f"not run: {reason}"
     settled = [_settled(each, decided[each.name]) if each.name in decided else each for each in differences]
     agree = all(each.passed for each in settled)
-    return settled, "the two differ" if not agree else "the two agree: what differs in float32 is rounding"
+    return settled, "the two differ" if not agree else "the two agree: the difference in float32 is rounding"
 
 
 def _compared(
     differences: Sequence[OutputDifference], sources: Mapping[str, str], model: Side, original: Side, judge: Judge
 ) -> Sequence[OutputDifference]:
     if any(not each.passed and math.isinf(each.max_rel) for each in differences):
-        raise UndecidedError("a result of another type or shape, or infinite in one model alone, is no rounding")
+        raise UndecidedError("a result of another type or shape, or infinite in only one model, is not rounding")
     if 2 * max(weights_size(model.model), weights_size(original.model)) > LARGEST_MODEL:
         raise UndecidedError("the weights are too large")
     deadline = Deadline(SECONDS)

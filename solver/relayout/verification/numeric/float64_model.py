@@ -23,7 +23,7 @@ __all__ = ["Step", "Steps", "UndecidedError", "steps_of", "wide"]
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype")
 _TYPED = ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "DynamicQuantizeLinear")
 
-_OWN = "a model has float64 of its own, which says where it rounds"
+_OWN = "a model has float64 of its own, so its rounding is part of it"
 
 
 class UndecidedError(Exception):
@@ -78,7 +78,7 @@ def _data(value: ir.Value) -> Array:
 
 def _wide_node(node: onnx.NodeProto) -> onnx.NodeProto:
     if node.op_type in RANDOM or node.op_type in _TYPED:
-        raise UndecidedError(f"{node.op_type} gives float32 whatever it reads")
+        raise UndecidedError(f"the result of {node.op_type} is float32 for every input")
     widened = onnx.NodeProto()
     widened.CopyFrom(node)
     attributes = [_wide_attribute(attribute) for attribute in node.attribute]

@@ -25,7 +25,7 @@ from relayout.verification.numeric.inputs import Array
 
 __all__ = ["Deadline", "run_wide"]
 
-# Constants up to so many elements are initializers: some kernels read them when made, such as a scale or an axis.
+# Constants up to so many elements are initializers: some kernels read them on creation, such as a scale or an axis.
 _SMALL = 256
 # How far one operator in float32 may be from the same in float64, relative to the largest element.
 _ONE_OPERATOR = 1e-3
@@ -36,7 +36,7 @@ Operands = dict[str, Array]
 class Deadline:
     """The time until which nodes may run. While one is entered, Python code that runs past it is stopped.
 
-    The reference computes some operators element by element, for minutes where a kernel takes milliseconds.
+    The reference computes some operators element by element, in minutes instead of milliseconds.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -93,9 +93,9 @@ def _results(
     for each in results:
         for name, array in each.items():
             if not isinstance(array, np.ndarray):
-                raise UndecidedError(f"{name} is no tensor")
+                raise UndecidedError(f"{name} is not a tensor")
             if _is_beyond_float32(array):
-                raise UndecidedError(f"{name} has values beyond what float32 holds")
+                raise UndecidedError(f"{name} has values beyond the range of float32")
     return results
 
 
@@ -152,7 +152,7 @@ def _hold_against_float32(
     for expected, other in zip(found, results, strict=True):
         for name, array in expected.items():
             if not _is_near(array, other[name]):
-                raise UndecidedError(f"{step.narrow.op_type} in float64 is not what onnxruntime computes ({name})")
+                raise UndecidedError(f"{step.narrow.op_type} in float64 differs from onnxruntime's result ({name})")
 
 
 def _is_near(expected: Array, found: Array) -> bool:
@@ -172,7 +172,7 @@ def _narrow(array: Array) -> Array:
 
 
 def _alone(model: Steps, node: onnx.NodeProto, operands: Operands, constants: Operands) -> onnx.ModelProto:
-    """A model of one node: its inputs are the node's, but for small constants, which the model holds."""
+    """A model of one node, with the node's inputs; small constants are initializers."""
     held = [name for name in operands if name in constants and operands[name].size <= _SMALL]
     fed = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

@@ -73,7 +73,7 @@ def _reference(proto: onnx.ModelProto) -> Any:
             with np.errstate(all="ignore"):
                 return evaluator.run(names, dict(feeds))
         except RuntimeError as error:
-            # What the evaluator lacks it says in errors of several types; a model is not at fault for that.
+            # The evaluator raises errors of several types for unsupported operators; these are not faults of the model.
             if "not implemented" in str(error).lower():
                 raise NotImplementedError(str(error)) from error
             raise

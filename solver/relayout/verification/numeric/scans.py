@@ -1,4 +1,4 @@
-"""Scan for onnx's reference evaluator, whose own one goes along axis 0 in the forward direction alone."""
+"""Scan for onnx's reference evaluator, whose own supports only axis 0 in the forward direction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Scan"]
 _CHOICES = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
 
 
-# Without types: the evaluator sets what a node has as it reads the node's attributes.
+# Without types: the evaluator sets these from the node's attributes.
 _Forward: Any = op_scan.Scan
 
 
@@ -38,7 +38,7 @@ class Scan(_Forward):  # type: ignore[misc]
         return (*found[:states], *given)
 
     def _arranged(self, array: Any, side: str, n: int) -> Any:
-        """Scanned operand or result `n` with its axis first, or where it belongs, and turned round where it must be."""
+        """Scanned operand or result `n` with its axis moved to the front, or back, and reversed if its direction is."""
         axes, directions = self._chosen[f"scan_{side}_axes"], self._chosen[f"scan_{side}_directions"]
         if n < len(directions) and directions[n]:
             array = np.flip(array, axes[n] if side == "input" and n < len(axes) else 0)

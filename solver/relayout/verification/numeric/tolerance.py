@@ -1,7 +1,7 @@
 """The distance of two results, and the largest that is accepted.
 
 Distances of floats are relative to the largest element of the right result; of integers and text they are the share of
-elements that differ. NaN equals NaN and an infinity itself; any other is infinitely far apart.
+elements that differ. NaN equals NaN, an infinity equals itself, and any other difference from these is infinite.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOLERANCE = {
 }
 # A sum in another order may round to the next quantized step, which later layers see.
 _QUANTIZED = 5e-2
-# Integers are right or wrong, but an argmax between two equal maxima may go either way.
+# Integers are right or wrong, but an argmax between two equal maxima may be either.
 _WRONG_INTEGERS = 1e-3
 # Rounding within the graph adds up to more than the last bits of its inputs do.
 _NOISE_FACTOR = 30
@@ -48,7 +48,7 @@ def difference(
     """Compare one output over all samples.
 
     `noisy` are the right results with the last bits of the inputs changed: no computation can be expected to agree more
-    closely than that moves a result. With `quantized` a step of the grid is allowed; with `exact` nothing but noise is.
+    closely than that moves a result. With `quantized` a step of the grid is allowed; with `exact` only noise is.
     """
     # Overflows and NaN are data here.
     with np.errstate(all="ignore"):

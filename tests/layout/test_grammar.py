@@ -1,4 +1,4 @@
-"""Layouts in other systems' words: blocked ones, TVM's strings, XLA's minor to major."""
+"""The parser reads Glow's, TVM's and XLA's notations, and layouts are printed in each of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,19 @@ from layout_strings import (
 )
 
 from relayout.errors import InputError, LayoutSyntaxError
+from relayout.layout.grammar import read, read_tvm
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Dim, Layout
+
+# The parser alone
+
+
+def test_dimensions_are_pairs_of_a_name_and_extensions() -> None:
+    assert read(" N[a=32] [acme:x]C ") == [("N", ("a=32", "acme:x")), ("C", ())]
+    assert read("NC16c") == [("N", ()), ("C", ()), ("c", ("tile:16",))]
+    assert read("{0,1}") == [("1", ()), ("0", ())]
+    assert read_tvm("C4c") == [("C", ()), ("c", ("tile:4",))]
+
 
 # Blocked layouts
 
