@@ -16,6 +16,7 @@ from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of
 from relayout.errors import InputError
 from relayout.legalization import finish, legalize_model
+from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.options import Options
 from relayout.report.schema import Report, Status
@@ -35,6 +36,7 @@ _SUMMARY = {"status", "cost", "bound", "gap", "objective", "backend", "before", 
 _Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters)
 
 
+@collector_paused()
 def _legalize(task: Task) -> Answer:
     """The legal model and the report, as the answer's JSON or as ONNX bytes with a summary."""
     started = perf_counter()
@@ -53,6 +55,7 @@ def _legalize(task: Task) -> Answer:
     return _answer(outcome.report, model=b64encode(content).decode())
 
 
+@collector_paused()
 def _explain(task: Task) -> Answer:
     """The report, whose `conversions` have their reasons."""
     started = perf_counter()

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
-from relayout.model.io import Source, collector_paused, read_model, to_json, to_proto
+from relayout.model.collector import collector_paused
+from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
@@ -40,6 +41,7 @@ class Outcome:
 
 
 @takes_options("legalize")
+@collector_paused()
 def legalize(
     model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Any
 ) -> tuple[Any, Report]:
@@ -65,6 +67,7 @@ def legalize(
 
 
 @takes_options("explain")
+@collector_paused()
 def explain(
     model: Source, backend: BackendSpec = "onnx", *, progress: Progress | None = None, **options: Any
 ) -> Report:

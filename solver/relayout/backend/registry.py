@@ -92,9 +92,11 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
-def _claims() -> dict[str, list[Plugin]]:
+def _claims(name: str | None = None) -> dict[str, list[Plugin]]:
+    """The entry points by name, or those of one name alone: to read the name of a distribution is slow."""
     claims: dict[str, list[Plugin]] = {}
-    for entry in metadata.entry_points(group=GROUP):
+    entries = metadata.entry_points(group=GROUP)
+    for entry in entries if name is None else entries.select(name=name):
         owner = entry.dist
         plugin = Plugin(
             entry.name, entry.value, owner.name if owner else "(no distribution)", owner.version if owner else ""
@@ -105,8 +107,9 @@ def _claims() -> dict[str, list[Plugin]]:
 
 
 def find_plugin(name: str) -> Plugin:
-    claims = _claims()
+    claims = _claims(name)
     if name not in claims:
+        claims = _claims()
         near = get_close_matches(name, claims, n=3, cutoff=0.5)
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
         raise BackendError(

@@ -42,9 +42,10 @@ def join(
 
 def take_members(axis_class: list[Axis] | None) -> list[Axis]:
     """The members of one class; empty on a second call, for all members are named by then."""
-    found = list(axis_class) if axis_class else []
-    if axis_class:
-        axis_class.clear()
+    if not axis_class:
+        return []
+    found = axis_class.copy()
+    axis_class.clear()
     return found
 
 
@@ -56,17 +57,17 @@ def same_axes_operators() -> frozenset[str]:
 
 def repeated_by(rule: Free, value: ir.Value, axes: Sequence[int]) -> list[Axis]:
     """The axes of extent 1 that are broadcast. Their names are not evidence for the other operands."""
-    extents = value.shape if value.shape is not None else ()
+    extents = value.shape.dims if value.shape is not None else ()
     pairs = enumerate(zip(extents, axes, strict=False))
     return [(value, index) for index, (extent, axis) in pairs if extent == 1 and rule.extents[axis] != 1]
 
 
-def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> list[int | None]:
+def kept_by(node: ir.Node, rule: Free, value: ir.Value, axes: Sequence[int]) -> Sequence[int | None]:
     """The axes without those that the node reduces to extent 1: the result's consumers may name these freely."""
-    extents = value.shape if value in node.outputs else None
-    if extents is None:
-        return list(axes)
-    return [None if one == 1 and rule.extents[a] != 1 else a for a, one in zip(axes, extents, strict=True)]
+    shape = value.shape if value in node.outputs else None
+    if shape is None:
+        return axes
+    return [None if one == 1 and rule.extents[a] != 1 else a for a, one in zip(axes, shape.dims, strict=True)]
 
 
 def kept_whole(source: ir.Value, result: ir.Value) -> list[int | None] | None:

@@ -150,7 +150,7 @@ class AxisNames:
         traits = enumerate(rule.traits)
         companions = {axis: min(axis, own.companion) for axis, own in traits if own.companion is not None}
         members = [
-            (value, tuple(companions.get(axis, axis) for axis in axes))
+            (value, tuple([companions.get(axis, axis) for axis in axes]) if companions else axes)
             for value, axes in zip((*node.inputs, *node.outputs), (*rule.inputs, *rule.outputs), strict=False)
             if value is not None and axes is not None and self._has_names(value)
         ]
@@ -209,15 +209,18 @@ class AxisNames:
             following: list[tuple[ir.Value, int, int]] = []
             for value, axis, name in level:
                 for own in self._shared.get(value, ()):
-                    for other, at in take_members(own[axis]):
-                        self._reach(other, at, name, following)
+                    if own[axis]:
+                        for other, at in take_members(own[axis]):
+                            self._reach(other, at, name, following)
             level = following
 
     def _reach(self, value: ir.Value, axis: int, name: int, found: list[tuple[ir.Value, int, int]]) -> None:
         """Name an axis in a value and in all views of its tensor. Newly named axes are appended to `found`."""
         waiting = [(value, axis)]
         for each, at in waiting:
-            own = self._letters.setdefault(each, {})
+            own = self._letters.get(each)
+            if own is None:
+                own = self._letters[each] = {}
             if at not in own:
                 own[at] = name
                 found.append((each, at, name))

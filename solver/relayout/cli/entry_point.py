@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Sequence
+
+from relayout.model.collector import collector_paused
 
 __all__ = ["main"]
 
@@ -18,9 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from relayout.cli.commands import app
-    from relayout.cli.exit_status import INTERRUPTED
-    from relayout.cli.terminal import prepare_streams
+    # The process ends with the command: a last search for garbage would visit all that was read and made.
+    atexit.register(gc.freeze)
+    with collector_paused():
+        from relayout.cli.commands import app
+        from relayout.cli.exit_status import INTERRUPTED
+        from relayout.cli.terminal import prepare_streams
 
     prepare_streams()
     status = app(args=arguments, prog_name="relayout", standalone_mode=False)

@@ -16,6 +16,7 @@ from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_data, print_status, terminal_width
 from relayout.cli.verify import finding_lines
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
+from relayout.model.collector import collector_paused
 
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
@@ -37,6 +38,7 @@ Output = Annotated[
 
 
 @with_options("legalize")
+@collector_paused()
 def legalize(
     model: Model,
     output: Output,

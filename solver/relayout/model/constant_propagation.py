@@ -138,14 +138,52 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
 
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
     try:
-        arrays = _filled(node, *operands) if node.op_type == "ConstantOfShape" else _evaluate(node, operands, model)
+        arrays = _computed(node, operands) or _evaluate(node, operands, model)
     except Exception:  # a division by zero, a type that the reference lacks: then the value is just not known
         return None
     return None if any(array.dtype.kind in "OSU" for array in arrays) else arrays  # strings are of no use here
 
 
+def _computed(node: onnx.NodeProto, operands: list[np.ndarray]) -> list[np.ndarray] | None:
+    """The results of the operators that exporters write most. The reference evaluator, which has all, is slow to
+    import and to call."""
+    axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
+    if node.op_type == "ConstantOfShape":
+        return _filled(node, *operands)
+    if node.op_type == "Slice" and len(operands) == len(node.input) > 2:
+        return [operands[0][_slices(operands[0].ndim, *operands[1:])]]
+    if node.op_type == "Concat" and axes:
+        return [np.concatenate(operands, axes[0])]
+    if node.op_type == "Gather" and operands[1].size:
+        return [np.asarray(np.take(operands[0], operands[1], axes[0] if axes else 0))]
+    if node.attribute:
+        return None
+    if node.op_type == "Identity":
+        return operands
+    if node.op_type == "Shape":
+        return [np.array(operands[0].shape, np.int64)]
+    return None
+
+
+def _slices(
+    rank: int, starts: np.ndarray, ends: np.ndarray, axes: np.ndarray | None = None, steps: np.ndarray | None = None
+) -> tuple[slice, ...]:
+    """The index that a Slice with these operands is."""
+    found = [slice(None)] * rank
+    of_axis = zip(
+        starts.tolist(),
+        ends.tolist(),
+        range(len(starts)) if axes is None else axes.tolist(),
+        [1] * len(starts) if steps is None else steps.tolist(),
+        strict=True,
+    )
+    for start, end, axis, step in of_axis:
+        found[axis] = slice(start, end, step)
+    return tuple(found)
+
+
 def _filled(node: onnx.NodeProto, shape: np.ndarray) -> list[np.ndarray]:
-    """The result of a ConstantOfShape: exporters write weights so, and the reference evaluator is slow to import."""
+    """The result of a ConstantOfShape."""
     values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
     return [np.full(shape, values[0].item(), values[0].dtype)]
 

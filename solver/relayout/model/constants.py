@@ -40,9 +40,10 @@ def constant_values(graph: ir.Graph, outer: Set[ir.Value] = frozenset()) -> set[
 
 def gives_constants(node: ir.Node, constants: Container[ir.Value]) -> bool:
     """Whether the results of `node` are constant where `constants` are."""
-    if not is_evaluable(node):
-        return False
-    return known_shape(node) is not None or all(value is None or value in constants for value in node.inputs)
+    for value in node.inputs:
+        if value is not None and value not in constants:
+            return known_shape(node) is not None
+    return is_evaluable(node)
 
 
 def is_evaluable(node: ir.Node) -> bool:

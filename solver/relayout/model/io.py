@@ -7,12 +7,10 @@ inferred. It shares only tensors with the source, and they are never changed.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +23,7 @@ from onnx_ir import serde
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
+from relayout.model.collector import collector_paused
 from relayout.model.constant_propagation import infer_with_values
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
@@ -44,7 +43,6 @@ __all__ = [
     "FORMATS",
     "FileFormat",
     "Source",
-    "collector_paused",
     "read_model",
     "to_json",
     "to_proto",
@@ -57,19 +55,6 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON dict"
 
 WARNINGS_KEY = "relayout.warnings"
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause the search for cyclic garbage. Nearly all objects of a run live to its end, and the collector would visit
-    them again and again: half of the CPU time, measured."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @collector_paused()

@@ -21,6 +21,7 @@ from relayout.layout.memory_format import Extent, MemoryFormat, is_padded, sourc
 from relayout.model.emit import Emitter, Physical
 from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import attribute_number
+from relayout.ops import all_nodes
 from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
 
 __all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_body", "ensure_function", "with_bodies"]
@@ -91,7 +92,7 @@ def ensure_body(model: ir.Model, node: ir.Node) -> None:
 
 def drop_unused(model: ir.Model) -> None:
     """Remove the functions of our domain that no node calls any more."""
-    called = {node.op_identifier() for node in model.graph.all_nodes() if node.domain == DOMAIN}
+    called = {node.op_identifier() for node in all_nodes(model.graph) if node.domain == DOMAIN}
     for identifier in [key for key in model.functions if key[0] == DOMAIN and key not in called]:
         del model.functions[identifier]
     if not called:

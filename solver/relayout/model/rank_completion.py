@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from relayout.ops import Fixed, Free, Relabel, extents_of, graphs_of, rule_of
+from relayout.ops import Fixed, Free, Relabel, all_nodes, extents_of, graphs_of, rule_of
 from relayout.ops.operand_roles import OTHER, input_role, result_role
 
 __all__ = ["complete_ranks", "drop_untyped_ranks"]
@@ -36,7 +36,7 @@ def complete_ranks(graph: ir.Graph, opsets: Mapping[str, int]) -> None:
 
 def drop_untyped_ranks(model: ir.Model) -> None:
     """Undo the completion where a value has no type: ONNX cannot store a shape without one."""
-    for node in model.graph.all_nodes():
+    for node in all_nodes(model.graph):
         for value in node.outputs:
             if value.type is None:
                 value.shape = None

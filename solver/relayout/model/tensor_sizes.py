@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
+from relayout.ops import all_nodes
 
 __all__ = ["BATCH", "DYNAMIC", "elements_of", "padded_elements", "price_dims", "tensor_bytes"]
 
@@ -46,7 +47,7 @@ def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape |
         if shape is None:
             return DYNAMIC
         count = 1
-        for axis, dim in enumerate(shape):
+        for axis, dim in enumerate(shape.dims):
             count *= extent(dim, axis)
         return count
 
@@ -57,9 +58,11 @@ def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape |
 def _size_reshaped(model: ir.Model, sizes: dict[str | None, int], elements: Callable[[ir.Shape | None], int]) -> None:
     """Add the sizes of symbols that a reshape introduces: its result has as many elements as its operand."""
     seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
-    for node in model.graph.all_nodes():
+    for node in all_nodes(model.graph):
         for value in node.outputs:
             new = [name for name in _names(value.shape) if name not in seen]
+            if not new:
+                continue
             seen.update(new)
             source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
             if len(new) != 1 or source is None or source.shape is None or value.shape is None:
@@ -82,7 +85,7 @@ def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> 
 
 
 def _names(shape: ir.Shape | None) -> list[str]:
-    return [name for dim in shape or () if (name := _name(dim)) is not None]
+    return [] if shape is None else [name for dim in shape.dims if (name := _name(dim)) is not None]
 
 
 def _name(dim: int | ir.SymbolicDim) -> str | None:

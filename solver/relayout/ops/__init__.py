@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         Traffic,
         free,
     )
-    from relayout.ops.subgraph_values import RegionEdge, RegionPort, given_at, graphs_of, read_at, region_edges_of
+    from relayout.ops.subgraph_values import (
+        RegionEdge,
+        RegionPort,
+        all_nodes,
+        given_at,
+        graphs_of,
+        read_at,
+        region_edges_of,
+    )
 
 # The modules without names register rows.
 _EXPORTS = {
@@ -40,7 +48,7 @@ _EXPORTS = {
         NO_EDIT Axes AxisTraits Decomposition DecompositionWriter Edit Fixed Free Listed Relabel Rule Shared Traffic
         free
     """,
-    "subgraph_values": "RegionEdge RegionPort given_at graphs_of read_at region_edges_of",
+    "subgraph_values": "RegionEdge RegionPort all_nodes given_at graphs_of read_at region_edges_of",
     "axis_ops": "",
     "contractions": "",
     "convolutions": "",
@@ -73,6 +81,7 @@ __all__ = [
     "Rule",
     "Shared",
     "Traffic",
+    "all_nodes",
     "constant_array",
     "extents_of",
     "free",

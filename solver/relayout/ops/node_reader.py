@@ -20,9 +20,10 @@ class NoRuleError(Exception):
 
 def extents_of(value: ir.Value) -> tuple[Extent, ...] | None:
     """The value's extents, or None where its rank is unknown."""
-    if value.shape is None:
+    shape = value.shape
+    if shape is None:
         return None
-    return tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)
+    return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
 
 
 def constant_array(value: ir.Value | None) -> np.ndarray | None:

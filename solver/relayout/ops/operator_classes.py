@@ -53,7 +53,7 @@ class OperatorClasses:
         """The node's class."""
         has_graphs = False
         attributes: list[object] = []
-        for name, attribute in node.attributes.items():
+        for name, attribute in node.attributes.data.items():
             kind, given = attribute.type, attribute.value
             if kind in _MUTABLE:
                 has_graphs = has_graphs or kind in _SUBGRAPHS

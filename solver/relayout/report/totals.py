@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Set
 
 import onnx_ir as ir
 
 from relayout.model.constants import constant_values
 from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
+from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
 __all__ = ["data_transposes", "totals"]
@@ -28,9 +30,9 @@ def totals(
     elements = price_dims(flat, dims)
     transposes = data_transposes(flat)
     moved = sum(_moved_bytes(node, elements) for node in transposes)
-    nodes = sum(1 for node in flat.graph.all_nodes() if node.op_type != "Constant")
-    reorders = sum(1 for node in flat.graph.all_nodes() if (node.domain, node.op_type) in conversion_operators)
-    return Totals(nodes=nodes, transposes=len(transposes), bytes=2 * moved, reorders=reorders)
+    counted = Counter((node.domain, node.op_type) for node in all_nodes(flat.graph) if node.op_type != "Constant")
+    reorders = sum(counted[operator] for operator in conversion_operators)
+    return Totals(nodes=counted.total(), transposes=len(transposes), bytes=2 * moved, reorders=reorders)
 
 
 def data_transposes(model: ir.Model) -> list[ir.Node]:
@@ -38,7 +40,7 @@ def data_transposes(model: ir.Model) -> list[ir.Node]:
     constants = constant_values(model.graph)
     return [
         node
-        for node in model.graph.all_nodes()
+        for node in all_nodes(model.graph)
         if node.op_type == "Transpose"
         and node.domain in ("", "ai.onnx")
         and node.inputs[0] is not None
