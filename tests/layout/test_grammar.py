@@ -183,7 +183,7 @@ def test_no_text_makes_tvms_reader_fail_otherwise(text: str) -> None:
     ],
 )
 def test_a_layout_that_tvm_cannot_express_is_an_error(text: str, found: str) -> None:
-    with pytest.raises(InputError, match="TVM has no word for this layout") as caught:
+    with pytest.raises(InputError, match="TVM cannot express this layout") as caught:
         Layout.parse(text).to_tvm()
     assert found in caught.value.found
 
@@ -224,7 +224,7 @@ def test_a_layout_of_numbers_asks_for_an_order_and_nothing_else() -> None:
     ("text", "axes"), [("NHWC", None), ("NHWC", "NCDW"), ("N[a=4]C", "NC"), ("N*", "N*"), ("NCHW4c", "NCHW")]
 )
 def test_a_layout_that_xla_cannot_express_is_an_error(text: str, axes: str | None) -> None:
-    with pytest.raises(InputError, match="XLA has no word for this layout"):
+    with pytest.raises(InputError, match="XLA cannot express this layout"):
         Layout.parse(text).to_minor_to_major(axes)
 
 

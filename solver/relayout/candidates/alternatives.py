@@ -15,7 +15,7 @@ from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
-from relayout.model.metadata import noted_boxes
+from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
 __all__ = [
@@ -193,7 +193,7 @@ class Port:
         """Whether the source has the tensor in this format, black boxes by its annotations included."""
         if not boxes_of(format_):
             return format_ == self.format_of(None)
-        return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.base) == boxes_of(format_)
+        return (*format_,) == self.format_of(None) and black_boxes_on(self.operand.tensor.base) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> MemoryFormat | None:
         """The same for an operand with these dimensions; None where one of their factors does not nest in the tensor's
