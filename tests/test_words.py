@@ -75,6 +75,7 @@ RETIRED = {
     "lies_in": "is in a layout",
     "named_layouts": "declared layouts",
     "needs_stand_ins": "needs_placeholders",
+    "noted_boxes": "black_boxes_on",
     "nonsense": "invalid answer",
     "passage": "region edge",
     "passages_of": "region_edges",

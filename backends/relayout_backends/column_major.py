@@ -39,7 +39,7 @@ class _Dot:
     terms: tuple[str, str, str]
 
     @property
-    def is_turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Whether it reads the matrix transposed: it sums over the rows of a left one, the columns of a right one."""
         (summed,) = set(self.terms[self.side]) - set(self.terms[2])
         return self.terms[self.side].index(summed) == self.side
@@ -54,7 +54,7 @@ class _Dot:
         left, right, result = self.terms
         return not (len(left) == len(right) == 2 and left[0] not in result and right[-1] not in result)
 
-    def turned(self) -> _Dot:
+    def transposed(self) -> _Dot:
         """The same dot of the transposed matrix."""
         left, right, result = self.terms
         terms = (left[::-1], right, result) if self.side == 0 else (left, right[::-1], result)
@@ -76,9 +76,9 @@ def write_dots(model: ir.Model) -> bool:
     dots = [dot for node in model.graph.all_nodes() if (dot := graph.dot_of_constant(node)) is not None]
     products = {dot.node: dot for dot in dots if _is_product(dot.node)} if graph.opset >= EINSUM_SINCE else {}
     for constant, readers in graph.constants().items():
-        if readers[0].is_turned and all(dot.node in products for dot in readers):
+        if readers[0].is_transposed and all(dot.node in products for dot in readers):
             _turn(constant)
-            products.update({dot.node: dot.turned() for dot in readers})
+            products.update({dot.node: dot.transposed() for dot in readers})
     for dot in products.values():
         if dot.is_in_order:
             dot.write()
@@ -94,12 +94,12 @@ def turn_constants(model: ir.Model, device: str) -> bool:
     changed = _put_rows_first(model, graph)
     read: set[ir.Node] = set()
     for constant, dots in graph.constants().items():
-        is_turned = dots[0].is_turned
-        if not is_turned:
+        is_transposed = dots[0].is_transposed
+        if not is_transposed:
             _turn(constant)
         for dot in dots:
             read.add(dot.node)
-            changed |= _read_turned(dot if is_turned else dot.turned(), graph.opset)
+            changed |= _read_transposed(dot if is_transposed else dot.transposed(), graph.opset)
     for node in model.graph.all_nodes():
         plain = graph.dot_of_constant(node) if node.op_type == "Einsum" and node not in read else None
         changed |= plain is not None and _write_plain(plain)
@@ -123,7 +123,7 @@ class _Graph:
         for value in stored:
             dots = [self._dot(user, side) for user, side in value.uses()]
             known = [dot for dot in dots if dot is not None]
-            if rank_of(value) == 2 and len(known) == len(dots) and len({dot.is_turned for dot in known}) == 1:
+            if rank_of(value) == 2 and len(known) == len(dots) and len({dot.is_transposed for dot in known}) == 1:
                 found[value] = known
         return {value: dots for value, dots in found.items() if not value.is_graph_output()}
 
@@ -208,13 +208,13 @@ def _terms(node: ir.Node, side: int) -> tuple[str, str, str] | None:
 def _turn(constant: ir.Value) -> None:
     tensor = ir.convenience.get_const_tensor(constant)
     assert tensor is not None
-    turned = relaid(tensor, [{"op": "transpose", "perm": [1, 0]}])
-    turned.name = constant.name
-    constant.const_value, constant.shape = turned, ir.Shape(turned.shape.numpy())
+    transposed = relaid(tensor, [{"op": "transpose", "perm": [1, 0]}])
+    transposed.name = constant.name
+    constant.const_value, constant.shape = transposed, ir.Shape(transposed.shape.numpy())
     maker = constant.producer()
     if maker is not None:
         maker.attributes.clear()
-        maker.attributes.add(ir.AttrTensor("value", turned))
+        maker.attributes.add(ir.AttrTensor("value", transposed))
 
 
 def _put_rows_first(model: ir.Model, graph: _Graph) -> bool:
@@ -232,7 +232,7 @@ def _put_rows_first(model: ir.Model, graph: _Graph) -> bool:
     return changed
 
 
-def _read_turned(dot: _Dot, opset: int) -> bool:
+def _read_transposed(dot: _Dot, opset: int) -> bool:
     """Write the dot as Gemm, where both operands are matrices; whether it was not."""
     node = dot.node
     before = node.op_type, [*node.attributes.values()]

@@ -62,7 +62,7 @@ def as_text(implementation: Implementation) -> tuple[list[str], list[str], int]:
 # What the base class says
 
 
-def test_a_backend_that_overrides_nothing_wants_nothing() -> None:
+def test_a_backend_without_overrides_has_no_requirements() -> None:
     assert as_text(*ask(Backend(), conv(bias=True))) == (["****", "****", "N"], ["****"], 0)
 
 

@@ -117,7 +117,7 @@ def test_the_zeros_that_a_format_pads_with_are_paid_for(format_: tuple[Atom, ...
     assert padded_elements(0, format_, (0, 24)) == 0
 
 
-def test_nobody_asks_for_blocks_of_an_axis_of_which_only_a_view_knows_the_extent() -> None:
+def test_no_blocks_are_proposed_for_an_axis_whose_extent_only_a_view_has() -> None:
     net = Net()
     image = net.node("Reshape", net.node("Softplus", net.input("x", ("rows", 3, 3))), net.constant([1, 5, 3, 3]))
     scales = net.constant(np.array([1, 1, 2, 2], np.float32))

@@ -99,7 +99,7 @@ def networks(count: int, step: int = 1) -> pytest.MarkDecorator:
 
 
 @networks(150)
-def test_the_optimum_over_places_and_formats_is_that_of_trying_everything(network: Network) -> None:
+def test_the_optimum_over_devices_and_formats_is_that_of_brute_force(network: Network) -> None:
     solution = solve(network.problem())
     least = network.least()
     assert (solution.status, solution.cost) == (("optimal", least) if least is not None else ("infeasible", None))
@@ -111,7 +111,7 @@ def test_cp_sat_agrees(network: Network) -> None:
 
 
 @networks(150)
-def test_the_plan_for_an_assignment_costs_what_the_problem_says(network: Network) -> None:
+def test_the_plan_for_an_assignment_costs_the_same_as_in_the_problem(network: Network) -> None:
     problem = network.problem()
     solution = solve(problem)
     if solution.assignment is None:
@@ -131,7 +131,7 @@ def test_the_plan_for_an_assignment_costs_what_the_problem_says(network: Network
 
 
 @pytest.mark.parametrize("made", [0, 1])
-def test_of_two_ways_at_the_same_cost_it_crosses_as_it_is_made(made: int) -> None:
+def test_of_two_transfers_at_the_same_cost_the_one_in_the_producers_format_is_taken(made: int) -> None:
     stated = ((0, (State(("left",), made),)), ((1, (State(("right",), 1 - made),)),))
     conversions = dict.fromkeys(("left", "right"), ((0, 1), (1, 0)))
     costs = {("left", "right"): (1, 1), ("right", "left"): (1, 1)}

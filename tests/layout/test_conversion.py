@@ -27,19 +27,19 @@ UNIT, ROWS, HEADS, PLACES, BOTH = (), (Atom(1),), (Atom(2, 64),), (Atom(2, 1, 64
         ((ROWS, BOTH), (HEADS, UNIT, ROWS, UNIT, PLACES), ["regroup 1,1,197,3,64", "transpose 3,1,197,1,64"]),
     ],
 )
-def test_units_go_along_with_a_transpose(source: Dims, target: Dims, ways: list[str]) -> None:
+def test_a_transpose_moves_unit_dimensions_too(source: Dims, target: Dims, ways: list[str]) -> None:
     extents = (1, 197, 192)
     stages = path(source, target, extents)
     assert [f"{s.kind} {','.join(map(str, dims_shape(s.dims, extents)))}" for s in stages] == ways
 
 
-def test_what_is_not_known_keeps_its_places_before_units() -> None:
+def test_a_dimension_of_unknown_extent_keeps_its_index_before_units() -> None:
     extents = (1, None, 192)
     stages = path((UNIT, ROWS, BOTH), (UNIT, HEADS, ROWS, PLACES), extents)
     assert [dims_shape(stage.dims, extents) for stage in stages] == [[None, 3, 64, 1], [1, 3, None, 64]]
 
 
-def test_what_is_padded_is_moved_before_it_grows_and_after_it_has_shrunk() -> None:
+def test_a_tensor_is_transposed_before_padding_and_after_cropping() -> None:
     extents, channels = (2, 8, 6), (Atom(1, 1, 16),)
     plain, padded = ((Atom(0),), (Atom(1),), (Atom(2),)), ((Atom(0),), (), (Atom(2),), channels)
     there, back = path(plain, padded, extents), path(padded, plain, extents)
@@ -48,7 +48,7 @@ def test_what_is_padded_is_moved_before_it_grows_and_after_it_has_shrunk() -> No
     assert [s.kind for s in back] == ["crop", "transpose", "regroup"]
 
 
-def test_any_two_tilings_lead_to_each_other_with_every_number_in_its_place() -> None:
+def test_any_two_tilings_are_converted_with_every_number_at_its_index() -> None:
     """Against NumPy: zeros filled up, cut into a tile, and turned, each way from the same numbers."""
     draw = random.Random(7)
     for _ in range(300):

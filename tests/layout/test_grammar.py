@@ -54,7 +54,7 @@ def test_a_lower_case_letter_alone_is_a_dimension_of_its_own() -> None:
     assert [layout.outer(index) for index in range(4)] == [None] * 4
 
 
-def test_a_size_on_what_is_no_inner_part_is_a_black_box_and_so_not_ignored() -> None:
+def test_a_size_on_a_dimension_that_is_not_an_inner_part_is_a_black_box() -> None:
     layout = Layout.parse("NCHW[tile:16]")
     assert layout.tile(3) is None
     assert layout.boxes(3) == (("tile", "16"),)
@@ -94,7 +94,7 @@ def test_tvms_leading_zeros_are_dropped() -> None:
 
 
 @given(layouts)
-def test_what_tvm_can_write_it_reads_back(layout: Layout) -> None:
+def test_a_string_written_for_tvm_is_read_back(layout: Layout) -> None:
     try:
         text = layout.to_tvm()
     except InputError:
@@ -103,7 +103,7 @@ def test_what_tvm_can_write_it_reads_back(layout: Layout) -> None:
 
 
 @given(st.lists(st.sampled_from("NCHWDOI"), unique=True, min_size=1, max_size=4), st.data())
-def test_tvms_blocked_strings_survive_the_way_there_and_back(outer: list[str], choice: st.DataObject) -> None:
+def test_tvms_blocked_strings_are_read_and_written_back(outer: list[str], choice: st.DataObject) -> None:
     inner = choice.draw(st.lists(st.sampled_from([name.lower() for name in outer]), unique=True))
     words = outer + [f"{choice.draw(st.integers(1, 512))}{name}" for name in inner]
     text = "".join(choice.draw(st.permutations(words)))
@@ -182,8 +182,8 @@ def test_no_text_makes_tvms_reader_fail_otherwise(text: str) -> None:
         ("NCc[tile:16][a=64]", "the extensions of 'c[tile:16][a=64]'"),
     ],
 )
-def test_what_tvm_has_no_word_for_is_an_error_and_not_dropped(text: str, found: str) -> None:
-    with pytest.raises(InputError, match="TVM has no word for this layout") as caught:
+def test_a_layout_that_tvm_cannot_express_is_an_error(text: str, found: str) -> None:
+    with pytest.raises(InputError, match="TVM cannot express this layout") as caught:
         Layout.parse(text).to_tvm()
     assert found in caught.value.found
 
@@ -202,7 +202,7 @@ def test_minor_to_major_counts_axes_from_the_innermost(xla: str, axes: str, text
 
 
 @given(st.integers(0, MAX_RANK).flatmap(lambda rank: st.permutations(range(rank))))
-def test_minor_to_major_survives_the_way_there_and_back(axes: list[int]) -> None:
+def test_minor_to_major_is_read_and_written_back(axes: list[int]) -> None:
     text = f"{{{','.join(map(str, axes))}}}"
     layout = Layout.parse(f" {{ {' , '.join(map(str, axes))} }} ")
     assert layout.to_minor_to_major() == text
@@ -223,8 +223,8 @@ def test_a_layout_of_numbers_asks_for_an_order_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("text", "axes"), [("NHWC", None), ("NHWC", "NCDW"), ("N[a=4]C", "NC"), ("N*", "N*"), ("NCHW4c", "NCHW")]
 )
-def test_what_xla_has_no_word_for_is_an_error_and_not_dropped(text: str, axes: str | None) -> None:
-    with pytest.raises(InputError, match="XLA has no word for this layout"):
+def test_a_layout_that_xla_cannot_express_is_an_error(text: str, axes: str | None) -> None:
+    with pytest.raises(InputError, match="XLA cannot express this layout"):
         Layout.parse(text).to_minor_to_major(axes)
 
 

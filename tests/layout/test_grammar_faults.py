@@ -129,7 +129,7 @@ def test_the_message_has_a_caret_under_the_fault() -> None:
     ]
 
 
-def test_a_bracket_left_open_and_tvms_way_of_writing_get_a_hint() -> None:
+def test_an_open_bracket_and_tvms_notation_get_a_hint() -> None:
     assert refusal("NH[x:y").hint == "the bracket in column 3 is open"
     assert refusal("NCHW16").hint == "a size is written before the letter of an inner part, as in NCHW16c"
     assert refusal("{1,0:T(8,128)}").hint == "relayout does not support XLA's tiles and memory spaces"

@@ -175,7 +175,7 @@ def test_a_layout_cannot_be_changed() -> None:
     assert not hasattr(layout, "__dict__")
 
 
-def test_a_backends_words_are_parsed_once() -> None:
+def test_the_layouts_of_backends_are_parsed_once() -> None:
     assert Layout.parse("N[a=32]HWC") is Layout.parse("N[a=32]HWC")
 
 
@@ -318,7 +318,7 @@ def test_the_examples_of_the_manual_are_true() -> None:
     assert outcome.failed == 0
 
 
-def test_the_manual_and_the_parser_tell_the_same_grammar() -> None:
+def test_the_manual_and_the_parser_document_the_same_grammar() -> None:
     told = re.search(r"^layout +:=.*?^namespace .*?$", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
     assert told is not None
     assert told[0] in inspect.cleandoc(grammar.__doc__ or "").replace("\n    ", "\n")

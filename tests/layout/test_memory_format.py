@@ -32,7 +32,7 @@ def test_two_orders_have_one_normal_form_exactly_when_they_are_the_same_memory(s
         assert same_form == np.array_equal(lay_out(array, order), array.ravel())
 
 
-def test_consecutive_factors_merge_and_a_factor_that_reaches_the_end_says_so() -> None:
+def test_consecutive_factors_merge_and_a_factor_to_the_end_has_outer_0() -> None:
     shape = (8, 32)
     assert normal_form((Atom(0), Atom(1, 16), Atom(1, 1, 16)), shape) == source_order(2)
     assert normal_form((Atom(1, 16, 32), Atom(0), Atom(1, 1, 16)), shape) == (Atom(1, 16), Atom(0), Atom(1, 1, 16))

@@ -12,7 +12,7 @@ from relayout import legalize, verify
 from relayout.model.io import read_model
 
 
-def test_what_a_computed_value_tells_of_shapes_replaces_a_dim_that_was_made_up() -> None:
+def test_a_shape_from_a_computed_value_replaces_a_generated_dim() -> None:
     net = Net()
     token = net.constant(np.zeros((1, 1, 4), np.float32))
     wanted = net.constant([-1, 1, 4])
@@ -30,7 +30,7 @@ def test_what_a_computed_value_tells_of_shapes_replaces_a_dim_that_was_made_up()
     assert shapes[joined] == [1, 10, 4]
 
 
-def test_what_a_constant_is_reshaped_to_tells_the_shape_of_what_reads_it() -> None:
+def test_the_target_of_a_reshaped_constant_determines_the_shape_of_its_reader() -> None:
     """Where it is told in the model that it has a shape which nobody knows."""
     net = Net()
     like = net.weight(1, 3, 2)
@@ -47,7 +47,7 @@ def test_what_a_constant_is_reshaped_to_tells_the_shape_of_what_reads_it() -> No
     assert [shapes[added][axis] for axis in (1, 2)] == [3, 2]  # type: ignore[index]
 
 
-def test_what_a_constant_is_reshaped_to_tells_the_shapes_inside_of_a_branch() -> None:
+def test_the_target_of_a_reshaped_constant_determines_shapes_inside_a_branch() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 12]>
         net (float[n,1,1,4] x, bool b) => (y)
@@ -87,7 +87,7 @@ def test_a_squeeze_takes_out_the_axes_of_its_attribute_alone() -> None:
     assert next(node for node in model.graph if node.op_type == "Squeeze").outputs[0].shape == [1]
 
 
-def test_an_index_without_a_place_that_is_found_out_is_no_fault() -> None:
+def test_an_unknown_index_is_no_fault() -> None:
     net = Net(opset=10)
     x = net.input("x", (6, 4, 4, 1))
     places = net.node("Concat", net.node("Gather", net.node("Shape", x), net.constant([0])), net.constant([-1]), axis=0)
@@ -113,7 +113,7 @@ BEHIND_A_STRANGER = """<ir_version: 10, opset_import: ["" : 20, "com.microsoft" 
         > }"""
 
 
-def test_what_a_body_declares_of_its_state_tells_the_rank_of_what_comes_in() -> None:
+def test_the_declared_state_of_a_body_determines_the_rank_of_its_operand() -> None:
     model = onnx.parser.parse_model(BEHIND_A_STRANGER)
     for name in ("one", "other"):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 2, 3, 1), np.float32), name))
@@ -179,7 +179,7 @@ def test_values_of_two_dimensions_tell_no_shape_as_if_they_were_a_vector() -> No
     assert_same_numbers(model, legal, feeds)
 
 
-def test_values_of_a_vector_are_told_through_an_axis_that_comes_and_goes() -> None:
+def test_values_of_a_vector_are_propagated_through_an_added_and_removed_axis() -> None:
     net = Net(18)
     shape = net.node("Unsqueeze", net.node("Shape", net.input("x", ("n", 3))), net.constant([0]))
     net.output(net.node("Expand", net.input("y", (1, 1)), net.node("Squeeze", shape, net.constant([0]))))

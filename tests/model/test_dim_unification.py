@@ -31,7 +31,7 @@ def given(model: onnx.ModelProto) -> list[int | str | None]:
 
 
 @pytest.mark.parametrize("targets", [[(-1, 12, 16)], [(-1, 12, 16), (-1, 4, 4, 12)], [(12, 16, -1)]], ids=str)
-def test_the_rest_of_the_extents_says_which_it_is(targets: list[Sequence[int]]) -> None:
+def test_the_other_extents_determine_the_dim(targets: list[Sequence[int]]) -> None:
     expected = ["N" if extent == -1 else extent for extent in targets[-1]]
     assert given(seen_as(("N", 12, 4, 4), *targets)) == expected
 
@@ -58,7 +58,7 @@ def test_otherwise_it_is_a_dim_of_its_own(shape: Sequence[int | str], target: Se
     ],
     ids=str,
 )
-def test_a_dim_that_comes_back_by_way_of_a_multiple_is_the_same(targets: list[Sequence[int]]) -> None:
+def test_a_dim_restored_from_a_multiple_is_the_same(targets: list[Sequence[int]]) -> None:
     assert given(seen_as(("N", 12, 4, 4), *targets)) == ["N" if extent == -1 else extent for extent in targets[-1]]
 
 
@@ -117,7 +117,7 @@ def test_what_is_fed_keeps_its_names() -> None:
 
 
 @pytest.mark.parametrize("backend", ["onnx", "nhwc", "x86-nchwc"])
-def test_the_report_says_of_the_legal_model_what_its_conversions_come_to(backend: str) -> None:
+def test_the_report_counts_the_conversions_of_the_legal_model(backend: str) -> None:
     net = Net()
     rows = net.node("Reshape", net.transpose(net.input("x", ("N", 4, 4, 12)), 0, 3, 1, 2), net.constant([-1, 12, 16]))
     turned = net.node("MatMul", net.transpose(rows, 0, 2, 1), net.weight(12, 12))

@@ -152,7 +152,7 @@ def test_a_model_in_memory_has_no_folder_for_its_weights(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("place", ["initializer", "attribute"])
-def test_a_constant_of_nothing_may_lie_in_a_file_too(tmp_path: Path, place: str) -> None:
+def test_an_empty_constant_may_be_in_a_file_too(tmp_path: Path, place: str) -> None:
     none = np.zeros((2, 0), np.float32)
     net = Net()
     if place == "initializer":

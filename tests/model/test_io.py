@@ -141,7 +141,7 @@ def absent() -> ir.Model:
     return read_model(model)
 
 
-def test_an_absent_constant_has_a_type_and_a_shape_and_says_so_when_read() -> None:
+def test_an_absent_constant_has_a_type_and_a_shape_and_raises_when_read() -> None:
     tensor = absent().graph.initializers["w0"].const_value
     assert isinstance(tensor, AbsentTensor)
     assert (tensor.dtype, list(tensor.shape), tensor.doc_string) == (ir.DataType.FLOAT, [32, 32], "seeded:0:1:0.5:0.3")
@@ -150,7 +150,7 @@ def test_an_absent_constant_has_a_type_and_a_shape_and_says_so_when_read() -> No
             read()
 
 
-def test_an_absent_constant_remembers_what_to_do_to_its_data(tmp_path: Path) -> None:
+def test_an_absent_constant_keeps_its_steps(tmp_path: Path) -> None:
     model = parse("g (float[8] x) => (float[8] y) { y = mine.Odd (x, w) }")
     model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[32, 16])
     read = read_model(model)
@@ -232,9 +232,7 @@ def test_a_large_relaid_weight_is_written_in_slabs(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, external: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_keeps_only_the_old_file(tmp_path: Path, external: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_file, "LARGEST_FILE", 0 if external else 1 << 40)
     path = tmp_path / "model.onnx"
     path.write_bytes(b"old")
@@ -313,7 +311,7 @@ def test_constants_of_strings_survive(tmp_path: Path) -> None:
     assert onnx.load(tmp_path / "model.onnx").graph.initializer[0].string_data == [b"a", "ä".encode()]
 
 
-def test_a_symbol_without_a_name_is_an_extent_that_nobody_knows() -> None:
+def test_a_symbol_without_a_name_is_an_unknown_extent() -> None:
     model = parse("g (float[N,3] x) => (float[N,3] y) { y = Relu (x) }")
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = ""

@@ -77,7 +77,7 @@ def test_glows_well_known_shuffles_come_out() -> None:
         assert perms(model(("Transpose", layouts, {}), shape=[2] * len(perm))) == [perm]
 
 
-def test_graph_json_and_tvms_words_are_read() -> None:
+def test_graph_json_and_tvms_notation_are_read() -> None:
     graph = {
         "opset": 20,
         "inputs": [{"name": "x", "dtype": "float", "shape": [1, 4, 5, 3]}],
@@ -151,7 +151,7 @@ def test_a_kernel_is_packed_along_both_channels() -> None:
 
 
 @given(st.permutations("NCHWDI"), st.permutations("NCHWDI"), st.data())
-def test_any_two_layouts_of_the_same_axes_are_a_way_there_and_back(one: list[str], other: list[str], draw: Any) -> None:
+def test_any_two_layouts_of_the_same_axes_are_converted_and_back(one: list[str], other: list[str], draw: Any) -> None:
     axes = draw.draw(st.integers(1, 4))
     letters = one[:axes]
     tiles = {name: draw.draw(st.sampled_from([2, 3])) for name in letters}
@@ -187,7 +187,7 @@ def test_any_two_layouts_of_the_same_axes_are_a_way_there_and_back(one: list[str
         (("layout_transform", "NHW2c>NHWC", {}), "'source_layout'", "'C' too", "none"),
     ],
 )
-def test_layouts_that_say_no_transposition_are_an_error_with_its_place(
+def test_layouts_without_a_transposition_are_an_error_with_a_location(
     node: tuple[str, str, dict[str, Any]], where: str, expected: str, found: str
 ) -> None:
     with pytest.raises(InputError, match="the layouts do not describe a transposition") as caught:

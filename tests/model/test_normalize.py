@@ -57,7 +57,7 @@ def test_a_result_that_is_an_input_of_its_function_leaves_the_caller_s_value_its
 
 
 @pytest.mark.parametrize("inner", ["{ b = Neg (a)  c = Relu (a) }", "{ b, c = mine.inner (a)  d = Abs (c) }"])
-def test_results_that_nobody_reads_of_a_function_are_made_in_it_all_the_same(inner: str) -> None:
+def test_unread_results_of_a_function_are_still_produced_in_its_body(inner: str) -> None:
     text = f"""g (float[2,3] x) => (float[2,3] y) {{ , y = mine.outer (x) }}
         <domain: "mine", opset_import: ["" : 20, "mine" : 1]> outer (a) => (b, c) {inner}
         <domain: "mine", opset_import: ["" : 20]> inner (a) => (b, c) {{ b = Neg (a)  c = Relu (a) }}"""
@@ -68,7 +68,7 @@ def test_results_that_nobody_reads_of_a_function_are_made_in_it_all_the_same(inn
     assert "Neg" in made.values()
 
 
-def test_what_the_model_says_of_a_function_s_result_is_said_of_what_takes_its_place() -> None:
+def test_annotations_of_a_functions_result_are_kept_on_its_replacement() -> None:
     model = parse(
         """g (float[1,2,4,4] x) => (float[1,2,4,4] y) { t = mine.f (x)  y = mine.f (t) }
         <domain: "mine", opset_import: ["" : 20]> f (a) => (b) { b = Relu (a) }"""
@@ -78,7 +78,7 @@ def test_what_the_model_says_of_a_function_s_result_is_said_of_what_takes_its_pl
     assert (first.outputs[0].metadata_props.get("told"), second.outputs[0].metadata_props["told"]) == (None, "y")
 
 
-def test_what_comes_with_a_function_has_the_name_of_nothing_inside_a_branch_or_another_body() -> None:
+def test_inlined_values_have_names_that_no_subgraph_or_body_uses() -> None:
     model = parse(
         """g (float[2,3] x, bool c) => (float[2,3] y, float[2,3] z) {
             u = mine.f (x, c)

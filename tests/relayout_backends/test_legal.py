@@ -83,7 +83,7 @@ def test_the_cheaper_of_two_implementations_is_taken() -> None:
     assert cost_with(10**9) == (2, IMAGE + POOLED)
 
 
-def test_an_alignment_that_nothing_provides_is_infeasible_and_named() -> None:
+def test_an_alignment_that_cannot_be_met_is_infeasible_and_named() -> None:
     with pytest.raises(InfeasibleError, match=r"(?s)MaxPool.*NCHW\[a=8\]"):
         relayout.legalize(network(), Aligned)
 
@@ -93,7 +93,7 @@ def test_an_alignment_that_the_tensor_has_is_met() -> None:
     assert relayout.legalize(network(), table)[1].after.transposes == 0
 
 
-def test_an_alignment_that_the_tensor_lacks_is_provided_by_zeros_that_nobody_sees() -> None:
+def test_a_missing_alignment_is_met_by_invisible_padding() -> None:
     table = {"name": "aligned", "rule": [{"op": "MaxPool", "inputs": ["N[a=16384]CHW"], "results": ["NCHW"]}]}
     legal, report = relayout.legalize(network(), table, check=True)
     assert {"Pad", "Slice"} & {node.op_type for node in legal.graph.node}
@@ -104,7 +104,7 @@ def test_an_alignment_that_the_tensor_lacks_is_provided_by_zeros_that_nobody_see
     assert report.verification.passed
 
 
-def test_a_black_box_that_nobody_carries_is_infeasible_and_named() -> None:
+def test_a_black_box_without_a_producer_is_infeasible_and_named() -> None:
     table = {"name": "boxed", "rule": [{"op": "MaxPool", "inputs": ["NCHW[acme:swizzled]"]}]}
     with pytest.raises(InfeasibleError, match=r"(?s)MaxPool.*NCHW\[acme:swizzled\]"):
         relayout.legalize(network(), table)

@@ -93,7 +93,7 @@ def test_every_operator_with_roles_is_asked_about_here() -> None:
 
 
 @pytest.mark.parametrize("op", NODES)
-def test_onnx_wishes_nothing(op: str) -> None:
+def test_onnx_has_no_requirements(op: str) -> None:
     (only,) = ask(load_backend("onnx"), node(NODES[op]))
     assert all(layout.is_any or layout.rank == 1 for layout in (*only.inputs, *only.results))
 
@@ -200,7 +200,7 @@ def test_canonical_defaults_are_glows() -> None:
     assert [str(Canonical().default_nd_layout(rank)) for rank in range(6)] == ["", "N", "**", "***", "NHWC", "*****"]
 
 
-def test_what_the_outermost_backend_says_of_defaults_is_honoured() -> None:
+def test_the_defaults_of_the_outermost_backend_apply() -> None:
     class Outer(Backend):
         def default_nd_layout(self, rank: int) -> Layout:
             return Layout.parse("HWCN") if rank == 4 else super().default_nd_layout(rank)

@@ -82,7 +82,7 @@ def test_an_axis_that_is_not_exact_over_blocks_is_declined(what: str, settings: 
     assert blocked_axis(**{**usual, **settings}) is None, what
 
 
-def test_the_kernel_of_the_document_is_padded_and_turned_as_it_says() -> None:
+def test_the_kernel_of_the_document_is_padded_and_transposed_as_documented() -> None:
     axis = blocked_axis(2, size=224, kernel=7, stride=2, begin=3, end=3)
     assert axis is not None
     kernel = np.arange(7 * 7 * 3 * 64).reshape(7, 7, 3, 64)
@@ -192,7 +192,7 @@ def test_whatever_is_offered_gives_the_same(what: str) -> None:
     assert assert_same_over_blocks(model) == ways
 
 
-def test_a_kernel_that_lies_in_another_layout_is_read_as_it_lies() -> None:
+def test_a_kernel_in_another_layout_is_read_in_it() -> None:
     model = convolution((1, 3, 12, 12), (4, 3, 5, 5), strides=[2, 2], pads=[2] * 4)
     (expected,) = blocked(model)
     node = model.graph.node[0]
@@ -229,7 +229,7 @@ def test_the_first_convolution_of_an_image_model_is_cheaper_over_blocks() -> Non
     assert offered(first()) == {"NHWC": 112 * 112 * (49 - 16) * 128 * 4, IN_BLOCKS: 0}
 
 
-def test_blocks_take_the_place_of_channels_only_where_that_saves_something() -> None:
+def test_blocks_replace_channels_only_if_that_is_cheaper() -> None:
     # A patch of 16 x 16 places has 768 channels, which the matrix unit takes in 6 passes.
     patches = offered(convolution((1, 3, 224, 224), (768, 3, 16, 16), strides=[16, 16]))
     whole = "NHWh[tile:16]w[tile:16]C"
@@ -261,7 +261,7 @@ def test_a_kernel_that_is_no_constant_stays_as_it_is() -> None:
     assert offered(model) == {"NHWC": 0}
 
 
-def test_it_can_be_turned_off_and_its_bounds_moved() -> None:
+def test_it_can_be_disabled_and_its_bounds_changed() -> None:
     assert offered(first(), space_to_depth=False) == {"NHWC": 0}
     assert IN_BLOCKS in offered(first(batch=64), max_batch=64)
     assert IN_BLOCKS in offered(first(channels=12), max_channels=12)

@@ -317,7 +317,7 @@ def test_what_reorder_does_not_take_is_left_to_transposes() -> None:
     assert backend.conversion(TensorType(4, (1, 2, 8, 8, BLOCK)), BLOCKED, Layout.parse("HWNC")) is None
 
 
-def test_a_transpose_that_makes_blocks_or_takes_them_apart_is_dear() -> None:
+def test_a_transpose_to_or_from_blocks_is_expensive() -> None:
     backend, blocked = X86Nchwc(), TensorType(4, (1, 2, 8, 8, BLOCK))
     shuffle, moved = Layout.parse("Nc[tile:2]CHW"), 2 * 4 * 2 * 8 * 8 * BLOCK
     assert backend.conversion_cost(blocked, BLOCKED, shuffle) == 15 * moved

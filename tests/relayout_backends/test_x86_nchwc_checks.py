@@ -379,7 +379,7 @@ def test_onnxruntimes_own_operators_are_known_to_this_backend_alone() -> None:
     assert named(nodes[-1]) is None
 
 
-def test_the_checks_import_nothing_of_what_writes_the_model() -> None:
+def test_the_checks_import_no_module_that_writes_the_model() -> None:
     own = "relayout_backends.x86_nchwc.checks"
     folder = Path(relayout_backends.x86_nchwc.checks.__file__).parent
     text = "".join(path.read_text() for path in folder.glob("*.py"))

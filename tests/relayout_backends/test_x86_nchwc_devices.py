@@ -58,7 +58,7 @@ def operators_at(model: onnx.ModelProto, device: str) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["nhwc", "onnx"])
-def test_one_place_is_blocked_with_its_own_conversions_and_finished_beside_another(host: str) -> None:
+def test_one_of_two_devices_is_blocked_with_its_own_conversions_and_post_pass(host: str) -> None:
     source, spec = convolutions(at_host="host/relu"), vector_unit(host)
     legal, report = legalize(source, spec, check=True)
     assert report.verification is not None
@@ -76,7 +76,7 @@ def test_one_place_is_blocked_with_its_own_conversions_and_finished_beside_anoth
     assert "Relu" in operators_at(legal, "cpu")
 
 
-def test_what_was_written_for_a_place_is_legal_there_and_nowhere_else() -> None:
+def test_a_node_written_for_a_device_is_legal_only_on_it() -> None:
     spec = vector_unit("onnx")
     legal, _ = legalize(convolutions(), spec)
     again, _ = legalize(legal, spec, check=True)

@@ -189,7 +189,7 @@ def test_views_that_came_back_before_stay() -> None:
     assert kinds(model.fused("c", model.hide(model.split("x")))) == ["Conv", "Reshape", "Reshape", "Identity"]
 
 
-def test_a_constant_less_a_value_turns_its_sign() -> None:
+def test_a_constant_minus_a_value_negates_it() -> None:
     model = Model()
     v = model.then("Sub", model.vector(), model.split("c"), shape=SPLIT)
     assert kinds(model.fused(model.hide(v))) == ["Conv", "Identity"]

@@ -44,14 +44,14 @@ def cost(model: onnx.ModelProto) -> tuple[int, int]:
     return report.after.transposes, report.cost
 
 
-def test_a_product_with_a_constant_is_turned_only_where_that_costs_less_than_two_transposes() -> None:
+def test_a_product_with_a_constant_is_transposed_only_if_cheaper_than_two_transposes() -> None:
     # 64 * 96 * 3 * 30 / 1000 bytes a row, against 2 * 4 * (64 + 96).
     assert cost(turned_product(50)) == (0, 50 * 64 * 96 * 90 // 1000)
     # With a bias the row's result is read and written once more.
     assert cost(turned_product(50, bias=True)) == (2, 50 * 2 * 4 * (64 + 96))
 
 
-def test_a_product_of_data_costs_the_same_turned() -> None:
+def test_a_product_of_data_costs_the_same_transposed() -> None:
     # The matrix is what is transposed then.
     assert cost(turned_product(50, known=False)) == (1, 2 * 4 * 64 * 96)
 
@@ -64,7 +64,7 @@ def test_a_softmax_stays_along_the_innermost_axis() -> None:
 
 
 @pytest.mark.parametrize("opset", [11, 17])
-def test_a_softmax_over_channels_first_data_is_turned_by_its_kernel_or_by_transposes(opset: int) -> None:
+def test_a_softmax_over_channels_first_data_is_transposed_by_its_kernel_or_by_transposes(opset: int) -> None:
     net = Net(opset=opset)
     net.output(net.node("Softmax", net.node("Relu", net.input("x", (1, 4, 6, 6))), axis=1))
     legal, report = relayout.legalize(net.model(), X86Nchwc(block=16))

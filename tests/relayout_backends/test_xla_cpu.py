@@ -46,7 +46,7 @@ def test_a_constant_that_dots_alone_read_is_column_major() -> None:
     assert column_major(net) == [True, True]
 
 
-def test_a_constant_that_a_node_holds_is_column_major() -> None:
+def test_a_constant_in_an_attribute_is_column_major() -> None:
     net = Net()
     matrix = np.arange(20, dtype=np.float32).reshape(4, 5)
     weight = net.node("Constant", value=onnx.numpy_helper.from_array(matrix))
@@ -105,7 +105,7 @@ def test_a_product_of_two_matrices_in_any_order_of_its_axes_is_a_gemm(
     assert_same_numbers(net.model(), legal)
 
 
-def test_a_product_that_gives_its_columns_first_takes_its_other_operand_as_it_lies() -> None:
+def test_a_product_with_columns_first_reads_its_other_operand_without_a_conversion() -> None:
     net = Net()
     turned = net.transpose(net.input("x", (4, 5)), 1, 0)
     net.output(net.node("Einsum", net.weight(5, 3), turned, equation="eb,ed->db"))
@@ -211,7 +211,7 @@ def test_a_constant_that_the_model_computes_stays() -> None:
 CALLS = {"com.acme::Convolve": {"operands": ["{1,3,2,0}", "{0,1,3,2}"], "result": "{1,3,2,0}"}}
 
 
-def test_a_custom_call_reads_its_operands_as_they_must_lie() -> None:
+def test_a_custom_call_reads_its_operands_in_the_required_layouts() -> None:
     net = Net()
     model = net.model()
     model.graph.input.append(onnx.helper.make_tensor_value_info("x", 1, (1, 3, 8, 9)))
@@ -249,7 +249,7 @@ def test_a_custom_call_reads_its_operands_as_they_must_lie() -> None:
         ({"operands": ["{1,1}"]}, "'1' twice in '{1,1}', column 4"),
     ],
 )
-def test_what_is_no_constraint_is_said(layouts: dict[str, Any], found: str) -> None:
+def test_an_invalid_constraint_is_an_error(layouts: dict[str, Any], found: str) -> None:
     with pytest.raises(UsageError) as caught:
         XlaCpu(custom_calls={"com.acme::Convolve": layouts})
     assert caught.value.found == found

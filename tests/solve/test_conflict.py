@@ -60,7 +60,7 @@ def test_no_conflict_is_smaller(seed: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(problems(most=5))
-def test_what_is_lifted_is_enough_and_less_is_not(problem: Problem) -> None:
+def test_the_dropped_requirements_suffice_and_fewer_do_not(problem: Problem) -> None:
     solution = solve(problem)
     if solution.status != "infeasible":
         return
@@ -110,7 +110,7 @@ def test_no_conflict_with_a_limit_is_smaller(seed: int) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(problems(most=4), st.integers(0, 2**32))
-def test_a_softened_problem_costs_what_lifting_costs(problem: Problem, seed: int) -> None:
+def test_a_soft_problem_costs_what_its_dropped_requirements_cost(problem: Problem, seed: int) -> None:
     draw = Random(seed)
     every = requirements_of(feasibility_problem(problem, counted=False))
     hard = {one for one in every if draw.random() < 0.5}
@@ -128,7 +128,7 @@ def test_a_softened_problem_costs_what_lifting_costs(problem: Problem, seed: int
     assert solve(soft).cost == least
 
 
-def test_a_choice_outside_wants_nothing_and_produces_what_suits() -> None:
+def test_a_dropped_requirement_of_a_choice_accepts_any_format() -> None:
     choices = (Choice("p", (0,)), Choice("a", (0,)), Choice("b", (0,)))
     problem = Problem(choices, (Item("v", Use(0, (0,)), (Use(1, (1,)), Use(2, (0,))), NO_CONVERSION),))
     producer, first, second = requirements_of(problem)

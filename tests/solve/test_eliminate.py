@@ -42,7 +42,7 @@ networks = st.integers(0, 2**32).map(lambda seed: random_network(Random(seed)))
 
 @settings(max_examples=400, deadline=None)
 @given(networks)
-def test_elimination_finds_the_least_cost_and_walking_back_an_assignment_of_it(network: Network) -> None:
+def test_elimination_finds_the_least_cost_and_back_substitution_its_assignment(network: Network) -> None:
     best = least(network)
     work, remaining = network.copy(), set(range(len(network.unary)))
     eliminated, constant = eliminate(work, remaining, 1 << 20)
@@ -57,7 +57,7 @@ def test_elimination_finds_the_least_cost_and_walking_back_an_assignment_of_it(n
 
 @settings(max_examples=200, deadline=None)
 @given(networks)
-def test_what_is_left_and_the_constant_cost_together_what_the_whole_did(network: Network) -> None:
+def test_kernel_and_constant_together_cost_the_same_as_the_network(network: Network) -> None:
     work, remaining = network.copy(), set(range(len(network.unary)))
     _, constant = eliminate(work, remaining, 0)
     kernel = sorted(remaining)
@@ -73,7 +73,7 @@ def test_what_is_left_and_the_constant_cost_together_what_the_whole_did(network:
 
 @settings(max_examples=200, deadline=None)
 @given(networks)
-def test_a_guess_is_allowed(network: Network) -> None:
+def test_greedy_states_are_feasible(network: Network) -> None:
     states = greedy_states(network.copy(), set(range(len(network.unary))), 0)
     if states is not None:
         assert cost(network, tuple(states[x] for x in range(len(network.unary)))) < FORBIDDEN
@@ -81,7 +81,7 @@ def test_a_guess_is_allowed(network: Network) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(networks)
-def test_a_failure_is_found_where_and_only_where_nothing_is_allowed(network: Network) -> None:
+def test_infeasibility_is_found_exactly_if_no_assignment_is_allowed(network: Network) -> None:
     work, remaining = network.copy(), set(range(len(network.unary)))
     eliminated, constant = eliminate(work, remaining, 1 << 20)
     assert bool(infeasible_scope(work, eliminated)) == (constant >= FORBIDDEN)

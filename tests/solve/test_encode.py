@@ -32,7 +32,7 @@ def test_of_alternatives_with_the_same_formats_the_first_of_the_cheapest_stays()
     assert network_of(Problem(choices, (value,))).alternatives == [(1, 3), (0, 1, 2)]
 
 
-def test_a_choice_that_touches_nothing_takes_its_cheapest_alternative() -> None:
+def test_a_choice_without_items_takes_its_cheapest_alternative() -> None:
     assert network_of(Problem((Choice("c", (3, 1, 1)),), ())).alternatives == [(1,)]
 
 
@@ -44,7 +44,7 @@ def fan(consumers: int, values: int) -> Problem:
     )
 
 
-def test_values_with_the_same_consumers_share_a_hub() -> None:
+def test_items_with_the_same_consumers_share_a_set_variable() -> None:
     assert len(network_of(fan(5, 1)).unary) == 6 + 1
     assert len(network_of(fan(5, 4)).unary) == 9 + 1
 

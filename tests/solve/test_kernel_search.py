@@ -34,7 +34,7 @@ def test_on_scattered_networks_both_engines_agree(seed: int) -> None:
     assert outcome.cost == solve(problem, engine="cp-sat").cost
 
 
-def test_what_relaxing_and_thinning_out_do_not_finish_is_left_to_cpsat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpsat_solves_the_rest_after_relaxation_and_fixing(monkeypatch: pytest.MonkeyPatch) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(150, seed=3))
     best = minimise(problem, UNLIMITED).cost
@@ -63,7 +63,7 @@ class Few(Deadline):
 
 
 @pytest.mark.parametrize("sets", [0, 16])
-def test_wherever_the_time_ends_what_is_known_is_told(sets: int) -> None:
+def test_after_any_deadline_the_best_known_result_is_returned(sets: int) -> None:
     generators = synthetic()
     problem = generators.problem_of(generators.scattered(60, layouts=3, seed=sets))
     best = minimise(problem, UNLIMITED).cost

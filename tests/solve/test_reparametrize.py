@@ -46,7 +46,7 @@ def test_shifting_changes_the_cost_of_no_assignment(problem: Problem, seed: int)
 
 @settings(max_examples=200, deadline=None)
 @given(problems(most=4), st.integers(0, 12))
-def test_what_is_cheap_enough_survives_thinning_out_at_the_same_cost(problem: Problem, most: int) -> None:
+def test_cheap_assignments_survive_reduced_cost_fixing_at_the_same_cost(problem: Problem, most: int) -> None:
     network = network_of(problem, set_states=4)
     if (
         apply_shifts(network, everything(network), {scope: [vector([0])] * len(scope) for scope in network.tables})
@@ -76,7 +76,7 @@ def test_a_table_that_only_forbids_is_implications() -> None:
     assert implications(table) == [(0, [0, 1], [0, 2]), (1, [1], [2])]
 
 
-def test_where_one_axis_has_two_states_one_direction_says_it_all() -> None:
+def test_if_one_axis_has_two_states_one_direction_suffices() -> None:
     assert implications(vector([[FORBIDDEN, 0], [0, 0]])) == [(0, [0], [1])]
     assert implications(vector([[FORBIDDEN, 0, 0], [0, 0, 0]])) == [(1, [0], [1])]
 

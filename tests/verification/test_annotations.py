@@ -100,7 +100,7 @@ def test_a_value_is_compared_as_its_atoms_say() -> None:
         ("0,1:1:2+1:2:0,2,3,4", "layout-annotation"),
     ],
 )
-def test_atoms_that_do_not_say_how_the_value_lies_are_found(atoms: str, rule: str) -> None:
+def test_atoms_that_contradict_the_value_are_found(atoms: str, rule: str) -> None:
     verification = verify(folded(atoms), against=model_of(SHUFFLE, w=W, v=V))
     assert rule in rules(verification)
 
@@ -110,7 +110,7 @@ def test_nonsense_is_found_without_the_original() -> None:
         assert rules(verify(folded(atoms))) == {"layout-annotation"}, atoms
 
 
-def test_a_value_says_once_how_it_lies() -> None:
+def test_a_value_has_one_annotation_of_its_format() -> None:
     model = folded()
     value_of(model, "f").metadata_props["relayout.order"] = "0,1,2,3"
     assert rules(verify(model)) == {"layout-annotation"}
@@ -221,7 +221,7 @@ Conv <kernel_shape, data_layout, out_layout> (X, W) => (Y) {
 
 
 @pytest.mark.parametrize("text", [TILED, PADDED, FILLED])
-def test_a_body_may_cut_and_pad(text: str) -> None:
+def test_a_body_may_tile_and_pad(text: str) -> None:
     assert verify(model_of(text)).findings == ()
 
 
@@ -249,7 +249,7 @@ def set_constant(function: ir.Function, name: str, numbers: Sequence[int]) -> No
         (FILLED, "Ys", [0, 4, 3, 5, 4]),
     ],
 )
-def test_a_body_that_cuts_or_pads_otherwise_is_found(text: str, name: str, numbers: Sequence[int]) -> None:
+def test_a_body_that_tiles_or_pads_differently_is_found(text: str, name: str, numbers: Sequence[int]) -> None:
     model = model_of(text)
     set_constant(body_of(model), name, numbers)
     assert "function-body" in rules(verify(model))
@@ -307,7 +307,7 @@ SIZED_LAST = """net (float[2,4,2,3] x) => (float[2,4,2,2] y) {
     [back] y = Transpose <perm = [0,3,1,2]> (q) }"""
 
 
-def test_a_resize_in_a_layout_passes_on_what_its_axes_are() -> None:
+def test_a_resize_in_a_layout_propagates_axis_names() -> None:
     model = model_of(SIZED_LAST)
     for name in "rq":
         value_of(model, name).metadata_props["relayout.order"] = "0,2,3,1"
@@ -319,7 +319,7 @@ def test_a_resize_whose_sizes_meet_other_axes_is_found_without_running() -> None
     assert "axis-mismatch" in rules(verify(model, against=model_of(SIZED), run=False))
 
 
-def test_a_tile_of_unknown_extent_holds_what_its_layout_says() -> None:
+def test_a_tile_of_unknown_extent_conforms_to_its_layout() -> None:
     """A row of unknown length that a Reshape makes two channels of is one tile of them, and no channel."""
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 20]>

@@ -24,7 +24,7 @@ def in_blocks(net: Net, value: str, pool: bool) -> None:
     net.output(value)
 
 
-def test_a_piece_of_an_axis_may_be_a_whole_axis_to_an_operator() -> None:
+def test_a_factor_of_an_axis_may_be_a_whole_axis_of_an_operator() -> None:
     """The pool takes the outer part of the columns for its channels; the annotation calls it what it is a part of."""
     net = Net(opset=14)
     image = net.input("x", (2, 4, 1, 4))
@@ -36,7 +36,7 @@ def test_a_piece_of_an_axis_may_be_a_whole_axis_to_an_operator() -> None:
     assert verify(legal, "auto-nhwc").findings == ()
 
 
-def test_single_slices_that_are_put_together_say_nothing_where_no_extent_is_known() -> None:
+def test_stacked_single_slices_of_unknown_extent_determine_no_name() -> None:
     net = Net(opset=16)
     pooled = net.node("AveragePool", net.input("x", ("N", 6, 4, "N")), ceil_mode=1, kernel_shape=[2, 3])
     rois = net.constant(np.array([[0, 0, 0, 2, 2]], np.float32))
@@ -88,7 +88,7 @@ def test_a_part_that_is_as_long_as_its_axis_is_the_axis() -> None:
     assert verify(legal, "convert-layout", against=model, run=False).findings == ()
 
 
-def test_a_network_that_turns_its_picture_has_no_one_name_for_its_axes() -> None:
+def test_a_network_that_transposes_its_image_has_several_names_for_its_axes() -> None:
     """Channels of blocks are columns to the normalization; the legal model has no word of the blocks any more."""
     net = Net(opset=12)
     blocks = net.node("SpaceToDepth", net.input("x", (2, 5, 6, 2)), blocksize=2)

@@ -30,9 +30,7 @@ def beside_a_row(gone: int, lies: tuple[int, ...]) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("gone", [0, 1, 3])
 @pytest.mark.parametrize("lies", list(permutations(range(3))), ids=lambda lies: "".join("NCW"[i] for i in lies))
-def test_what_a_resize_is_written_in_is_no_name_beside_what_a_convolution_says(
-    gone: int, lies: tuple[int, ...]
-) -> None:
+def test_a_resizes_layout_does_not_name_axes_that_a_convolution_names(gone: int, lies: tuple[int, ...]) -> None:
     source = beside_a_row(gone, lies)
     legal, _ = legalize(source, "opencl")
     assert [node.op_type for node in legal.graph.node if node.domain == "relayout"] == ["Resize"]
@@ -40,7 +38,7 @@ def test_what_a_resize_is_written_in_is_no_name_beside_what_a_convolution_says(
     assert not verify(legal, "opencl", against=source).findings
 
 
-def test_what_a_resize_is_written_in_is_a_name_where_nothing_else_is_said() -> None:
+def test_a_resizes_layout_names_axes_without_other_names() -> None:
     net = Net(opset=17)
     larger = net.node("Resize", net.input("x", SHAPE), "", "", net.constant([4, 4, 3, 4]), mode="nearest")
     net.output(net.node("ReduceSumSquare", larger, axes=[1]))

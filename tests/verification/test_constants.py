@@ -33,9 +33,7 @@ net (float[1,2,2,2] x) => (y) <int64[4] shape = {1, 2, 4, 4}, bool b = {1}> {
     ("maker", "layout", "passed"),
     [("ConstantOfShape (shape)", "NHWC", True), ("ConstantOfShape (shape)", "NCHW", False), ("Neg (x)", "NHWC", False)],
 )
-def test_what_an_operator_calls_the_axes_of_constants_says_nothing_of_data(
-    maker: str, layout: str, passed: bool
-) -> None:
+def test_axis_names_of_constants_do_not_name_axes_of_data(maker: str, layout: str, passed: bool) -> None:
     model = read_model(onnx.parser.parse_model(TRANSPOSED.format(maker=maker)))
     (added,) = model.graph.node("add").outputs
     added.metadata_props["relayout.layout"] = layout
@@ -52,14 +50,14 @@ def test_a_legal_model_whose_constants_go_through_operators_that_name_axes_is_so
     assert verify(legal, "auto-nhwc", against=model).findings == ()
 
 
-def test_what_comes_of_a_branch_is_no_constant_whatever_the_branch_reads() -> None:
+def test_the_result_of_a_branch_is_no_constant() -> None:
     model = onnx.parser.parse_model(BRANCHED)
     assert [finding.node for finding in verify(model, "nhwc").findings] == ["pool"]
     legal, _ = legalize(model, "nhwc")
     assert verify(legal, "nhwc", against=model).findings == ()
 
 
-def test_what_is_computed_from_constants_lies_as_each_reader_takes_it() -> None:
+def test_a_value_computed_from_constants_has_the_layout_of_each_reader() -> None:
     """Beside the picture its axes are the picture's; what is scattered into it is no picture."""
     net = Net(opset=16)
     picture = net.input("x", (1, 2, 4, 2))

@@ -69,7 +69,7 @@ def test_an_array_is_arranged_and_read_back(text: str, extents: tuple[int, ...],
     assert np.array_equal(back, array)
 
 
-def test_arranging_is_what_its_words_say() -> None:
+def test_an_array_is_arranged_as_its_annotation_states() -> None:
     array = np.arange(2 * 24 * 3).reshape(2, 24, 3)
     blocks = parsed("0,1:8:0,2,1:1:8").of(array)
     assert blocks is not None
@@ -79,7 +79,7 @@ def test_arranging_is_what_its_words_say() -> None:
     assert np.array_equal(shuffled, array.reshape(2, 6, 4, 3).transpose(0, 2, 1, 3).reshape(2, 24, 3))
 
 
-def test_unknown_extents_stay_unknown_where_they_are_cut() -> None:
+def test_unknown_extents_remain_unknown_in_tiles() -> None:
     batch = ir.SymbolicDim("batch")
     assert parsed("1,0").shape((batch, 3)) == (3, batch)
     assert parsed("1:2:0,0:2:0,1:1:2+0:1:2").shape((batch, 4)) == (2, None, 4)

@@ -206,7 +206,7 @@ def test_a_custom_operator_without_a_body_is_a_remark() -> None:
     assert verification.numeric.status == "skipped"
 
 
-def test_a_comparison_that_proves_nothing_says_so() -> None:
+def test_a_comparison_without_evidence_is_reported() -> None:
     constant = model_of("net (float[2,3] x) => (float[2,3] y) { z = Sub (x, x)  y = Exp (z) }")
     verification = verify(constant, against=constant)
     assert verification.passed
@@ -219,7 +219,7 @@ def test_inner_values_are_compared_where_the_output_is_saturated() -> None:
     assert rules(verification) == {"numeric"}
 
 
-def test_nan_in_the_same_place_is_equal_and_elsewhere_is_not() -> None:
+def test_nan_at_the_same_index_is_equal_and_elsewhere_is_not() -> None:
     logarithm = model_of("net (float[4,5] x) => (float[4,5] y) { y = Log (x) }")
     assert verify(logarithm, against=logarithm).passed
     other = model_of("net (float[4,5] x) => (float[4,5] y) { z = Abs (x)  y = Log (z) }")
@@ -341,7 +341,7 @@ def test_a_report_is_checked_against_the_models_it_speaks_of() -> None:
     assert "cost-accounting" in rules(verify(legal(), "nhwc", report=report()))
 
 
-def test_the_verifier_imports_nothing_of_what_it_verifies() -> None:
+def test_the_verifier_imports_no_stage_that_it_verifies() -> None:
     others = ["candidates", "formulate", "solve", "rewrite", "pipeline"]
     program = f"import sys, relayout.verification; sys.exit(any('relayout.' + m in sys.modules for m in {others}))"
     assert run([sys.executable, "-c", program], check=False).returncode == 0
@@ -385,7 +385,7 @@ def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:
     assert verification.numeric.runtime == "onnxruntime"
 
 
-def test_a_run_leaves_what_it_is_fed_as_it_is() -> None:
+def test_a_run_does_not_change_its_inputs() -> None:
     """onnxruntime writes over the running mean and variance where the BatchNormalization comes out of a function."""
     net = Net()
     image = net.input("x", (2, 3, 4, 5))
@@ -490,7 +490,7 @@ def test_sizes_that_a_model_mentions_are_not_tried_where_they_would_fill_the_mem
         ("a = Squeeze (x) a = Softmax (a) y = Relu (a)", "a name is used twice"),
     ],
 )
-def test_what_is_no_graph_is_an_input_error_whatever_holds_it(body: str, found: str) -> None:
+def test_an_invalid_graph_is_an_input_error_in_every_container(body: str, found: str) -> None:
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 20]> g (float[2,3] x) => (float[2,3] y) {{ {body} }}"""
     )

@@ -77,10 +77,10 @@ class X86Nchwc(Backend):
         if node.op_type == "Conv":
             return tuple(convolutions(node, plain, self.blocks))
         blocked = _BLOCKED.get(node.op_type)
-        way = blocked(node, self.blocks) if blocked is not None else None
-        if way is None:
+        blocked_implementation = blocked(node, self.blocks) if blocked is not None else None
+        if blocked_implementation is None:
             return (plain,)
-        return (Implementation(plain.inputs, plain.results, plain.cost + plain_penalty(node)), way)
+        return (Implementation(plain.inputs, plain.results, plain.cost + plain_penalty(node)), blocked_implementation)
 
     def order_cost(self, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool) -> int:
         return order_cost(node, axes, traffic, is_rewritten=is_rewritten)

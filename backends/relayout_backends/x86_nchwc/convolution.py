@@ -68,11 +68,13 @@ def convolutions(node: ir.Node, plain: Implementation, blocks: Blocks) -> Iterat
         yield plain
         return
     places = volume(node.outputs[0], (0, 2, 3)) * shape.height * shape.width
-    ways = [_way(node, shape, blocks, reads_blocks) for reads_blocks in _readings(shape, blocks)]
+    blocked_ones = [
+        _blocked_implementation(node, shape, blocks, reads_blocks) for reads_blocks in _readings(shape, blocks)
+    ]
     costs = [_plain_cost(shape, places)]
     costs += [_blocked_cost(shape, blocks, places, reads_blocks) for reads_blocks in _readings(shape, blocks)]
-    for way, cost in zip((plain, *ways), costs, strict=True):
-        yield Implementation(way.inputs, way.results, cost - min(costs), way.rewrite, way.pads)
+    for one, cost in zip((plain, *blocked_ones), costs, strict=True):
+        yield Implementation(one.inputs, one.results, cost - min(costs), one.rewrite, one.pads)
 
 
 def _shape_of(node: ir.Node) -> _Shape | None:
@@ -98,7 +100,7 @@ def _readings(shape: _Shape, blocks: Blocks) -> tuple[bool, ...]:
     return (True,) if shape.inputs >= blocks.size else (False, True)
 
 
-def _way(node: ir.Node, shape: _Shape, blocks: Blocks, reads_blocks: bool) -> Implementation:
+def _blocked_implementation(node: ir.Node, shape: _Shape, blocks: Blocks, reads_blocks: bool) -> Implementation:
     groups = blocks.padded(shape.groups) if shape.is_depthwise else shape.groups
     steps = shape.kernel_steps(blocks, pads_inputs=reads_blocks and not shape.is_depthwise)
 

@@ -39,33 +39,33 @@ def products(node: ir.Node, plain: Implementation) -> Iterator[Implementation]:
         return
     rank = len(left.shape)
     results = {False: Layout.any(rank), True: _layout(rank, 1, 0)}
-    turned = multiplying_transposed(volume(result, range(rank)) * volume(left, [rank - 1]))
-    for a, b, is_turned in product(_FORMS, _FORMS, (False, True)):
-        way = _turned(a, b) if is_turned else _Way(a, b)
-        if way.is_plain:
+    penalty = multiplying_transposed(volume(result, range(rank)) * volume(left, [rank - 1]))
+    for a, b, is_transposed in product(_FORMS, _FORMS, (False, True)):
+        operand_order = _transposed(a, b) if is_transposed else _OperandOrder(a, b)
+        if operand_order.is_plain:
             continue  # the library itself writes a product, and one of the transposes, that MatMul can express
         # The kernel is optimized for contiguous rows; columns of the right operand are packed in any case.
-        cost = plain.cost + (turned if way.left[0] else 0)
+        cost = plain.cost + (penalty if operand_order.left[0] else 0)
         layouts = (_layout(rank, *a), _layout(rank, *b))
-        yield Implementation(layouts, (results[is_turned],), cost, partial(_fused, way=way))
+        yield Implementation(layouts, (results[is_transposed],), cost, partial(_fused, operand_order=operand_order))
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _OperandOrder:
     """The order in which FusedMatMul reads its left and right operand, given as indices of the node's operands."""
 
     left: tuple[int, int]
     right: tuple[int, int]
-    places: tuple[int, int] = (0, 1)
+    indices: tuple[int, int] = (0, 1)
 
     @property
     def is_plain(self) -> bool:
         return self.left == self.right == (0, 0)
 
 
-def _turned(a: tuple[int, int], b: tuple[int, int]) -> _Way:
+def _transposed(a: tuple[int, int], b: tuple[int, int]) -> _OperandOrder:
     """The product of the transposes, in the other order, of operands in these forms; its result is transposed."""
-    return _Way((1 - b[0], b[1]), (1 - a[0], a[1]), (1, 0))
+    return _OperandOrder((1 - b[0], b[1]), (1 - a[0], a[1]), (1, 0))
 
 
 def _same_batch(left: ir.Value, right: ir.Value) -> bool:
@@ -86,9 +86,9 @@ def _layout(rank: int, is_swapped: int, is_behind: int) -> Layout:
     return Layout.from_names("".join(map(str, order)))
 
 
-def _fused(writing: Writing, *, way: _Way) -> None:
-    (a, batch_a), (b, batch_b) = way.left, way.right
+def _fused(writing: Writing, *, operand_order: _OperandOrder) -> None:
+    (a, batch_a), (b, batch_b) = operand_order.left, operand_order.right
     chosen = {"transA": a, "transBatchA": batch_a, "transB": b, "transBatchB": batch_b, "alpha": 1.0}
     shape = writing.shape_of(0, is_result=True)
-    operands = [writing.read(place) for place in way.places]
+    operands = [writing.read(index) for index in operand_order.indices]
     writing.give(0, writing.emit("FusedMatMul", operands, chosen, shape=shape, domain=_DOMAIN))

@@ -15,7 +15,7 @@ from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
 from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, boxes_of, normal_form, order_of, source_order
-from relayout.model.metadata import noted_boxes
+from relayout.model.metadata import black_boxes_on
 from relayout.ops import Axes, Decomposition, Free, RegionEdge, RegionPort, Rule, given_at, graphs_of, read_at
 
 __all__ = [
@@ -191,7 +191,7 @@ class Port:
         """Whether the source graph has the tensor in this format, including annotated black boxes."""
         if not boxes_of(format_):
             return format_ == self.format_of(None)
-        return (*format_,) == self.format_of(None) and noted_boxes(self.operand.tensor.base) == boxes_of(format_)
+        return (*format_,) == self.format_of(None) and black_boxes_on(self.operand.tensor.base) == boxes_of(format_)
 
     def format_in(self, dims: Dims | None) -> MemoryFormat | None:
         """The tensor's format when the operand has these dimensions; None where a factor does not nest in the tensor's

@@ -151,7 +151,7 @@ class Layout:
             return self._text or "{}"
         if axes is None or sorted(axes) != sorted(self.names) or self._text != self.names or "*" in self.names:
             raise InputError(
-                "XLA has no word for this layout",
+                "XLA cannot express this layout",
                 where=f"layout '{self}'",
                 expected="the names of the tensor's axes" if axes is None else f"the names {axes}, each once",
                 found="none" if axes is None else f"'{self}'",
@@ -180,7 +180,7 @@ class Layout:
 
     def _not_tvm(self, where: str, found: str) -> InputError:
         expected = "upper-case letters, and inner parts with a tile size and no other extension"
-        problem = "TVM has no word for this layout"
+        problem = "TVM cannot express this layout"
         return InputError(problem, where=f"layout '{self}'{where}", expected=expected, found=found)
 
     @property

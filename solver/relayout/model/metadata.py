@@ -9,10 +9,10 @@ from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Box
 from relayout.layout.metadata_keys import LAYOUT_KEY
 
-__all__ = ["LAYOUT_KEY", "noted_boxes"]
+__all__ = ["LAYOUT_KEY", "black_boxes_on"]
 
 
-def noted_boxes(value: ir.Value) -> tuple[Box, ...]:
+def black_boxes_on(value: ir.Value) -> tuple[Box, ...]:
     """The black boxes by the value's own axes; empty if the metadata has no layout."""
     try:
         layout = Layout.parse(value.metadata_props.get(LAYOUT_KEY, ""))

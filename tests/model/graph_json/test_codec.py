@@ -67,7 +67,7 @@ def test_a_model_survives_json(name: str) -> None:
     assert again.graph.output == proto.graph.output
 
 
-def test_what_the_model_says_of_itself_survives_json() -> None:
+def test_the_metadata_of_the_model_survives_json() -> None:
     source = parse("g (float[2] x) => (y) <float[400] k> { a = Relu (x)  y = mine.Odd (a, k) }")
     source.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(400, np.float32), "k"))
     source.producer_name, source.domain, source.doc_string, source.graph.doc_string = "p", "d", "model", "graph"
@@ -99,7 +99,7 @@ def test_a_rank_may_be_unknown() -> None:
     assert "shape" not in to_json(model)["inputs"][0]
 
 
-def test_what_is_written_is_what_the_schema_says() -> None:
+def test_written_json_conforms_to_the_schema() -> None:
     schema = GraphJson.model_json_schema()
     for text in GRAPHS.values():
         jsonschema.validate(to_json(read_model(parse(text))), schema)
@@ -122,7 +122,7 @@ def test_a_boundary_layout_is_kept() -> None:
 
 
 @pytest.mark.parametrize("layout", ["{0,1}", "NC4c", "NCc[tile:4]"])
-def test_a_boundary_layout_may_be_in_xlas_or_tvms_words(layout: str) -> None:
+def test_a_boundary_layout_may_be_in_xlas_or_tvms_notation(layout: str) -> None:
     source = graph()
     source["inputs"][0]["layout"] = layout
     assert to_json(read_model(source))["inputs"][0]["layout"] == layout

@@ -40,7 +40,7 @@ def test_a_constant_without_elements_is_not_absent() -> None:
     assert constant(source).numpy().shape == (0,)
 
 
-def test_the_answer_says_what_to_do_to_absent_data() -> None:
+def test_the_answer_has_the_steps_for_absent_data() -> None:
     source = odd()
     steps = [{"op": "transpose", "perm": [1, 0]}]
     source["constants"] = [{"name": "k", "dtype": "float", "shape": [3, 2], "transform": steps}]
@@ -114,7 +114,7 @@ def test_steps_that_lead_elsewhere_are_an_error(fault: str) -> None:
     assert caught.value.where.endswith(f"constant 'k', transform[{number}]")
 
 
-def test_without_weights_large_constants_stay_at_home_and_small_ones_come() -> None:
+def test_without_weights_only_small_constants_have_data() -> None:
     source = graph(
         {"op": "MatMul", "inputs": ["x", "w"], "outputs": ["m"]},
         {"op": "Reshape", "inputs": ["m", "s"], "outputs": ["y"]},

@@ -109,7 +109,7 @@ def test_the_bodies_of_functions_and_of_branches_run_in_float64_too() -> None:
         ("s = SequenceConstruct (c) a = ConcatFromSequence <axis = 0> (s)", "s is not a tensor"),
     ],
 )
-def test_what_cannot_be_told_in_float64_stays_an_error_and_says_why(operator: str, reason: str) -> None:
+def test_a_difference_that_float64_cannot_decide_stays_an_error_with_a_reason(operator: str, reason: str) -> None:
     before = f"{CONV.replace('a =', 'c =')} {operator}"
     verification = verify(kept(before), against=lossy(before))
     assert not verification.passed

@@ -102,7 +102,7 @@ def test_no_axis_is_taken_for_another_beside_a_unit_that_one_of_two_models_knows
     assert ("axis-mismatch", "conv") in [(each.rule, each.node) for each in findings]
 
 
-def test_a_normalization_of_unknown_extents_tells_no_letter_but_that_of_its_channels() -> None:
+def test_a_normalization_of_unknown_extents_names_only_its_channels() -> None:
     net = Net(opset=23)
     value = net.node("DeformConv", net.input("x", (3, 3, 2, 2)), net.weight(3, 3, 2, 2), net.weight(3, 8, 1, 1))
     turn = net.transpose(value, 0, 3, 1, 2)
@@ -114,7 +114,7 @@ def test_a_normalization_of_unknown_extents_tells_no_letter_but_that_of_its_chan
     compared(legal, source)
 
 
-def test_a_unit_is_not_taken_for_an_axis_by_who_does_not_know_that_it_is_one() -> None:
+def test_an_axis_of_unknown_extent_is_not_matched_with_a_unit_axis() -> None:
     net = Net(opset=21)
     rank = net.node("LayerNormalization", net.input("x", (4, 4, 5)), net.weight(4, 4, 5), axis=0, results=2)
     turn = net.transpose(rank[1], 0, 2, 1)
