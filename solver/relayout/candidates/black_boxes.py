@@ -22,8 +22,8 @@ __all__ = ["Produced", "boxed", "produced_formats", "reachable", "with_black_box
 def with_black_boxes(
     choice: NodePorts, requirement: Requirement, formats: Sequence[MemoryFormat], port_dims: Sequence[Dims | None]
 ) -> tuple[MemoryFormat, ...] | None:
-    """The ports' formats with the black boxes of the requirement. None where an operand of these dimensions cannot be in
-    one, and for a region edge."""
+    """The ports' formats with the black boxes of the requirement. None where an operand of these dimensions cannot be
+    in one, and for a region edge."""
     if not any(requirement.boxes):
         return tuple(formats)
     if choice.region_edge is not None:
