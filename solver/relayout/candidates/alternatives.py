@@ -43,7 +43,7 @@ OperandDims = tuple[MemoryFormat | None, ...]
 
 
 class Lowering(Protocol):
-    """How a node is realized under an alternative."""
+    """The realization of a node under an alternative."""
 
     @property
     def changes_nothing(self) -> bool:

@@ -122,12 +122,12 @@ class RequirementChecker:
         written = DryRun(choice.node, rule, lowering, "".join(axis_names), opset)
         return written.meets_requirements(self._backend, device)
 
-    def has_no_requirement(self, choice: NodePorts, laid: Sequence[Dims | None], device: str) -> bool:
+    def has_no_requirement(self, choice: NodePorts, port_dims: Sequence[Dims | None], device: str) -> bool:
         """Whether `device` runs the node with operands of these dimensions and requires no layout of them."""
         assert choice.node is not None
         node = choice.node
         shapes: dict[tuple[bool, int], ir.Shape] = {}
-        for port, dims in zip(choice.ports, laid, strict=True):
+        for port, dims in zip(choice.ports, port_dims, strict=True):
             if dims is not None:
                 shapes[port.is_result, port.index] = ir.Shape(dims_shape(dims, port.operand.view.extents))
         inputs = [_placeholder(value, shapes.get((False, i))) for i, value in enumerate(node.inputs)]
@@ -144,13 +144,17 @@ class RequirementChecker:
         return is_run and any(each.device == device for each in ask(self._backend, node))
 
     def is_met(
-        self, choice: NodePorts, requirement: Requirement, laid: Sequence[Dims | None], axis_names: Sequence[str | None]
+        self,
+        choice: NodePorts,
+        requirement: Requirement,
+        port_dims: Sequence[Dims | None],
+        axis_names: Sequence[str | None],
     ) -> bool:
         """Whether every port with these dimensions meets the requirement. `axis_names`: the operator's."""
         device = requirement.implementation.device
         return all(
             layout is None or self._meets(port, layout, dims, own, device)
-            for port, layout, dims, own in zip(choice.ports, requirement.layouts, laid, axis_names, strict=True)
+            for port, layout, dims, own in zip(choice.ports, requirement.layouts, port_dims, axis_names, strict=True)
         )
 
     def constants_meet(self, choice: NodePorts, requirement: Requirement, dims: Sequence[Dims | None]) -> bool:
@@ -159,10 +163,10 @@ class RequirementChecker:
         A constant takes any order at no cost, so its names are always met.
         """
         assert choice.node is not None
-        laid = {port.index for port in choice.ports if not port.is_result}
+        in_problem = {port.index for port in choice.ports if not port.is_result}
         layouts = requirement.implementation.inputs
         for index, (value, layout) in enumerate(zip(choice.node.inputs, layouts, strict=True)):
-            if value is None or index in laid or not _requires_more_than_names(layout):
+            if value is None or index in in_problem or not _requires_more_than_names(layout):
                 continue
             extents = extents_of(value)
             own = dims[index] if index < len(dims) else None
@@ -191,20 +195,20 @@ class RequirementChecker:
         extents = port.operand.view.extents
         axis_names = names_for(required, own or self.axis_names(port, required), len(extents))
         natural = in_source(len(extents))
-        laid = natural if dims is None else dims
-        if required.rank != len(laid):
+        current_dims = natural if dims is None else dims
+        if required.rank != len(current_dims):
             return False
-        if axis_names is None and required.names.strip("*") and not _is_in_place(laid, extents):
+        if axis_names is None and required.names.strip("*") and not _is_in_place(current_dims, extents):
             return False
-        current = _known(laid, axis_names) if axis_names is not None else Layout.any(len(laid))
+        current = _known(current_dims, axis_names) if axis_names is not None else Layout.any(len(current_dims))
         if current is None:
             return False
         if own is None:
             # The operator does not read its axes by name, so an axis of extent 1 may be anywhere.
-            current = _without_units(current, laid, extents)
+            current = _without_units(current, current_dims, extents)
         # Black boxes are checked by the formats of the tensors.
         current = _carrying(current, required)
-        tensor = TensorType(element_size(port.operand.tensor.base), tuple(dims_shape(laid, extents)))
+        tensor = TensorType(element_size(port.operand.tensor.base), tuple(dims_shape(current_dims, extents)))
         key = (required, current, tensor, device)
         met = self._met.get(key)
         if met is None:

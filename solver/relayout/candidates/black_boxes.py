@@ -20,17 +20,17 @@ __all__ = ["Produced", "boxed", "produced_formats", "reachable", "with_black_box
 
 
 def with_black_boxes(
-    choice: NodePorts, requirement: Requirement, formats: Sequence[MemoryFormat], laid: Sequence[Dims | None]
+    choice: NodePorts, requirement: Requirement, formats: Sequence[MemoryFormat], port_dims: Sequence[Dims | None]
 ) -> tuple[MemoryFormat, ...] | None:
-    """The ports' formats with the black boxes of the requirement; `laid` are the operands' dimensions. None where an
-    operand cannot have a black box, and for a region edge."""
+    """The ports' formats with the black boxes of the requirement. None where an operand of these dimensions cannot be
+    in one, and for a region edge."""
     if not any(requirement.boxes):
         return tuple(formats)
     if choice.region_edge is not None:
         return None
     found = [
         boxed(format_, port, layout, dims) if layout is not None else format_
-        for format_, port, layout, dims in zip(formats, choice.ports, requirement.layouts, laid, strict=True)
+        for format_, port, layout, dims in zip(formats, choice.ports, requirement.layouts, port_dims, strict=True)
     ]
     return tuple([format_ for format_ in found if format_ is not None]) if None not in found else None
 
@@ -39,18 +39,18 @@ def boxed(format_: MemoryFormat, port: Port, layout: Layout, dims: Dims | None) 
     """A format of the port's tensor with the black boxes of `layout`, in which its operand has these dimensions. None
     where the operand has other axes than the tensor: a Reshape of a black box has no defined result."""
     view = port.operand.view
-    laid = dims if dims is not None else in_source(len(view.axes))
+    own_dims = dims if dims is not None else in_source(len(view.axes))
     found: list[Box] = []
     for i in range(layout.rank):
         boxes = layout.boxes(i)
         if not boxes:
             continue
-        group = laid[i] if len(laid) == layout.rank else ()
+        group = own_dims[i] if len(own_dims) == layout.rank else ()
         own = view.axes[group[0].axis] if len(group) == 1 else ()
         if len(own) != 1 or not view.is_plain:
             return None
         found += [(own[0].axis, group[0].inner, *box) for box in boxes]
-    units = tuple([view.extents[group[0].axis] == 1 for group in laid])
+    units = tuple([view.extents[group[0].axis] == 1 for group in own_dims])
     return Boxed(format_, found, units) if found else format_
 
 

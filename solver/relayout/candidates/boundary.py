@@ -181,7 +181,7 @@ class _Ends:
         if len(ends) > 1:
             for end in ends:
                 self.coupled[end.key] = tuple(other.value.name or "" for other in ends if other != end)
-        choices = [self._free(ends)] if is_wildcard(wanted) else self._laid(ends, wanted, where)
+        choices = [self._free(ends)] if is_wildcard(wanted) else self._in_layout(ends, wanted, where)
         for choice in choices:
             # A coupled group with an input stands before every consumer.
             (self.inputs if any(p.is_result for p in choice.ports) else self.outputs).append(choice)
@@ -189,7 +189,7 @@ class _Ends:
     def _free(self, ends: Sequence[_End]) -> NodeAlternatives:
         return NodeAlternatives(_label(ends), None, tuple(end.port(self._operand(end)) for end in ends))
 
-    def _laid(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeAlternatives]:
+    def _in_layout(self, ends: Sequence[_End], wanted: str, where: str) -> Iterator[NodeAlternatives]:
         """Each end in the layout, by its own axis names, else by those of the first coupled end that has names."""
         operands = [self._operand(end) for end in ends]
         lent = next(filter(None, map(self._names.of, operands)), None) or conventional(len(operands[0].view.axes))

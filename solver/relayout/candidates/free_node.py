@@ -97,14 +97,14 @@ class FreeNode:
 
     def required_orders(self, requirement: Requirement) -> Iterator[MemoryFormat]:
         """The orders that the requirement names in full."""
-        laid = [
+        operands = [
             (port, axes, layout, axis_names)
             for port, axes, layout, axis_names in zip(
                 self._choice.ports, self._axes, requirement.layouts, self._letters, strict=True
             )
             if axes is not None
         ]
-        for place, (port, axes, layout, axis_names) in enumerate(laid):
+        for place, (port, axes, layout, axis_names) in enumerate(operands):
             if layout is None or "*" in layout.names:
                 continue
             extents, size = port.operand.view.extents, element_size(port.operand.tensor.base)
@@ -165,13 +165,13 @@ class FreeNode:
         """Whether the backend requires nothing of the node in this lowering. It is asked anew, because the axis order
         of a permuted operand and the rank of a tiled one differ from the source's."""
         axis_names = self._rule.axis_names
-        laid = [operand_dims(axes, lowering.dims) for axes in self._axes]
+        port_dims = [operand_dims(axes, lowering.dims) for axes in self._axes]
         is_native = not axis_names or lowering.axes == tuple(
             axis_names.index(letter) for letter in native_letters(len(axis_names))
         )
-        if is_native and all(d is None or len(d) == len(a) for d, a in zip(laid, self._axes, strict=True) if a):
+        if is_native and all(d is None or len(d) == len(a) for d, a in zip(port_dims, self._axes, strict=True) if a):
             return True
-        return self._checker.has_no_requirement(self._choice, laid, requirement.implementation.device)
+        return self._checker.has_no_requirement(self._choice, port_dims, requirement.implementation.device)
 
     def _is_unreachable(self, requirement: Requirement) -> bool:
         """Whether the operator supports none of the required orders, so that it has to be decomposed. The requirements
@@ -247,8 +247,8 @@ class FreeNode:
         """The bytes read and written, by `Traffic`."""
         assert self._choice.node is not None
         size = element_size(self._choice.node.outputs[0])
-        laid = dims_shape(lowering.dims, self._rule.extents) if traffic else []
-        return sum(times * self._elements(ir.Shape([laid[p] for p in places])) * size for places, times in traffic)
+        shape = dims_shape(lowering.dims, self._rule.extents) if traffic else []
+        return sum(times * self._elements(ir.Shape([shape[p] for p in places])) * size for places, times in traffic)
 
 
 def operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:

@@ -321,8 +321,8 @@ def _is_met(
     lowering: FixedLowering,
     axis_names: Sequence[str | None],
 ) -> bool:
-    laid = of_ports(node.ports, lowering.inputs, lowering.outputs)
-    is_met = context.checker.is_met(node, requirement, laid, axis_names)
+    port_dims = of_ports(node.ports, lowering.inputs, lowering.outputs)
+    is_met = context.checker.is_met(node, requirement, port_dims, axis_names)
     return is_met and context.checker.constants_meet(node, requirement, lowering.inputs)
 
 
@@ -332,9 +332,9 @@ def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Req
     blocking: set[ir.Value] = set()
     are_all = True
     for requirement, lowering in lowerings:
-        laid = of_ports(node.ports, lowering.inputs, lowering.outputs)
+        port_dims = of_ports(node.ports, lowering.inputs, lowering.outputs)
         formats: list[MemoryFormat] = []
-        for port, dims in zip(node.ports, laid, strict=True):
+        for port, dims in zip(node.ports, port_dims, strict=True):
             format_ = port.format_in(dims)
             if format_ is None:
                 # The layout's factors do not nest in the axes of the tensor.
@@ -346,7 +346,7 @@ def _placed(context: SeedContext, node: NodePorts, lowerings: Sequence[tuple[Req
             formats.append(format_)
         else:
             start += [_PortFormat(index, format_) for index, format_ in enumerate(formats)]
-            boxed = with_black_boxes(node, requirement, formats, laid)
+            boxed = with_black_boxes(node, requirement, formats, port_dims)
             if boxed is not None:
                 fixed.append((requirement, lowering, boxed))
     return _Placed(tuple(fixed), tuple(start), frozenset(blocking), are_all)

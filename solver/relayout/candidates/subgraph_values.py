@@ -71,7 +71,7 @@ class CrossingValue:
     def _met(self, requirement: Requirement, lowerings: Sequence[FreeLowering]) -> FreeLowering | None:
         axis_names = (None,) * len(self._choice.ports)
         for lowering in lowerings:
-            laid = [operand_dims(axes, lowering.dims) for axes in self._axes]
-            if requirement.is_empty or self._checker.is_met(self._choice, requirement, laid, axis_names):
+            port_dims = [operand_dims(axes, lowering.dims) for axes in self._axes]
+            if requirement.is_empty or self._checker.is_met(self._choice, requirement, port_dims, axis_names):
                 return lowering
         return None

@@ -1,4 +1,4 @@
-"""What a run minimizes: tiers in lexicographic order, packed into one integer cost.
+"""The objective of a run: tiers in lexicographic order, packed into one integer cost.
 
     bytes        bytes read and written by conversions, then their number, then changes against the source
     transposes   the number of conversions, then their bytes, then changes against the source

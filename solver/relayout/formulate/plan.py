@@ -73,7 +73,7 @@ class PlannedNode:
         return self.lowering.operand_dims(port, self.rule)
 
     def region_port(self, port: Port) -> RegionPort:
-        """Where the node, or a graph inside it, has this port."""
+        """The input or result of the node, or of a graph inside it, that this port stands for."""
         return self.source.region_port(port)
 
     def results(self) -> Iterator[tuple[Port, MemoryFormat]]:

@@ -61,7 +61,7 @@ def exact(node: Reading) -> Free:
 
 @row("relabel", "SpaceToDepth", "DepthToSpace")
 def blocks_of_space(node: Reading) -> Free:
-    """Where the operator is kept, it changes the extents but not the axes."""
+    """An operator that is not elided changes the extents but not the axes."""
     rule = named(node, (0,), "exact")
     return replace(rule, elidable_as=blocks(node, rule.axis_names))
 

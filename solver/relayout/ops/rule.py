@@ -132,7 +132,7 @@ Permutation = Literal["", "same", "asymmetric"]
 
 @dataclass(frozen=True, slots=True)
 class AxisTraits:
-    """How a layout-agnostic operator treats one axis of its iteration space.
+    """The traits of one axis in the iteration space of a layout-agnostic operator.
 
     `tileable`: the factors may be separate dimensions at any position, because neighbours along the axis do not matter.
     `tile_multiple`: the operator works on multiples of this number, so the axis may be tiled by divisors of it; 0: it
