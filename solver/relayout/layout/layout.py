@@ -85,8 +85,8 @@ class Layout:
 
         Raises LayoutSyntaxError, also on brackets and blanks, which `parse` accepts.
 
-        >>> str(Layout.from_names("20"))
-        '{0,2}'
+        >>> str(Layout.from_names("0231"))
+        '{1,3,2,0}'
         """
         if names.isdecimal():
             return cls(tuple([Dim(name) for name in names]))
