@@ -37,7 +37,7 @@ class Counting(Backend):
 
 
 class ByName(Counting):
-    """What it overrides looks at names, and it declares nothing."""
+    """Its override depends on names, and it does not declare `answers_by_type`."""
 
     name = "by-name"
 

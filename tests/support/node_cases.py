@@ -33,9 +33,9 @@ from relayout.report.schema import Report
 __all__ = ["KINDS", "Case", "Fault", "Outcome", "backends", "cases", "check", "operators", "sample", "wrapped"]
 
 KINDS = ("crash", "checker", "numbers", "verify", "second run", "cost")
-"""What can be wrong with the result for one test and backend."""
+"""The kinds of faults in the result of one test and backend."""
 RUNTIMES = ("onnxruntime", "onnx.reference")
-# What elements may differ by, relative to the largest, since a legal model may add in another order; others not at all.
+# The tolerated difference of elements, relative to the largest: a legal model may add in another order. Others: none.
 _TOLERANCE = {"float64": 1e-7, "float32": 1e-4, "complex64": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 # onnxruntime reads models up to this version; what later ones add to the file format no node test has.
 _IR_VERSION = 13
@@ -64,7 +64,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one case under one backend.
+    """The outcome of one case under one backend.
 
     `refused` is the error that says why there is no legal model. `runtime` judged the numbers; it is empty where none
     gives the expected outputs from the source.
