@@ -124,7 +124,8 @@ def test_circles_are_found() -> None:
 
 def test_the_library_has_few_packages_and_few_modules_beside_them() -> None:
     packages = [path for path in LIBRARY.iterdir() if (path / "__init__.py").is_file()]
-    assert len(packages) <= 12
+    # Twelve stages and subjects, and `testing`, which is the plugin author's and no stage imports.
+    assert len(packages) <= 13
     assert len(list(LIBRARY.glob("*.py"))) <= 6
 
 
