@@ -127,7 +127,7 @@ class Jobs:
     async def page(self, limit: int, cursor: str | None) -> JobList:
         """One page of jobs, newest first. Raises UsageError for a wrong cursor, RefusedError."""
         until, given = _parse_cursor(cursor)
-        # Several jobs may be of the same time, which SQLite may count in seconds; the cursor names those that were given.
+        # Several jobs may be of the same time, which SQLite may count in seconds: the cursor names those given.
         most = limit + 1 + len(given) + _MOST_AT_ONCE
         rows = await self._call(self._opened().newest, most, None if until is None else _iso(until))
         left = [row for row in rows if row.workflow_id not in given]
