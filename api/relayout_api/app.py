@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi
-from relayout_api.jobs.routes import router as jobs_router
+from relayout_api.job_routes import router as jobs_router
 from relayout_api.problems import MEDIA_TYPE, AnsweredError, Problem, RefusedError, problem_of
 from relayout_api.routes import router
 from relayout_api.service import Service

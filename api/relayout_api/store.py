@@ -42,7 +42,7 @@ class Files(Protocol):
 
     def write(self, path: str, content: bytes | memoryview) -> None: ...
 
-    def touch(self, path: str) -> bool: ...
+    def mark_used(self, path: str) -> bool: ...
 
     def remove(self, path: str) -> None: ...
 
@@ -61,7 +61,7 @@ class Store:
     def put(self, content: bytes | memoryview) -> str:
         """Keep a content and return its digest. When this returns, the content outlives a crash."""
         digest = digest_of(content)
-        if not self._files.touch(_blob(digest)):
+        if not self._files.mark_used(_blob(digest)):
             self._files.write(_blob(digest), content)
         return digest
 
@@ -69,7 +69,7 @@ class Store:
         """The content of a digest; None where it was deleted."""
         content = self._files.read(_blob(digest))
         if content is not None:
-            self._files.touch(_blob(digest))
+            self._files.mark_used(_blob(digest))
         return content
 
     def record(self, key: str, value: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Store:
         text = self._files.read(_record(key))
         if text is None:
             return None
-        self._files.touch(_record(key))
+        self._files.mark_used(_record(key))
         value: dict[str, Any] = json.loads(text)
         return value
 
@@ -156,7 +156,7 @@ class _Folder:
         finally:
             os.close(folder)
 
-    def touch(self, path: str) -> bool:
+    def mark_used(self, path: str) -> bool:
         try:
             os.utime(self._root / path)
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class _Remote:
         # An object store shows a new object when all of it is there.
         self._system.pipe_file(target, bytes(content))
 
-    def touch(self, path: str) -> bool:
+    def mark_used(self, path: str) -> bool:
         return bool(self._system.exists(f"{self._root}/{path}"))
 
     def remove(self, path: str) -> None:

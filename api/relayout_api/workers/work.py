@@ -25,8 +25,7 @@ from relayout.verification.verifier import verify
 from relayout_api.schemas import ExplainParameters, LegalizeParameters, Parameters, VerifyParameters
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
-from relayout_api.workers.messages import Answer, Task
-from relayout_api.workers.tasks import Report as Events
+from relayout_api.workers.messages import Answer, Events, Task
 
 __all__ = ["WORK"]
 
