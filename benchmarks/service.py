@@ -1,6 +1,6 @@
 """The service under its loads, on a server of its own: python benchmarks/service.py
 
-Prints the time from start to ready; the processor time (server, template and workers) and the wall time of a request, for a
+Prints the time from start to ready; the processor time (server, template, workers) and the wall time of requests, for a
 small graph and for onnx's light_resnet50 without weights, new each time and known; a model of 27 MB in and out; and 100
 callers with 10 small graphs each, at once, from one address and from 100.
 """

@@ -11,6 +11,7 @@ from typing import Annotated
 import anyio
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 
 from relayout.backend.options import options_of
@@ -129,16 +130,20 @@ async def _work(request: Request, verb: str, parameters: Callable[[], Parameters
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
 
-        async def run() -> Answer:
-            return await service.pool.run(task, body, caller_of(request), wait=settings.queue_seconds)
-
-        answer = await _unless_gone(request, service, service.results.whole(key, run))
+        background = None
+        answer = await service.results.known(key)
+        if answer is None:
+            working = service.pool.run(task, body, caller_of(request), wait=settings.queue_seconds)
+            answer = await _unless_gone(request, service, working)
+            if answer.repeats:
+                background = BackgroundTask(service.results.learn, key, answer)
     headers = {"Vary": "Accept"}
     if answer.repeats:
         headers["ETag"] = tag
     if form == "bytes":
         headers["Relayout-Report"] = bytes(answer.report).decode()
-    return Response(answer.content, media_type=ONNX if form == "bytes" else JSON, headers=headers)
+    media = ONNX if form == "bytes" else JSON
+    return Response(answer.content, media_type=media, headers=headers, background=background)
 
 
 async def _unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -95,10 +95,16 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
-def _claims(name: str | None = None) -> dict[str, list[Plugin]]:
+def _claims(name: str | None = None) -> Mapping[str, Sequence[Plugin]]:
     """The entry points by name, or those of one name alone: to read the name of a distribution is slow."""
+    return _claims_on(tuple([(folder, _changed(folder)) for folder in sys.path]), name)
+
+
+@lru_cache(maxsize=32)
+def _claims_on(path: tuple[tuple[str, int], ...], name: str | None) -> Mapping[str, Sequence[Plugin]]:
+    """The claims of the distributions on `path`: folders, each with the time of its last change."""
     claims: dict[str, list[Plugin]] = {}
-    entries = _entries(tuple([(folder, _changed(folder)) for folder in sys.path]))
+    entries = metadata.entry_points(group=GROUP)
     for entry in entries if name is None else entries.select(name=name):
         owner = entry.dist
         plugin = Plugin(
@@ -107,12 +113,6 @@ def _claims(name: str | None = None) -> dict[str, list[Plugin]]:
         if plugin not in claims.setdefault(entry.name, []):
             claims[entry.name].append(plugin)
     return claims
-
-
-@lru_cache(maxsize=1)
-def _entries(path: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
-    """The entry points of the distributions on `path`, read again when a folder of it changes: reading takes long."""
-    return metadata.entry_points(group=GROUP)
 
 
 def _changed(folder: str) -> int:
@@ -137,7 +137,7 @@ def find_plugin(name: str) -> Plugin:
     return _only(name, claims[name])
 
 
-def _only(name: str, plugins: list[Plugin]) -> Plugin:
+def _only(name: str, plugins: Sequence[Plugin]) -> Plugin:
     if len(plugins) > 1:
         owners = " and ".join(sorted(f"{plugin.owner} ({plugin.value})" for plugin in plugins))
         raise BackendError(
