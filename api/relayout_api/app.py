@@ -9,13 +9,12 @@ from importlib.metadata import version
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi
-from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
+from relayout_api.problems import RefusedError, response_of
 from relayout_api.routes import router
 from relayout_api.settings import Settings
 from relayout_api.validation import usage_error
@@ -24,9 +23,6 @@ from relayout_api.workers import Workers
 __all__ = ["create_app"]
 
 _log = logging.getLogger("relayout_api")
-
-# A client may still send a body that the server no longer reads.
-_HEADERS = {408: {"Connection": "close"}, 413: {"Connection": "close"}, 503: {"Retry-After": "1"}}
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -86,11 +82,8 @@ async def _on_fault(request: Request, error: Exception) -> Response:
 
 
 def _respond(request: Request, error: RelayoutError, headers: Mapping[str, str] | None = None) -> Response:
-    problem = problem_of(error)
-    if problem.status == 500:
+    response = response_of(error, headers)
+    if response.status_code == 500:
         # The problem has no details.
         _log.error("%s %s: %s", request.method, request.url.path, error)
-    more = _HEADERS.get(problem.status, {})
-    return JSONResponse(
-        problem.model_dump(exclude_none=True), problem.status, {**(headers or {}), **more}, media_type=MEDIA_TYPE
-    )
+    return response

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from relayout.errors import (
@@ -18,10 +19,16 @@ from relayout.errors import (
     UsageError,
 )
 
-__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "MalformedBodyError", "Problem", "RefusedError", "problem_of"]
+__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "MalformedBodyError", "Problem", "RefusedError", "problem_of", "response_of"]
 
 MEDIA_TYPE = "application/problem+json"
 _LONGEST = 2000
+# A client may still send a body that the server no longer reads.
+_HEADERS = {
+    401: {"WWW-Authenticate": 'Bearer realm="relayout"'},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class Kind:
 
 KINDS = {
     "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON."),
+    "unauthorized": Kind(401, "Unauthorized", "The request needs a valid API key or token."),
+    "forbidden": Kind(403, "Forbidden", "The scope of the key or token does not include this."),
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
     "slow-body": Kind(408, "Slow body", "The body did not arrive in time."),
@@ -47,6 +56,9 @@ KINDS = {
     "invalid-layout": Kind(422, "Not a layout", "`column` is the column of the fault, counted from 1."),
     "invalid-options": Kind(422, "Invalid options", "An option, or a combination of them, is wrong."),
     "invalid-backend": Kind(422, "Invalid backend", "No such backend, or its table or options are wrong."),
+    "too-many-requests": Kind(
+        429, "Too many requests", "The key's limit is reached; retry after the seconds of the header Retry-After."
+    ),
     "internal": Kind(500, "Internal error", "A fault of the service; its log has the details."),
     "busy": Kind(503, "Busy", "The queue is full; retry after the seconds of the header Retry-After."),
     "starting": Kind(503, "Starting", "No worker is warm yet."),
@@ -66,11 +78,17 @@ _NAMES: dict[type[RelayoutError], str] = {
 
 
 class RefusedError(RelayoutError):
-    """A request that is refused, for example for its size or media type. `kind` is one of KINDS."""
+    """A request that is refused, for example for its size or media type. `kind` is one of KINDS.
 
-    def __init__(self, kind: str, problem: str, *, expected: str = "", found: str = "", hint: str = "") -> None:
+    `retry_after` is the seconds after which the same request may be accepted.
+    """
+
+    def __init__(
+        self, kind: str, problem: str, *, expected: str = "", found: str = "", hint: str = "", retry_after: int = 1
+    ) -> None:
         super().__init__(problem, expected=expected, found=found, hint=hint)
         self.kind = kind
+        self.retry_after = retry_after
 
 
 class MalformedBodyError(RefusedError):
@@ -96,6 +114,16 @@ class Problem(BaseModel):
     column: int | None = Field(None, description="the column of the fault in a layout string, counted from 1")
     conflict: list[str] | None = Field(None, description="a smallest set of requirements that contradict each other")
     relaxation: list[str] | None = Field(None, description="the fewest changes that allow a solution")
+
+
+def response_of(error: RelayoutError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer to a request that failed."""
+    problem = problem_of(error)
+    more = dict(_HEADERS.get(problem.status, {}))
+    if problem.status in (429, 503) and isinstance(error, RefusedError):
+        more["Retry-After"] = str(error.retry_after)
+    content = problem.model_dump(exclude_none=True)
+    return JSONResponse(content, problem.status, {**(headers or {}), **more}, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: RelayoutError) -> Problem:
