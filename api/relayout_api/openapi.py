@@ -39,6 +39,7 @@ __all__ = [
     "JOB_MODEL",
     "JOB_REPORT",
     "LEGALIZE",
+    "METRICS",
     "PARSE",
     "PROBLEM",
     "READY",
@@ -216,6 +217,11 @@ HEALTH: dict[str, Any] = {
     "tags": ["service"],
     "summary": "Whether it is alive",
     "responses": {200: _says("Yes", _ANY_JSON)},
+}
+METRICS: dict[str, Any] = {
+    "tags": ["service"],
+    "summary": "Metrics for Prometheus",
+    "responses": {200: _says("In Prometheus's text format", {"text/plain": {"schema": {"type": "string"}}})},
 }
 READY: dict[str, Any] = {
     "tags": ["service"],

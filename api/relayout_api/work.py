@@ -65,7 +65,7 @@ def _legalize(task: Task, body: Body, events: Events) -> Answer:
     if task.form == "parts":
         return _parts(report, repeats, content)
     if task.form == "bytes":
-        return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats)
+        return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats, **_facts(report))
     return _whole(report, repeats, model=b64encode(content).decode())
 
 
@@ -152,11 +152,18 @@ def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
 
 
 def _parts(report: Report, repeats: bool, model: bytes) -> Answer:
-    return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, report.cost, report.bound)
+    return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, **_facts(report))
 
 
 def _whole(report: Report, repeats: bool, **members: Any) -> Answer:
-    return Answer(_json({**members, "report": report.model_dump(mode="json", by_alias=True)}), b"", repeats)
+    whole = _json({**members, "report": report.model_dump(mode="json", by_alias=True)})
+    return Answer(whole, b"", repeats, **_facts(report))
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    """The facts of a report that the server needs without reading it."""
+    seconds = report.solver.seconds if report.solver is not None else None
+    return {"cost": report.cost, "bound": report.bound, "status": report.status, "seconds": seconds}
 
 
 def _json(value: object) -> bytes:

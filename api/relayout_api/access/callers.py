@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["ANYBODY", "SCOPES", "Caller", "needed_scope"]
+from fastapi import Request
+
+__all__ = ["SCOPES", "Caller", "caller_of", "needed_scope"]
 
 SCOPES = ("read", "legalize", "admin")
 """Each scope includes those before it: `legalize` may send work and see its own jobs, `admin` sees all jobs."""
 
 # What the page, probes and readers of an error need, whoever they are.
-_OPEN = re.compile(r"/(|static/.*|jobs/[^/]*|healthz|readyz|openapi\.json|problems/.*)")
+_OPEN = re.compile(r"/(|static/.*|jobs/[^/]*|favicon\.ico|healthz|readyz|openapi\.json|problems/.*)")
 _WORK = re.compile(r"/v1/(legalize|explain|verify|graph|jobs)(/.*)?")
 
 
@@ -30,8 +32,15 @@ class Caller:
     def may(self, scope: str) -> bool:
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
+    def may_see(self, owner: str) -> bool:
+        """Whether the caller may see the jobs of the caller of this name."""
+        return owner == self.name or self.may("admin")
 
-ANYBODY = Caller("anybody")
+
+def caller_of(request: Request) -> Caller:
+    """The caller of a request: its key or token, else its address."""
+    caller: Caller = request.scope["relayout.caller"]
+    return caller
 
 
 def needed_scope(method: str, path: str) -> str | None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from time import monotonic
 
 import anyio
 from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from relayout.errors import RelayoutError
+from relayout.errors import RelayoutError, UsageError
 from relayout_api.access.callers import Caller, needed_scope
 from relayout_api.access.keys import PREFIX
 from relayout_api.access.limits import Limits
 from relayout_api.problems import RefusedError, response_of
 
-__all__ = ["Finder", "Guard", "caller_of"]
+__all__ = ["Finder", "Guard"]
+
+_log = logging.getLogger("relayout_api")
 
 # A revoked key works this much longer.
 _REMEMBERED_SECONDS = 5.0
@@ -26,12 +28,6 @@ _MOST_REMEMBERED = 10_000
 
 Finder = Callable[[str], Caller | None]
 """Finds the caller whom a key or token names."""
-
-
-def caller_of(request: Request) -> Caller:
-    """The caller of a request: its key or token, else its address."""
-    caller: Caller = request.scope["relayout.caller"]
-    return caller
 
 
 class Guard:
@@ -72,7 +68,7 @@ class Guard:
     async def _caller(self, scope: Scope) -> Caller:
         """Raises RefusedError for a key or token that is wrong, or missing where one is needed."""
         text = _presented(Headers(scope=scope))
-        if text:
+        if text and (self._required or self._key or self._token):
             caller = await self._named(text)
             if caller is not None:
                 return caller
@@ -95,7 +91,12 @@ class Guard:
         now = monotonic()
         if known is not None and known[1] > now:
             return known[0]
-        caller = await anyio.to_thread.run_sync(find, text)
+        try:
+            caller = await anyio.to_thread.run_sync(find, text)
+        except UsageError as error:
+            # The database of keys, or the issuer of tokens; the caller is not told where it is.
+            _log.error("%s", error)
+            raise RefusedError("starting", "keys and tokens cannot be checked now", retry_after=10) from error
         if len(self._found) >= _MOST_REMEMBERED:
             self._found.clear()
         self._found[text] = caller, now + _REMEMBERED_SECONDS

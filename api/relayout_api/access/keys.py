@@ -58,8 +58,7 @@ class Keys:
 
     def __init__(self, url: str) -> None:
         self._engine: Engine = create_engine(url)
-        with self._asking():
-            _TABLE.metadata.create_all(self._engine)
+        self._has_table = False
 
     def add(
         self,
@@ -113,6 +112,9 @@ class Keys:
     @contextmanager
     def _asking(self) -> Iterator[None]:
         try:
+            if not self._has_table:
+                _TABLE.metadata.create_all(self._engine)
+                self._has_table = True
             yield
         except IntegrityError:
             raise

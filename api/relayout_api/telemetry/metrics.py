@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-__all__ = ["MEDIA_TYPE", "Metrics", "State"]
+__all__ = ["MEDIA_TYPE", "Gauges", "Metrics"]
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-State = Mapping[str, Mapping[str, float]]
+Gauges = Mapping[str, Mapping[str, float]]
 """Gauges at one moment: the name of each, such as `jobs`, and its value by label."""
 
 _GAUGES = {
@@ -22,7 +22,6 @@ _GAUGES = {
     "queue_oldest_seconds": ("queue", "How long the oldest of them has waited"),
     "workers": ("state", "Worker processes, by state"),
     "jobs": ("state", "Jobs, by state"),
-    "store_bytes": ("kind", "Bytes of models and results in the store"),
 }
 
 
@@ -50,13 +49,11 @@ class Metrics:
             registry=self._registry,
         )
         self._solves = Counter("relayout_solves", "Reports, by status", ("status",), registry=self._registry)
-        self._restarts = Counter(
-            "relayout_worker_restarts", "Workers that were replaced, by reason", ("reason",), registry=self._registry
-        )
+        self._restarts = Counter("relayout_worker_restarts", "Workers that were replaced", registry=self._registry)
 
-    def watch(self, state: Callable[[], State]) -> None:
+    def watch(self, *states: Callable[[], Gauges]) -> None:
         """Ask for these gauges each time that the metrics are read."""
-        self._registry.register(_Gauges(state))
+        self._registry.register(_Watcher(states))
 
     def answered(self, method: str, route: str, status: int, seconds: float, received: int, sent: int) -> None:
         """Count one answer; bytes are those of the bodies."""
@@ -71,28 +68,28 @@ class Metrics:
         for stage, seconds in stages.items():
             self._stages.labels(stage).observe(seconds)
 
-    def restarted(self, reason: str) -> None:
-        """Count one worker that was replaced."""
-        self._restarts.labels(reason).inc()
+    def restarted(self) -> None:
+        """Count one worker that ended and is replaced."""
+        self._restarts.inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format, of the media type MEDIA_TYPE."""
         return generate_latest(self._registry)
 
 
-class _Gauges(Collector):
-    def __init__(self, state: Callable[[], State]) -> None:
-        self._state = state
+class _Watcher(Collector):
+    def __init__(self, states: Sequence[Callable[[], Gauges]]) -> None:
+        self._states = states
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """The names alone, so that registering does not ask for values."""
         return [GaugeMetricFamily(f"relayout_{name}", about) for name, (_, about) in _GAUGES.items()]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        state = self._state()
+        found = [state() for state in self._states]
         for name, (label, about) in _GAUGES.items():
-            if name in state:
-                family = GaugeMetricFamily(f"relayout_{name}", about, labels=(label,))
-                for value, number in state[name].items():
+            family = GaugeMetricFamily(f"relayout_{name}", about, labels=(label,))
+            for state in found:
+                for value, number in state.get(name, {}).items():
                     family.add_metric((value,), number)
-                yield family
+            yield family

@@ -69,5 +69,5 @@ def test_revoking_an_unknown_key_names_the_known_ones(keys: Keys) -> None:
 
 def test_a_database_that_does_not_answer_is_an_error_without_its_password() -> None:
     with pytest.raises(UsageError, match="cannot be used") as error:
-        Keys("postgresql+psycopg://relayout:secret@127.0.0.1:1/none")
+        Keys("postgresql+psycopg://relayout:secret@127.0.0.1:1/none").all()
     assert "secret" not in str(error.value)
