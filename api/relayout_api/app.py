@@ -23,7 +23,7 @@ from relayout_api import openapi
 from relayout_api.access.entry import finders
 from relayout_api.access.guard import Guard
 from relayout_api.http_headers import HeadAsGet, SecurityHeaders
-from relayout_api.jobs.routes import router as jobs_router
+from relayout_api.job_routes import router as jobs_router
 from relayout_api.problems import AnsweredError, RefusedError, answer_of, response_of
 from relayout_api.routes import router
 from relayout_api.service import Service
@@ -56,6 +56,7 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
         # FastAPI's pages load scripts from other servers; any OpenAPI viewer reads /openapi.json.
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
     )
     settings = settings or Settings.from_environment()
     app.state.service = service = Service(settings, template)
@@ -134,7 +135,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 def _allowed(request: Request) -> str:
     """The methods that the path of a request has."""
     methods: set[str] = set()
-    for route in request.app.routes:
+    for route in (*router.routes, *jobs_router.routes):
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
     return ", ".join(sorted(methods))

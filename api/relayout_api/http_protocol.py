@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with a deadline for the head of a request, and with errors of its parser as problem details."""
+"""uvicorn's HTTP protocol, with a deadline for the head of a request and its parser's errors as problem details."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from relayout_api.settings import Settings
 __all__ = ["Entry", "Store", "digest_of", "store_of"]
 
 _HOUR = 3600.0
+_CHECK_BYTES = 4096
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -41,7 +42,7 @@ class Files(Protocol):
 
     def write(self, path: str, content: bytes | memoryview) -> None: ...
 
-    def touch(self, path: str) -> bool: ...
+    def mark_used(self, path: str) -> bool: ...
 
     def remove(self, path: str) -> None: ...
 
@@ -60,7 +61,7 @@ class Store:
     def put(self, content: bytes | memoryview) -> str:
         """Keep a content and return its digest. When this returns, the content outlives a crash."""
         digest = digest_of(content)
-        if not self._files.touch(_blob(digest)):
+        if not self._files.mark_used(_blob(digest)):
             self._files.write(_blob(digest), content)
         return digest
 
@@ -68,7 +69,7 @@ class Store:
         """The content of a digest; None where it was deleted."""
         content = self._files.read(_blob(digest))
         if content is not None:
-            self._files.touch(_blob(digest))
+            self._files.mark_used(_blob(digest))
         return content
 
     def record(self, key: str, value: dict[str, Any]) -> None:
@@ -80,13 +81,13 @@ class Store:
         text = self._files.read(_record(key))
         if text is None:
             return None
-        self._files.touch(_record(key))
+        self._files.mark_used(_record(key))
         value: dict[str, Any] = json.loads(text)
         return value
 
     def check(self) -> None:
         """Write a small file and remove it. Raises OSError."""
-        self._files.write("check", b"")
+        self._files.write("check", bytes(_CHECK_BYTES))
         self._files.remove("check")
 
     def clean(self, most_bytes: int, hours: float, keep: Iterable[str] = ()) -> int:
@@ -155,7 +156,7 @@ class _Folder:
         finally:
             os.close(folder)
 
-    def touch(self, path: str) -> bool:
+    def mark_used(self, path: str) -> bool:
         try:
             os.utime(self._root / path)
         except FileNotFoundError:
@@ -209,7 +210,7 @@ class _Remote:
         # An object store shows a new object when all of it is there.
         self._system.pipe_file(target, bytes(content))
 
-    def touch(self, path: str) -> bool:
+    def mark_used(self, path: str) -> bool:
         return bool(self._system.exists(f"{self._root}/{path}"))
 
     def remove(self, path: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,14 +83,24 @@ def explain(
 
 
 @collector_paused()
-def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None) -> Outcome:
-    """Run the stages on a model, which is changed in place."""
+def legalize_model(
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    *,
+    progress: Progress | None = None,
+    improved: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Run the stages on a model, which is changed in place.
+
+    `progress` is called with the name of each stage, and `improved` with cost and bound of each better solution.
+    """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
     before = totals(model, dims, operators)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
-    result = run(model, backend, options, elements, progress or (lambda stage: None))
+    result = run(model, backend, options, elements, progress or (lambda stage: None), improved)
     if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)

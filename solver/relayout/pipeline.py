@@ -39,6 +39,7 @@ from relayout.report.schema import (
     Transfer,
 )
 from relayout.rewrite import is_placed, rewrite
+from relayout.solve.deadline import Improved
 from relayout.solve.solver import Solution, solve
 
 __all__ = ["Elements", "Result", "describe", "run"]
@@ -64,8 +65,16 @@ class Result:
     is_changed: bool
 
 
-def run(model: ir.Model, backend: Backend, options: Options, elements: Elements, progress: Progress) -> Result:
-    """Run all stages. The model is rewritten in place if the plan spends less than the source or changes a node.
+def run(
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    elements: Elements,
+    progress: Progress,
+    improved: Improved | None = None,
+) -> Result:
+    """Run all stages. `progress` takes the name of each, and `improved` the cost and bound of each better solution in
+    the objective's unit. The model is rewritten in place if the plan spends less than the source or changes a node.
 
     Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
     """
@@ -77,7 +86,7 @@ def run(model: ir.Model, backend: Backend, options: Options, elements: Elements,
         found = candidates(model, backend, options, elements)
         formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
     progress("solve")
-    solution = solved(formulation, options, deadline)
+    solution = solved(formulation, options, deadline, improved)
     for stage, spent in solution.seconds.items():
         seconds[stage] = seconds.get(stage, 0.0) + spent
     progress("rewrite")
@@ -120,15 +129,18 @@ def candidates(model: ir.Model, backend: Backend, options: Options, elements: El
     )
 
 
-def solved(formulation: Formulation, options: Options, deadline: float | None) -> Solution:
+def solved(
+    formulation: Formulation, options: Options, deadline: float | None, improved: Improved | None = None
+) -> Solution:
     """A solution with an assignment. Raises InfeasibleError, OutOfTimeError."""
-    source = formulation.source_assignment()
+    source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
     solution = solve(
         formulation.problem,
         engine=options.engine,
         time_limit=None if deadline is None else max(deadline - perf_counter(), 0.001),
         hint=None if source is None else formulation.with_transfers(source),
         max_conversions=options.max_transposes,
+        improved=None if improved is None else lambda cost, bound: improved(unpacked(cost), unpacked(bound)),
     )
     if solution.status == "infeasible":
         raise refusal(solution, formulation, options.max_transposes)

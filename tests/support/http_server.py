@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,15 +68,15 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, **settings: str) -> Iterator[Server]:
+def serving(folder: Path, prefix: Sequence[str] = (), **settings: str) -> Iterator[Server]:
     """A server with low limits and warm workers, running in `folder`, which has its home folder and its data.
 
-    `settings` are variables of its environment.
+    `prefix` is a command that runs the server's. `settings` are variables of its environment.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "relayout", "serve", "--port", str(port)]
+    command = [*prefix, sys.executable, "-m", "relayout", "serve", "--port", str(port)]
     (folder / "home").mkdir(exist_ok=True)
     home, data = str(folder / "home"), str(folder / "data")
     environment = {**os.environ, **LIMITS, "HOME": home, "RELAYOUT_DATA": data, **settings}

@@ -141,7 +141,7 @@ class Jobs:
     async def page(self, limit: int, cursor: str | None, owner: str | None = None) -> JobList:
         """One page of jobs, newest first, of one caller or of all. Raises UsageError for a wrong cursor."""
         until, given = _parse_cursor(cursor)
-        # Several jobs may be of the same time, which SQLite may count in seconds; the cursor names those that were given.
+        # Several jobs may be of the same time, which SQLite may count in seconds: the cursor names those given.
         most = limit + 1 + len(given) + _MOST_AT_ONCE
         rows = await self._call(self._opened().newest, most, None if until is None else _iso(until), owner)
         left = [row for row in rows if row.workflow_id not in given]

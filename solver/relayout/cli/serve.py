@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
@@ -39,17 +40,18 @@ def serve(
         return DONE
     if check:
         return _check(host, is_open)
-    from relayout_api import server
-
-    server.serve(host, port, grace, is_open=is_open)
+    _service("server").serve(host, port, grace, is_open=is_open)
     return DONE
 
 
-def _check(host: str, is_open: bool) -> int:
-    from relayout_api.preflight import examine
+def _service(module: str) -> Any:
+    """A module of the service. By its name, because the library does not know the service."""
+    return import_module(f"relayout_api.{module}")
 
+
+def _check(host: str, is_open: bool) -> int:
     wrong = 0
-    for name, found, error in examine(host, is_open):
+    for name, found, error in _service("preflight").examine(host, is_open):
         print_data(f"{name:<18}{found if error is None else 'wrong'}\n")
         if error is not None:
             wrong += 1
@@ -68,18 +70,14 @@ def add(
     days: Annotated[int | None, typer.Option(min=1, metavar="N", help="Days until the key expires.")] = None,
 ) -> int:
     """Make a key and print it. It is shown only now."""
-    from relayout_api.access import command
-
-    print_data(command.add(name, scope, rate, concurrency, days) + "\n")
+    print_data(_service("access.command").add(name, scope, rate, concurrency, days) + "\n")
     return DONE
 
 
 @keys.command("list")
 def list_() -> int:
     """List the keys, without their secrets."""
-    from relayout_api.access import command
-
-    rows = [("name", "scope", "a minute", "at once", "made", "expires"), *command.listed()]
+    rows = [("name", "scope", "a minute", "at once", "made", "expires"), *_service("access.command").listed()]
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     for row in rows:
         print_data("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
@@ -89,7 +87,5 @@ def list_() -> int:
 @keys.command()
 def revoke(name: KeyName) -> int:
     """Delete a key. A running server forgets it within seconds."""
-    from relayout_api.access import command
-
-    command.revoke(name)
+    _service("access.command").revoke(name)
     return DONE

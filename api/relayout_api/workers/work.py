@@ -25,8 +25,7 @@ from relayout.verification.verifier import verify
 from relayout_api.schemas import ExplainParameters, LegalizeParameters, Parameters, VerifyParameters
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
-from relayout_api.workers.messages import Answer, Task
-from relayout_api.workers.tasks import Report as Events
+from relayout_api.workers.messages import Answer, Events, Task
 
 __all__ = ["WORK"]
 
@@ -50,12 +49,12 @@ def _legalize(task: Task, body: Body, events: Events) -> Answer:
     source, _, parameters = _read(task, body, LegalizeParameters)
     backend = _backend(parameters)
     model = read_model(source, external_data=False)
-    options = _within(task, started, _options(parameters))
-    outcome = legalize_model(model, backend, options, progress=progress)
+    options, warnings = _within(task, started, _options(parameters))
+    outcome = legalize_model(model, backend, options, progress=progress, improved=_improved(events))
     original = read_model(source, external_data=False) if options.check else model
     outcome = finish(outcome, backend, options, original, progress=progress)
     progress("write")
-    report, repeats = outcome.report, _repeats(backend, outcome.report)
+    report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
     if isinstance(source, dict):
         graph = to_json(outcome.model, weights=parameters.weights)
         if task.form == "parts":
@@ -78,8 +77,9 @@ def _explain(task: Task, body: Body, events: Events) -> Answer:
     source, _, parameters = _read(task, body, ExplainParameters)
     backend = _backend(parameters)
     model = read_model(source, external_data=False)
-    options = _within(task, started, _options(parameters))
-    report = legalize_model(model, backend, options, progress=progress).report
+    options, warnings = _within(task, started, _options(parameters))
+    report = legalize_model(model, backend, options, progress=progress, improved=_improved(events)).report
+    report = _warned(report, warnings)
     return _of_report(task, report, _repeats(backend, report))
 
 
@@ -104,6 +104,10 @@ def _verify(task: Task, body: Body, events: Events) -> Answer:
 def _progress(events: Events, stages: Sequence[str]) -> Callable[[str], None]:
     """Report each stage, with the share of the stages before it."""
     return lambda stage: events({"stage": stage, "progress": round(stages.index(stage) / len(stages), 3)})
+
+
+def _improved(events: Events) -> Callable[[int, int], None]:
+    return lambda cost, bound: events({"cost": cost, "bound": bound})
 
 
 def _repeats(backend: Backend, report: Report) -> bool:
@@ -141,10 +145,26 @@ def _options(parameters: Parameters) -> Options:
     return Options(**parameters.options.model_dump())
 
 
-def _within(task: Task, started: float, options: Options) -> Options:
-    """The options, with a time limit for the solver that leaves enough of the server's to read, rewrite and answer."""
+def _within(task: Task, started: float, options: Options) -> tuple[Options, tuple[str, ...]]:
+    """The options, with a time limit for the solver that leaves enough of the server's to read, rewrite and answer.
+
+    A warning says so where the caller asked for more.
+    """
     left = max(task.seconds * _SEARCH_SHARE - (perf_counter() - started), 0.01)
-    return replace(options, time_limit=min(options.time_limit or left, left))
+    asked = options.time_limit
+    if asked is None or asked <= left:
+        return replace(options, time_limit=asked or left), ()
+    warning = (
+        f"the solver had {left:.1f} s in place of {asked:g} s: the server's limit is {task.seconds:g} s for all work"
+    )
+    return replace(options, time_limit=left), (warning,)
+
+
+def _warned(report: Report, warnings: tuple[str, ...]) -> Report:
+    """The report with warnings; an optimal solution needs none of the time."""
+    if report.status == "optimal" or not warnings:
+        return report
+    return report.model_copy(update={"warnings": (*report.warnings, *warnings)})
 
 
 def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
