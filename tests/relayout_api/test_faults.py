@@ -20,9 +20,7 @@ from http_bodies import GRAPH
 from http_jobs import loop_body, state_of, submit, submit_loop, wait_until_ended
 from http_server import Server, is_running, serving, wait_for, workers_of
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them"
-)
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
 # About a second of work.

@@ -55,6 +55,15 @@ def test_an_onnx_model_becomes_an_onnx_model(client: httpx.Client) -> None:
     assert (known.status_code, known.content) == (304, b"")
 
 
+def test_better_solutions_are_events(client: httpx.Client) -> None:
+    job = submit(client, {**named("solutions"), "backend": "nchw", "options": {"engine": "cp-sat"}})["id"]
+    events = events_of(client, job)
+    solutions = [(data["cost"], data["bound"]) for _, name, data in events if name == "solution"]
+    done = events[-1][2]
+    assert solutions
+    assert all(cost >= done["cost"] >= bound for cost, bound in solutions)
+
+
 @pytest.mark.parametrize("kind", ["explain", "verify"])
 def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -> None:
     job = submit(client, BODY, kind)

@@ -27,7 +27,7 @@ from relayout_api.results import Results
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Gauges
 from relayout_api.workers.messages import Task
-from relayout_api.workers.pool import Pool, WorkerDiedError
+from relayout_api.workers.pool import Pool
 
 if TYPE_CHECKING:
     from dbos import WorkflowStatus
@@ -50,8 +50,6 @@ _STATES: dict[str, State] = {
     "CANCELLED": "cancelled",
 }
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
-# A job whose worker dies is tried again, in case the cause was outside.
-_ATTEMPTS = 2
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
@@ -269,14 +267,7 @@ class Jobs:
             body = await self._results.content(arguments["body"])
             if body is None:
                 raise RefusedError("no-result", "the body of the job was deleted")
-            for attempt in range(_ATTEMPTS):
-                try:
-                    found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
-                    break
-                except WorkerDiedError:
-                    if attempt + 1 == _ATTEMPTS:
-                        raise
-                    _log.warning("job %s starts again, as its worker died", job)
+            found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
             return {**found, "media": arguments["media"]}
         except AnsweredError as error:
             return {"problem": error.problem.model_dump(exclude_none=True)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,12 +18,14 @@ from relayout_api.workers.fair_queue import FairQueue
 from relayout_api.workers.messages import Answer, Received, Task, receive, send
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
 
-__all__ = ["Pool", "WorkerDiedError"]
+__all__ = ["Pool", "WorkerDiedError", "death"]
 
 _log = logging.getLogger("relayout_api")
 
 # A worker is replaced after so many tasks, so that what a task leaves behind does not add up.
 _MOST_TASKS = 1000
+# A task whose worker dies is tried again, in case the cause was outside.
+_ATTEMPTS = 2
 # A worker that dies in native code with more than this share of its memory limit has died of it.
 _MEMORY_SHARE = 0.7
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
@@ -54,8 +55,8 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether a worker is alive, or the template that forks one."""
-        return self._template is not None and self._template.ready.is_set() and not self._template.ended.is_set()
+        """Whether a worker is alive."""
+        return bool(self._all)
 
     @property
     def size(self) -> int:
@@ -99,10 +100,17 @@ class Pool:
         RefusedError, OutOfTimeError, and WorkerDiedError where the worker ended by itself.
         """
         async with self.queue.place(caller, wait):
+            deaths = 0
             while True:
                 worker = await self._worker()
-                with contextlib.suppress(_GoneError):
+                try:
                     return await self._run(worker, task, body, take)
+                except _GoneError:
+                    continue
+                except WorkerDiedError:
+                    deaths += 1
+                    if deaths == _ATTEMPTS:
+                        raise
 
     async def _run(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
         is_whole = False
@@ -164,13 +172,7 @@ class Pool:
         """The error of a task whose worker died."""
         errors = worker.take_errors()
         _log.error("worker %d died in a task: %s, at most %d MiB%s", worker.pid, end, end.peak >> 20, _shown(errors))
-        by_memory = end.status < 0 and (
-            any(word in errors for word in _MEMORY_WORDS) or end.peak > _MEMORY_SHARE * task.memory_bytes
-        )
-        if by_memory:
-            problem = "the work on this takes more memory than a worker may have"
-            return RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes")
-        return WorkerDiedError("a worker process ended abruptly", found=str(end))
+        return death(end, errors, task.memory_bytes)
 
     def _log_errors(self, worker: WorkerProcess) -> None:
         if errors := worker.take_errors():
@@ -218,9 +220,15 @@ class Pool:
         """Fork workers until there are as many as there are places."""
         while not self._stopping and len(self._all) < self._settings.workers:
             try:
-                self._idle.append(await self._fork())
+                worker = await self._fork()
             except RefusedError:
                 return
+            if len(self._all) > self._settings.workers:
+                # Another was forked in the meantime.
+                worker.kill()
+                worker.channel.close()
+            else:
+                self._idle.append(worker)
 
     async def _keep_template(self, tasks: TaskGroup) -> None:
         """Start the template, and start it again when it ends."""
@@ -239,6 +247,15 @@ class Pool:
     async def _fill_when_ready(self, template: Template) -> None:
         await template.ready.wait()
         await self._fill()
+
+
+def death(end: End, errors: str, memory_bytes: int) -> RefusedError | WorkerDiedError:
+    """The error of a task whose worker came to this end, after it wrote `errors`: of memory, or of something else."""
+    is_of_memory = any(word in errors for word in _MEMORY_WORDS) or end.peak > _MEMORY_SHARE * memory_bytes
+    if end.status < 0 and is_of_memory:
+        problem = "the work on this takes more memory than a worker may have"
+        return RefusedError("too-large", problem, expected=f"at most {memory_bytes} bytes")
+    return WorkerDiedError("a worker process ended abruptly", found=str(end))
 
 
 async def _next(worker: WorkerProcess) -> Received | None:
