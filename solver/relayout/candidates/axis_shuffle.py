@@ -6,8 +6,9 @@ axis. So a channel shuffle before it, or a Flatten of channels-last data, only c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
 from relayout.candidates.backend_requirements import Requirement
@@ -28,8 +29,7 @@ class ShuffledAlternative(NamedTuple):
     formats: tuple[MemoryFormat, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class AxisShuffle:
+class AxisShuffle(Struct, frozen=True, eq=False):
     """One node with axes that may be shuffled: `shared` has, for each axis of an operand, the axes that follow it, and
     `base` the alternatives without a shuffle."""
 

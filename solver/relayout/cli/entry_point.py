@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 from collections.abc import Sequence
 
 from relayout.model.collector import collector_paused
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    # NumPy starts a thread for each core, and by default it spins for a while before it sleeps.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     # The process ends with the command: a last search for garbage would visit all that was read and made.
     atexit.register(gc.freeze)
     with collector_paused():

@@ -7,10 +7,11 @@ other if their factors nest.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
 
@@ -30,8 +31,7 @@ class _Range(NamedTuple):
 _Ranges = tuple[tuple[_Range, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """An index map from the axes of a tensor to the memory of a base tensor.
 
     `axes[j]` has the base's atoms that form axis j of the view, outermost first: one whole atom if the axis is the

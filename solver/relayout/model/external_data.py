@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.layout.relaid_constant import RelaidTensor, SharedTensor
@@ -62,8 +62,7 @@ def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
     return isinstance(tensor, FileTensor | ir.ExternalTensor)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """The folder of a model's files; `path` is None for a model in memory. `accepted`: whether files may be read."""
 
     path: str | None

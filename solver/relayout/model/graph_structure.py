@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
+from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.model.inference_placeholders import graphs_in
@@ -20,8 +20,7 @@ _ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.value
 _NUMBERS = {getattr(onnx.AttributeProto, name) for name in ("FLOAT", "FLOATS", "INT", "INTS")}
 
 
-@dataclass(slots=True)
-class Surroundings:
+class Surroundings(Struct):
     """State of the check of a whole model.
 
     `versions` has the opset versions; `in_function` is True in function bodies, whose attributes may refer to the

@@ -11,13 +11,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 from onnx_ir import serde
 
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
@@ -261,8 +261,7 @@ def _check_boundary(graph: ir.Graph) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
+class FileFormat(Struct, frozen=True):
     """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
 
     parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.layout.relaid_constant import AbsentTensor
@@ -37,8 +38,7 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
     return tensor.numpy()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
+class NodeSnapshot(Struct, frozen=True):
     """An immutable copy of a node before the rewrite, for the rule that the nodes of a class share."""
 
     domain: str

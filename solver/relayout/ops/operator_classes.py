@@ -6,10 +6,10 @@ Networks repeat their blocks. Results that depend on nothing else, such as the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.layout.relaid_constant import AbsentTensor
@@ -23,16 +23,14 @@ _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR, *_SUBGRAPHS)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class OperatorClass:
+class OperatorClass(Struct, frozen=True, eq=False):
     """One class; all its nodes have `rule` (None: pinned)."""
 
     rule: Rule | None
     has_graphs: bool
 
 
-@dataclass(eq=False, slots=True)
-class _Known:
+class _Known(Struct, eq=False):
     """The classes of one signature. They differ in the numbers of the constant inputs `reads`."""
 
     reads: frozenset[int]

@@ -7,9 +7,9 @@ carried from one iteration to the next. A scanned input or output has one axis m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading, extents_of, normal_axis
@@ -23,16 +23,14 @@ _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 _SCAN_WITHOUT_BATCH = 9
 
 
-@dataclass(frozen=True, slots=True)
-class RegionPort:
+class RegionPort(Struct, frozen=True):
     """One input or result of a node (`graph` is None), or one input or output of a graph inside it."""
 
     graph: ir.Graph | None
     index: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RegionEdge:
+class RegionEdge(Struct, frozen=True, eq=False):
     """One value that crosses the border of the graphs inside a node.
 
     `rule` has the values read as its inputs and those produced as its outputs. `reads` are inputs of the node and
@@ -89,8 +87,7 @@ def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value],
     return tuple(region_edge for region_edge in found if region_edge is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sketch:
+class _Sketch(Struct, frozen=True):
     """A region edge before its ranks are known. `outer_axis` exists only outside; if it `leads`, it stays first."""
 
     name: str
