@@ -25,8 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     # NumPy starts a thread for each core, and by default it spins for a while before it sleeps.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
-    # The process ends with the command: a last search for garbage would visit all that was read and made.
+    # The process ends with the command: a search for garbage would visit all that was read and made. Verbs that run for
+    # long enable the collector.
     atexit.register(gc.freeze)
+    if arguments is None:
+        gc.disable()
     with collector_paused():
         from relayout.cli.commands import app
         from relayout.cli.exit_status import INTERRUPTED

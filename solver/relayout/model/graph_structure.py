@@ -79,22 +79,25 @@ def check_body(
 ) -> set[str]:
     """Check nodes that may use `names` and `outer`; return the names of `outer` that they use."""
     ready = set(names)
+    labels = []
     for index, node in enumerate(nodes):
-        check_text((node.name, node.op_type, node.domain, node.overload, node.doc_string), where)
-        check_text((*node.input, *node.output), where)
+        texts = (node.name, node.op_type, node.domain, node.overload, node.doc_string, *node.input, *node.output)
+        check_text(texts, where)
+        label = _node_name(node, index)
+        labels.append(label)
         if node.metadata_props:
             check_text((text for entry in node.metadata_props for text in (entry.key, entry.value)), where)
         for output in node.output:
             if output in names:
-                raise duplicate(output, f"{names[output]} and an output of {_node_name(node, index)}", where)
+                raise duplicate(output, f"{names[output]} and an output of {label}", where)
             if output:
-                names[output] = f"an output of {_node_name(node, index)}"
+                names[output] = f"an output of {label}"
     _check_outputs(outputs, names, where)
     visible = outer | names.keys()
     taken: set[str] = set()
     waiting: dict[int, set[str]] = {}
     for index, node in enumerate(nodes):
-        place = f"{where}, {_node_name(node, index)}"
+        place = f"{where}, {labels[index]}"
         check_node(node, around.versions, place)
         wanted = set(node.input)
         wanted.discard("")

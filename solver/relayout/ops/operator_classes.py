@@ -100,7 +100,7 @@ def _type(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, st
 
 
 def _is_used(value: ir.Value) -> bool:
-    return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
+    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
 
 def _numbers(node: ir.Node, reads: frozenset[int]) -> Any:

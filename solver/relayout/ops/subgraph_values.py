@@ -52,17 +52,17 @@ class RegionEdge(Struct, frozen=True, eq=False):
         return any(region_port.graph is not None for region_port in self.gives)
 
 
-def graphs_of(node: ir.Node | NodeSnapshot) -> list[ir.Graph]:
+def graphs_of(node: ir.Node | NodeSnapshot) -> Sequence[ir.Graph]:
     """The graphs in the node's attributes."""
-    found: list[ir.Graph] = []
     # Nearly every pass asks every node; the dict inside is read faster than through the mapping.
     attributes = node.attributes.data if isinstance(node, ir.Node) else node.attributes
+    found: Sequence[ir.Graph] = ()
     for attribute in attributes.values():
         kind = attribute.type
-        if kind == _GRAPH:
-            found.append(attribute.as_graph())
-        elif kind == _GRAPHS:
-            found += attribute.as_graphs()
+        if kind is _GRAPH:
+            found = (*found, attribute.as_graph())
+        elif kind is _GRAPHS:
+            found = (*found, *attribute.as_graphs())
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Set
 
 import onnx_ir as ir
@@ -28,11 +27,13 @@ def totals(
     """
     flat = _inlined(model)
     elements = price_dims(flat, dims)
-    transposes = data_transposes(flat)
+    operators = [(node.domain, node.op_type) for node in all_nodes(flat.graph)]
+    nodes = sum(operator != "Constant" for _, operator in operators)
+    reorders = sum(operator in conversion_operators for operator in operators) if conversion_operators else 0
+    has_transposes = any(operator == "Transpose" for _, operator in operators)
+    transposes = data_transposes(flat) if has_transposes else []
     moved = sum(_moved_bytes(node, elements) for node in transposes)
-    counted = Counter((node.domain, node.op_type) for node in all_nodes(flat.graph) if node.op_type != "Constant")
-    reorders = sum(counted[operator] for operator in conversion_operators)
-    return Totals(nodes=counted.total(), transposes=len(transposes), bytes=2 * moved, reorders=reorders)
+    return Totals(nodes=nodes, transposes=len(transposes), bytes=2 * moved, reorders=reorders)
 
 
 def data_transposes(model: ir.Model) -> list[ir.Node]:
