@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -100,8 +101,10 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
+@cache
 def _claims() -> dict[str, list[Plugin]]:
-    """The entry points by name; one that is found twice counts once."""
+    """The entry points by name; one that is found twice counts once. They are those of the first call: a plugin that is
+    installed later is found by a new process."""
     claims: dict[str, list[Plugin]] = {}
     for entry in metadata.entry_points(group=GROUP):
         plugin, others = Plugin(entry.name, entry.value, entry.dist), claims.setdefault(entry.name, [])

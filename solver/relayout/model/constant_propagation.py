@@ -86,7 +86,7 @@ def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
-        small = int(np.prod(tensor.dims)) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
+        small = math.prod(tensor.dims) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
         if small and tensor.data_location != onnx.TensorProto.EXTERNAL and not is_absent(tensor):
             known[name] = numpy_helper.to_array(tensor)
     return known
@@ -131,9 +131,9 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
     if node.op_type == "Range":
         start, limit, delta = (float(o.reshape(-1)[0]) for o in operands)
         return delta == 0 or abs(limit - start) > LARGEST * abs(delta)
-    shape = operands[-1].astype(np.float64)
+    shape = operands[-1].ravel().tolist()
     base = operands[0].size if node.op_type == "Tile" else 1
-    return bool(base * np.prod(shape) > LARGEST or (shape < 0).any())
+    return base * math.prod(shape) > LARGEST or any(extent < 0 for extent in shape)
 
 
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:

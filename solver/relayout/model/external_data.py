@@ -10,7 +10,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.errors import InputError
-from relayout.layout.relaid_constant import RelaidTensor, SharedTensor
+from relayout.layout.relaid_constant import RelaidTensor, SharedTensor, is_one_of
 
 __all__ = ["FileTensor", "Folder", "adopt_external", "is_in_file"]
 
@@ -57,9 +57,10 @@ class FileTensor(ir.LazyTensor):
 
 def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
     """Whether the data, before any step, is in a file beside a model."""
-    while isinstance(tensor, SharedTensor | RelaidTensor):
+    while is_one_of(tensor, SharedTensor, RelaidTensor):
+        assert isinstance(tensor, SharedTensor | RelaidTensor)
         tensor = tensor.source
-    return isinstance(tensor, FileTensor | ir.ExternalTensor)
+    return is_one_of(tensor, FileTensor, ir.ExternalTensor)
 
 
 class Folder(Struct, frozen=True):
@@ -83,7 +84,10 @@ def adopt_external(tensor: ir.TensorProtocol, folder: Folder, where: str) -> ir.
             found="a reference to a file",
             hint="save the model with its weights inside",
         )
-    return _from_file(tensor, folder.path, where) if isinstance(tensor, ir.ExternalTensor) else tensor
+    if not is_one_of(tensor, ir.ExternalTensor):
+        return tensor
+    assert isinstance(tensor, ir.ExternalTensor)
+    return _from_file(tensor, folder.path, where)
 
 
 def _from_file(tensor: ir.ExternalTensor, folder: str | None, where: str) -> FileTensor:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.ops.node_reader import NodeSnapshot, Reading, constant_array, extents_of
 from relayout.ops.registry import built_rule, row_of
 from relayout.ops.rule import Rule
@@ -93,7 +93,7 @@ def _type(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, st
     assert value is not None
     constant, producer = value.const_value, value.producer()
     is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
-    is_absent = constant is not None and isinstance(constant, AbsentTensor)
+    is_absent = is_one_of(constant, AbsentTensor)
     kind = "absent" if is_absent else "constant" if is_constant else ""
     dtype = value.dtype
     return extents_of(value), type(value.type), dtype.name if dtype is not None else "", kind, value.is_graph_input()
