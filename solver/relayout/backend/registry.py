@@ -9,6 +9,7 @@ The backends that ship with relayout are registered the same way. A backend is i
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -71,7 +72,7 @@ class Plugin:
 
 def find_backends() -> dict[str, Plugin]:
     """The installed backends by name, sorted; none is imported. Raises BackendError where two share a name."""
-    claims = _claims()
+    claims = _claims(tuple(sys.path))
     return {name: _only(name, claims[name]) for name in sorted(claims)}
 
 
@@ -102,9 +103,9 @@ def _is_empty(value: Any) -> bool:
 
 
 @cache
-def _claims() -> dict[str, list[Plugin]]:
-    """The entry points by name; one that is found twice counts once. They are those of the first call: a plugin that is
-    installed later is found by a new process."""
+def _claims(path: tuple[str, ...]) -> dict[str, list[Plugin]]:
+    """The entry points by name that the folders in `path`, which is sys.path, had at the first call with it. One that is
+    found twice counts once."""
     claims: dict[str, list[Plugin]] = {}
     for entry in metadata.entry_points(group=GROUP):
         plugin, others = Plugin(entry.name, entry.value, entry.dist), claims.setdefault(entry.name, [])
@@ -114,7 +115,7 @@ def _claims() -> dict[str, list[Plugin]]:
 
 
 def find_plugin(name: str) -> Plugin:
-    claims = _claims()
+    claims = _claims(tuple(sys.path))
     if name not in claims:
         near = get_close_matches(name, claims, n=3, cutoff=0.5)
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
