@@ -104,8 +104,8 @@ def _is_empty(value: Any) -> bool:
 
 @cache
 def _claims(path: tuple[str, ...]) -> dict[str, list[Plugin]]:
-    """The entry points by name that the folders in `path`, which is sys.path, had at the first call with it. One that is
-    found twice counts once."""
+    """The entry points by name. `path` is sys.path: its folders are read once. An entry that is found twice counts
+    once."""
     claims: dict[str, list[Plugin]] = {}
     for entry in metadata.entry_points(group=GROUP):
         plugin, others = Plugin(entry.name, entry.value, entry.dist), claims.setdefault(entry.name, [])
