@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, is_whole, normal_form, source_order
 
 __all__ = ["View"]
 
@@ -80,7 +80,7 @@ class View(Struct, frozen=True):
 
     def to_base(self, format_: MemoryFormat) -> MemoryFormat | None:
         """The format of the base, in normal form, for a format of the view; None if the factors do not nest."""
-        if self.is_plain and all(a.is_whole for a in format_):
+        if self.is_plain and is_whole(format_):
             return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in format_)), self.base_extents)
         return _mapped(format_, self._down, self.extents, self.base_extents)
 

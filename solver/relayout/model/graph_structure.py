@@ -79,10 +79,10 @@ def check_body(
 ) -> set[str]:
     """Check nodes that may use `names` and `outer`; return the names of `outer` that they use."""
     ready = set(names)
-    labels = []
+    labels: list[str] = []
+    texts: list[str] = []
     for index, node in enumerate(nodes):
-        texts = (node.name, node.op_type, node.domain, node.overload, node.doc_string, *node.input, *node.output)
-        check_text(texts, where)
+        texts += (node.name, node.op_type, node.domain, node.overload, node.doc_string, *node.input, *node.output)
         label = _node_name(node, index)
         labels.append(label)
         if node.metadata_props:
@@ -92,6 +92,7 @@ def check_body(
                 raise duplicate(output, f"{names[output]} and an output of {label}", where)
             if output:
                 names[output] = f"an output of {label}"
+    check_text(texts, where)
     _check_outputs(outputs, names, where)
     visible = outer | names.keys()
     taken: set[str] = set()
