@@ -35,6 +35,7 @@ from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
 from relayout.model.weights import attach, detach, detach_from_model
+from relayout.ops import nested_graphs
 
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
@@ -153,14 +154,15 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
-    graphs = [model.graph, *model.graph.subgraphs()]
+    graphs = nested_graphs(model.graph)
     for graph in graphs:
         # ONNX lists them once for the whole model; here each graph of a node has them.
         graph.opset_imports.update(model.opset_imports)
     own = [function.graph for function in model.functions.values()]
-    graphs += [graph for body in own for graph in (body, *body.subgraphs())]
+    graphs += [graph for body in own for graph in nested_graphs(body)]
     attach(model, graphs, weights, folder)
-    _note_values(model.graph, known)
+    if known:
+        _note_values(model.graph, known)
     check_shapes(graphs)
     complete_ranks(model.graph, model.opset_imports)
     _check_boundary(model.graph)

@@ -90,6 +90,8 @@ def ensure_body(model: ir.Model, node: ir.Node) -> None:
 
 def drop_unused(model: ir.Model) -> None:
     """Remove the functions of our domain that no node calls any more."""
+    if DOMAIN not in model.opset_imports and not model.functions:
+        return
     called = {node.op_identifier() for node in all_nodes(model.graph) if node.domain == DOMAIN}
     for identifier in [key for key in model.functions if key[0] == DOMAIN and key not in called]:
         del model.functions[identifier]

@@ -15,7 +15,16 @@ from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.rule import Axes, Free, free
 
-__all__ = ["RegionEdge", "RegionPort", "all_nodes", "given_at", "graphs_of", "read_at", "region_edges_of"]
+__all__ = [
+    "RegionEdge",
+    "RegionPort",
+    "all_nodes",
+    "given_at",
+    "graphs_of",
+    "nested_graphs",
+    "read_at",
+    "region_edges_of",
+]
 
 # The members of an enum are slow to look up.
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
@@ -63,6 +72,15 @@ def graphs_of(node: ir.Node | NodeSnapshot) -> Sequence[ir.Graph]:
             found = (*found, attribute.as_graph())
         elif kind is _GRAPHS:
             found = (*found, *attribute.as_graphs())
+    return found
+
+
+def nested_graphs(graph: ir.Graph) -> list[ir.Graph]:
+    """The graph and the graphs inside it, each before those inside it."""
+    found = [graph]
+    for node in graph:
+        for inner in graphs_of(node):
+            found += nested_graphs(inner)
     return found
 
 
