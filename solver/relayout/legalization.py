@@ -13,12 +13,14 @@ import onnx_ir as ir
 from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
+from relayout.candidates.backend_requirements import unmet_packed
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
+from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
 from relayout.report.schema import Report
@@ -83,15 +85,16 @@ def explain(
 
 
 @collector_paused()
-def legalize_model(
-    model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
-) -> Outcome:
+def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None) -> Outcome:
     """Run the stages on a model, which is changed in place."""
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
     before = totals(model, dims, operators)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
+    if unmet := unmet_packed(model, backend):
+        unpack(model, unmet)
+        changed = True
     result = run(model, backend, options, elements, progress or (lambda stage: None))
     if result.is_changed:
         drop_unused(model)

@@ -17,6 +17,7 @@ from relayout.backend.interface import Backend, Implementation, Reordering, Tens
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
+from relayout.ops.logical_node import logical, logical_order
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 if TYPE_CHECKING:
@@ -105,10 +106,13 @@ def shown(answer: object) -> str:
 def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The implementations of `node` on `backend`, checked: a layout for each operand, of its rank, and a cost.
 
-    A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the backend's layout. The backend is not called if it is not enabled or if an operand has more
-    dimensions than layouts have. Raises BackendError.
+    The backend is asked about the logical node (see `relayout.ops.logical_node`), so that its answer does not depend on
+    how the operands of `node` lie; layouts have the axes of the logical operands. A single `*` is any
+    layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of unknown rank keeps the
+    backend's layout. The backend is not called if it is not enabled or if an operand has more dimensions than layouts
+    have. Raises BackendError.
     """
+    node = logical(node)
     if not backend.is_enabled or any(rank_of(value) > MAX_RANK for value in (*node.inputs, *node.outputs)):
         return tuple([_without_requirements(node, device) for device in backend.devices() or ("",)])
     check = _NodeCheck(backend, "implementations", node)
@@ -153,7 +157,8 @@ def ask_order_cost(
         return traffic
     where = _node_location(node)
     with guarded(backend, "order_cost", where):
-        answer = backend.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
+        order = logical_order(node, axes)
+        answer = backend.order_cost(logical(node), order, traffic, is_rewritten=is_rewritten)
     return None if answer is None else _checked_cost(backend, "order_cost", where, answer)
 
 
@@ -196,7 +201,7 @@ def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: L
 def supported_by(backend: Backend, node: ir.Node) -> bool:
     """Whether the backend runs the node at all. Raises BackendError."""
     with guarded(backend, "supports", _node_location(node)):
-        return bool(backend.supports(node))
+        return bool(backend.supports(logical(node)))
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
@@ -340,7 +345,6 @@ class _NodeCheck:
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
         role = input_role(self.node, n) if side == "input" else result_role(self.node, n)
-        # ONNX's axis names, whatever the layout of the node, so that a legal model gets the same answer again.
         letters = onnx_letters(self.node, role, given.rank)
         return given if letters is None else given.with_names(letters)
 

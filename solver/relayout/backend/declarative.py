@@ -197,8 +197,7 @@ def _channels(node: ir.Node) -> int | None:
     data = node.inputs[0] if node.inputs else None
     if input_role(node, 0) != DATA or data is None or data.shape is None or len(data.shape) < 2:
         return None
-    axis = own_layout(node, DATA, len(data.shape)).names.find("C")
-    extent = data.shape[axis if axis >= 0 else 1]
+    extent = data.shape[1]
     return extent if isinstance(extent, int) else None
 
 
@@ -211,9 +210,7 @@ def _kernel_sizes(node: ir.Node) -> list[int]:
     kernel = node.inputs[index] if index is not None and index < len(node.inputs) else None
     if kernel is None or kernel.shape is None:
         return []
-    names = own_layout(node, KERNEL, len(kernel.shape)).names
-    letters = names if "O" in names else "OI" + "*" * (len(kernel.shape) - 2)
-    extents = [extent for letter, extent in zip(letters, kernel.shape, strict=True) if letter not in "OI"]
+    extents = list(kernel.shape)[2:]
     known = [extent for extent in extents if isinstance(extent, int)]
     return known if len(known) == len(extents) else []
 

@@ -11,12 +11,12 @@ from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.model.emit import Physical
-from relayout.model.layout_functions import DOMAIN, Turn
+from relayout.model.layout_functions import DOMAIN, Turn, use_onnx_operator
 from relayout.ops import NO_EDIT, Axes, Edit, Free, extents_of
 from relayout.ops.named_axes import native_letters
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.function_calls import call_function, layout_string, operand_extents, permuted, use_onnx_operator
+from relayout.rewrite.function_calls import call_function, layout_string, operand_extents, permuted
 from relayout.rewrite.operand_dims import base_dims, present
 
 __all__ = ["write_free"]

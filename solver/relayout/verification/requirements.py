@@ -118,11 +118,13 @@ def _unsatisfied(
     if own is None and not required.is_numbered:
         # A name that the layout lacks does not count: D of an image without channels.
         namings = [naming and tuple(_among(name, required) for name in naming) for naming in namings]
-    layouts = [_current(naming, carried) for naming in namings]
+    layouts = [_current(naming, carried, tensor.shape) for naming in namings]
     if own is None and not required.is_numbered:
-        layouts += [_current(_movable(naming, tensor), carried) for naming in namings if naming is not None]
+        layouts += [
+            _current(_movable(naming, tensor), carried, tensor.shape) for naming in namings if naming is not None
+        ]
         any_name = known.common.towards(value, required_here)
-        layouts += [_current(any_name, carried)] if any_name is not None else []
+        layouts += [_current(any_name, carried, tensor.shape)] if any_name is not None else []
     where = f"node {node.name or '(no name)'}"
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None
@@ -193,7 +195,8 @@ def _is_tiled(layout: Layout) -> bool:
     return any(layout.outer(i) is not None for i in range(layout.rank))
 
 
-def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
+def _current(naming: AxisNames | None, carried: Layout | None, shape: Sequence[int | str | None]) -> Layout | None:
+    """The layout of a value with these names and this shape; a tile is as large as its dimension."""
     if naming is None:
         return carried
     names = [name or "*" for name in naming]
@@ -202,7 +205,12 @@ def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
     if carried is not None and carried.rank == len(names):
         dims = [name + "".join(f"[{space}:{data}]" for space, data in carried.boxes(i)) for i, name in enumerate(names)]
         return Layout.parse("".join(dims))
-    return Layout.parse("".join(names)) if len(set(names) - {"*"}) == len([n for n in names if n != "*"]) else None
+    if len(set(names) - {"*"}) != len([name for name in names if name != "*"]):
+        return None
+    tiles = [i for i, name in enumerate(names) if name.islower() and name.upper() in names]
+    for i in tiles:
+        names[i] = f"{names[i]}[tile:{shape[i]}]" if isinstance(shape[i], int) and shape[i] else "*"
+    return Layout.parse("".join(names))
 
 
 def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Value, Layout]) -> None:
