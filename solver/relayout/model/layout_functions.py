@@ -22,8 +22,15 @@ from relayout.model.emit import Emitter, Physical
 from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import attribute_number
 from relayout.ops import all_nodes
-from relayout.ops.logical_node import LAYOUT_ATTRIBUTES
-from relayout.ops.operand_roles import DATA, KERNEL, has_roles, is_transposed, native_role, spatial_letters
+from relayout.ops.operand_roles import (
+    DATA,
+    KERNEL,
+    LAYOUT_ATTRIBUTES,
+    has_roles,
+    is_transposed,
+    native_role,
+    spatial_letters,
+)
 
 __all__ = ["DOMAIN", "Signature", "Turn", "ensure_body", "ensure_function", "use_onnx_operator", "with_bodies"]
 

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 from relayout.errors import InputError
 from relayout.layout.layout import Layout
-from relayout.ops.operand_roles import DATA, has_roles, input_role, onnx_letters, own_layout, result_role
+from relayout.ops.operand_roles import DATA, has_roles, input_role, letters_of_role, own_layout, result_role
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["LAYOUT_ATTRIBUTES", "is_packed", "letters_of_role", "lies_as", "logical", "logical_order"]
-
-LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
+__all__ = ["is_packed", "lies_as", "logical", "logical_order"]
 
 
 def logical(node: ir.Node) -> ir.Node:
@@ -35,6 +33,8 @@ def logical(node: ir.Node) -> ir.Node:
 
 def lies_as(node: ir.Node, n: int, *, is_result: bool = False) -> Layout | None:
     """The layout of an operand with named axes as the model has it, if that is not ONNX's order; else None."""
+    if node.domain != "relayout" or not has_roles(node):
+        return None
     role = result_role(node, n) if is_result else input_role(node, n)
     letters = letters_of_role(node, role)
     if letters is None:
@@ -57,20 +57,11 @@ def is_packed(node: ir.Node) -> bool:
 
 def logical_order(node: ir.Node, axes: tuple[int, ...]) -> tuple[int, ...]:
     """Axes of the first result of `node` as it is written, as those of its logical node."""
-    layout = lies_as(node, 0, is_result=True) if node.domain == "relayout" and has_roles(node) else None
-    letters = letters_of_role(node, DATA)
+    layout = lies_as(node, 0, is_result=True)
+    letters = letters_of_role(node, DATA) if layout is not None else None
     if layout is None or letters is None or _is_tiled(layout):
         return axes
     return tuple(letters.index(layout.names[axis]) for axis in axes)
-
-
-def letters_of_role(node: ir.Node, role: str) -> str | None:
-    """ONNX's names for the axes of an operand of this role, whatever the operand's layout."""
-    data = node.inputs[0] if node.inputs else None
-    if data is None or data.shape is None:
-        return None
-    layout = own_layout(node, DATA, len(data.shape))
-    return onnx_letters(node, role, sum(1 for i in range(layout.rank) if layout.outer(i) is None))
 
 
 def _is_tiled(layout: Layout) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.layout.layout import Layout
-from relayout.ops.logical_node import LAYOUT_ATTRIBUTES, letters_of_role
-from relayout.ops.operand_roles import input_role, own_layout, result_role
+from relayout.ops.operand_roles import LAYOUT_ATTRIBUTES, input_role, letters_of_role, own_layout, result_role
 
 __all__ = ["LogicalNode", "logical_view"]
 

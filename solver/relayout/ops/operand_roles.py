@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA",
     "KERNEL",
+    "LAYOUT_ATTRIBUTES",
     "OPERATORS",
     "OTHER",
     "has_roles",
     "input_role",
     "is_transposed",
     "kernel_input",
+    "letters_of_role",
     "native_role",
     "onnx_letters",
     "own_layout",
@@ -36,6 +38,9 @@ __all__ = [
 ]
 
 DATA, KERNEL, OTHER = "data", "kernel", "other"
+
+LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
+"""The attributes of an operator of the domain `relayout` that say how its operands lie."""
 
 # One letter per operand, inputs then results: d data, k kernel, - neither. Further operands are neither.
 _ROLES = {
@@ -172,6 +177,15 @@ def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) 
             expected=error.expected,
             found=f"{error.found} in {text!r}, column {error.column}",
         ) from error
+
+
+def letters_of_role(node: ir.Node, role: str) -> str | None:
+    """ONNX's names for the axes of an operand of this role, whatever the operand's layout."""
+    data = node.inputs[0] if node.inputs else None
+    if data is None or data.shape is None:
+        return None
+    layout = own_layout(node, DATA, len(data.shape))
+    return onnx_letters(node, role, sum(1 for i in range(layout.rank) if layout.outer(i) is None))
 
 
 def _role(node: ir.Node, side: int, n: int) -> str:

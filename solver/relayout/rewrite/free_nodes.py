@@ -14,6 +14,7 @@ from relayout.model.emit import Physical
 from relayout.model.layout_functions import DOMAIN, Turn, use_onnx_operator
 from relayout.ops import NO_EDIT, Axes, Edit, Free, extents_of
 from relayout.ops.named_axes import native_letters
+from relayout.rewrite.annotations import forget
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
 from relayout.rewrite.function_calls import call_function, layout_string, operand_extents, permuted
@@ -64,6 +65,7 @@ def write_free(
         value, own = node.outputs[port.index], lowering.operand_dims(port, rule)
         if aliased is not None and rule.outputs[port.index] is not None:
             value.shape = ir.Shape(aliased)
+            forget(value)
             dims = base_dims(port.operand, own)
             context.copies.add(port.operand.tensor, format_, Physical(value, dims, aliased))
         else:

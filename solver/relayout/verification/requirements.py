@@ -19,7 +19,7 @@ from relayout.verification.axis_names import Derivation, declared_layout, walk
 from relayout.verification.constants import computed_ahead
 from relayout.verification.devices import implementations_of
 from relayout.verification.memory_format import memory_format_of
-from relayout.verification.operator_facts import AxisNames, named, own_names
+from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
 from relayout.verification.resize_axes import may_be_cut
 
 __all__ = ["check_requirements", "known_extents", "node_label"]
@@ -105,7 +105,7 @@ def _unsatisfied(
         return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
-    tensor = TensorType(element_size(value), known_extents(value))
+    tensor = TensorType(element_size(value), _with_tiles(known_extents(value), node, side, n))
     if required.is_numbered:
         # Numbers count the source's axes: only an annotated order locates them.
         format_ = memory_format_of(value)
@@ -234,6 +234,20 @@ def _noted_layout(value: ir.Value) -> Layout | None:
         return Layout.parse(value.metadata_props.get(LAYOUT_KEY, ""))
     except LayoutSyntaxError:
         return None
+
+
+def _with_tiles(
+    extents: tuple[int | str | None, ...], node: ir.Node, side: str, n: int
+) -> tuple[int | str | None, ...]:
+    """The extents of an operand, with the size that the node's attributes give a tile where it is not known."""
+    layout = declared_layout_of(node, side, n) if node.domain == OURS else None
+    if layout is None or layout.rank != len(extents):
+        return extents
+    tiles = [layout.tile(i) for i in range(layout.rank)]
+    return tuple(
+        tile if tile is not None and not isinstance(extent, int) else extent
+        for extent, tile in zip(extents, tiles, strict=True)
+    )
 
 
 def known_extents(value: ir.Value) -> tuple[int | str | None, ...]:
