@@ -16,16 +16,25 @@ from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_channels", "check_onnx", "check_shapes"]
+__all__ = ["check_channels", "check_onnx", "check_shapes", "skeleton_of"]
 
 
-def check_onnx(model: ir.Model) -> Iterator[Finding]:
-    """Yield the objections of onnx's checker and its strict shape inference; weights are checked by type and shape."""
+def skeleton_of(model: ir.Model) -> onnx.ModelProto | Finding:
+    """The model as a protobuf whose large or absent weights are inputs, so that no check reads one; or a finding, where
+    it cannot be written."""
     try:
-        proto = _skeleton(model)
-        onnx.checker.check_model(_with_ranks(proto), full_check=False)
+        return _skeleton(model)
     except Exception as error:  # serialization of a faulty graph may raise anything
-        yield _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
+        return _invalid(error)
+
+
+def check_onnx(proto: onnx.ModelProto) -> Iterator[Finding]:
+    """Yield the objections of onnx's checker and its strict shape inference to a skeleton, which is changed; weights
+    are checked by type and shape."""
+    try:
+        onnx.checker.check_model(_with_ranks(proto), full_check=False)
+    except Exception as error:
+        yield _invalid(error)
         return
     try:
         hide(proto.graph)
@@ -47,10 +56,10 @@ def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
     return ranked
 
 
-def check_shapes(model: ir.Model) -> Iterator[Finding]:
+def check_shapes(model: ir.Model, skeleton: onnx.ModelProto) -> Iterator[Finding]:
     """Yield a finding for each value of the graph whose declared shape differs from the inferred one."""
     try:
-        inferred = _inferred_afresh(model)
+        inferred = _inferred_afresh(skeleton)
     except Exception:  # check_onnx reports it
         return
     values = {value for node in model.graph for value in node.outputs}
@@ -140,43 +149,33 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
 
 
 def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> None:
-    kept = []
-    for tensor in graph.initializer:
-        if is_absent(tensor):
-            given[tensor.name] = tensor
-        else:
-            kept.append(tensor)
-    nodes = []
-    for node in graph.node:
+    # From the end, so that the places of the others stay.
+    for place in reversed(range(len(graph.initializer))):
+        if is_absent(graph.initializer[place]):
+            given[graph.initializer[place].name] = _copied(graph.initializer[place])
+            del graph.initializer[place]
+    for place in reversed(range(len(graph.node))):
+        node = graph.node[place]
         absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
         if node.op_type == "Constant" and absent is not None:
-            given[node.output[0]] = absent
+            given[node.output[0]] = _copied(absent)
+            del graph.node[place]
             continue
-        nodes.append(node)
         for attribute in node.attribute:
             for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 _take_absent(subgraph, given)
-    kept, nodes = list(map(_copied_tensor, kept)), list(map(_copied_node, nodes))
-    del graph.initializer[:], graph.node[:]
-    graph.initializer.extend(kept)
-    graph.node.extend(nodes)
 
 
-# Protobuf frees the contents of a repeated field when the field is emptied.
-def _copied_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
+# Protobuf frees the contents of an entry that is deleted.
+def _copied(tensor: onnx.TensorProto) -> onnx.TensorProto:
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
     return copy
 
 
-def _copied_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
-
-
-def _inferred_afresh(model: ir.Model) -> dict[str, tuple[int | None, ...]]:
-    proto = _skeleton(model)
+def _inferred_afresh(skeleton: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(skeleton)
     del proto.graph.value_info[:]
     for info in proto.graph.output:
         if info.type.HasField("tensor_type"):
@@ -199,6 +198,10 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines)[:400]}"
+
+
+def _invalid(error: Exception) -> Finding:
+    return _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
 
 
 def _about_model(rule: str, expected: str, found: str, message: str) -> Finding:

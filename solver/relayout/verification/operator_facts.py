@@ -133,7 +133,10 @@ def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
     verifier's own copy.
     """
     for node in model.graph.all_nodes():
-        if node.domain not in (*_STANDARD, OURS) and (layouts := operator_layouts_of(backend, node)) is not None:
+        if node.domain in (*_STANDARD, OURS):
+            continue
+        node.meta.pop(_DECLARED, None)
+        if (layouts := operator_layouts_of(backend, node)) is not None:
             node.meta[_DECLARED] = _declared_facts(layouts)
 
 
