@@ -35,7 +35,7 @@ __all__ = ["WORK"]
 
 # The solver's share of the server's time limit.
 _SEARCH_SHARE = 0.6
-_SUMMARY = {
+_SUMMARY: dict[str, Any] = {
     **dict.fromkeys(("status", "cost", "bound", "gap", "objective", "backend", "before", "after"), True),
     "verification": {"passed": True},
 }

@@ -42,7 +42,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The backend, by name or file (None: the recorded one), and the options of one command line. `skipped` are the nodes after --skip."""
+    """The backend, by name or file (None: the recorded one), and the options of one command line. `skipped` are the
+    nodes after --skip."""
 
     backend: str | None
     options: Options

@@ -182,10 +182,14 @@ def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) 
 def letters_of_role(node: ir.Node, role: str) -> str | None:
     """ONNX's names for the axes of an operand of this role, whatever the operand's layout."""
     data = node.inputs[0] if node.inputs else None
-    if data is None or data.shape is None:
+    if role == OTHER or data is None or data.shape is None:
         return None
-    layout = own_layout(node, DATA, len(data.shape))
-    return onnx_letters(node, role, sum(1 for i in range(layout.rank) if layout.outer(i) is None))
+    return onnx_letters(node, role, _axis_count(own_layout(node, DATA, len(data.shape))))
+
+
+@lru_cache(maxsize=1024)
+def _axis_count(layout: Layout) -> int:
+    return sum(1 for i in range(layout.rank) if layout.outer(i) is None)
 
 
 def _role(node: ir.Node, side: int, n: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -16,28 +18,40 @@ from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_channels", "check_onnx", "check_shapes", "skeleton_of"]
+Message = TypeVar("Message", onnx.ModelProto, onnx.TensorProto)
+
+__all__ = ["Skeleton", "check_channels", "check_onnx", "check_shapes", "skeleton_of"]
 
 
-def skeleton_of(model: ir.Model) -> onnx.ModelProto | Finding:
-    """The model as a protobuf whose large or absent weights are inputs, so that no check reads one; or a finding, where
-    it cannot be written."""
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A model as a protobuf whose large or absent weights are inputs, so that no check reads one; `hidden` is the same
+    as shape inference can read it."""
+
+    proto: onnx.ModelProto
+    hidden: onnx.ModelProto
+
+
+def skeleton_of(model: ir.Model) -> Skeleton | Finding:
+    """The skeleton of a model, or a finding where it cannot be written."""
     try:
-        return _skeleton(model)
+        proto = _skeleton(model)
+        hidden = _copied(proto)
+        hide(hidden.graph)
+        return Skeleton(proto, hidden)
     except Exception as error:  # serialization of a faulty graph may raise anything
         return _invalid(error)
 
 
-def check_onnx(proto: onnx.ModelProto) -> Iterator[Finding]:
-    """Yield the objections of onnx's checker and its strict shape inference to a skeleton, which is changed; weights
-    are checked by type and shape."""
+def check_onnx(skeleton: Skeleton) -> Iterator[Finding]:
+    """Yield the objections of onnx's checker and its strict shape inference; weights are checked by type and shape."""
+    proto = skeleton.hidden
     try:
-        onnx.checker.check_model(_with_ranks(proto), full_check=False)
+        onnx.checker.check_model(_with_ranks(skeleton.proto), full_check=False)
     except Exception as error:
         yield _invalid(error)
         return
     try:
-        hide(proto.graph)
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         if is_onnx_to_blame(str(error), proto):
@@ -47,8 +61,7 @@ def check_onnx(proto: onnx.ModelProto) -> Iterator[Finding]:
 
 def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy whose inputs and outputs have a shape: the checker requires one, runtimes and ONNX's format do not."""
-    ranked = onnx.ModelProto()
-    ranked.CopyFrom(proto)
+    ranked = _copied(proto)
     for graph in subgraphs_of(ranked.graph):
         for value in (*graph.input, *graph.output):
             if value.type.HasField("tensor_type"):
@@ -56,7 +69,7 @@ def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
     return ranked
 
 
-def check_shapes(model: ir.Model, skeleton: onnx.ModelProto) -> Iterator[Finding]:
+def check_shapes(model: ir.Model, skeleton: Skeleton) -> Iterator[Finding]:
     """Yield a finding for each value of the graph whose declared shape differs from the inferred one."""
     try:
         inferred = _inferred_afresh(skeleton)
@@ -140,7 +153,9 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
     present = {value.name for value in proto.graph.input}
     for name, tensor in sorted(given.items()):
         if name not in present:
-            proto.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+            kind = onnx.TypeProto.Tensor(elem_type=tensor.data_type)
+            kind.shape.dim.extend([onnx.TensorShapeProto.Dimension(dim_value=extent) for extent in tensor.dims])
+            proto.graph.input.append(onnx.ValueInfoProto(name=name, type=onnx.TypeProto(tensor_type=kind)))
     declared = [info for info in proto.graph.value_info if info.name not in given]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(declared)
@@ -152,6 +167,7 @@ def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> 
     # From the end, so that the places of the others stay.
     for place in reversed(range(len(graph.initializer))):
         if is_absent(graph.initializer[place]):
+            # Protobuf frees the contents of an entry that is deleted.
             given[graph.initializer[place].name] = _copied(graph.initializer[place])
             del graph.initializer[place]
     for place in reversed(range(len(graph.node))):
@@ -166,21 +182,18 @@ def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> 
                 _take_absent(subgraph, given)
 
 
-# Protobuf frees the contents of an entry that is deleted.
-def _copied(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
+def _copied(message: Message) -> Message:
+    copy = type(message)()
+    copy.CopyFrom(message)
     return copy
 
 
-def _inferred_afresh(skeleton: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(skeleton)
+def _inferred_afresh(skeleton: Skeleton) -> dict[str, tuple[int | None, ...]]:
+    proto = _copied(skeleton.hidden)
     del proto.graph.value_info[:]
     for info in proto.graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
-    hide(proto.graph)
     inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     return {
         info.name: tuple(

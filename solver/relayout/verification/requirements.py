@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -218,12 +219,14 @@ def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Val
 
     Of several implementations, the one whose black boxes are annotated on the results applies.
     """
+    if not any(_boxes(layout) for each in met for layout in each.results):
+        return
     noted = [_boxes(_noted_layout(value)) for value in node.outputs]
     chosen = next((each for each in met if [_boxes(layout) for layout in each.results] == noted), met[0])
-    results = zip(node.outputs, chosen.results, strict=True)
-    boxes.update({value: given for value, given in results if any(given.boxes(i) for i in range(given.rank))})
+    boxes.update({value: given for value, given in zip(node.outputs, chosen.results, strict=True) if _boxes(given)})
 
 
+@lru_cache(maxsize=1024)
 def _boxes(layout: Layout | None) -> dict[int, tuple[tuple[str, str], ...]]:
     """The black boxes of the dimensions that have any."""
     return {i: boxes for i in range(layout.rank) if (boxes := layout.boxes(i))} if layout is not None else {}

@@ -147,12 +147,12 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
 def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     common = CommonNames(model)
     derivation = derive(model, written=common.written)
-    proto = skeleton_of(model)
-    if isinstance(proto, Finding):
-        yield proto
+    skeleton = skeleton_of(model)
+    if isinstance(skeleton, Finding):
+        yield skeleton
     else:
-        yield from check_shapes(model, proto)
-        yield from check_onnx(proto)
+        yield from check_onnx(skeleton)
+        yield from check_shapes(model, skeleton)
     yield from check_channels(model)
     yield from check_functions(model)
     yield from check_annotations(model, derivation)
