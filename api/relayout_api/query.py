@@ -38,13 +38,14 @@ def _query_fields(verb: str) -> dict[str, Any]:
     return fields
 
 
+_BACKEND = "an installed backend's name, or a table in JSON"
+
+
 class _Query(Strict):
     # All values in a query are text.
     model_config = ConfigDict(strict=False)
 
-    backend: str | None = Field(
-        "onnx", max_length=32_000, description="an installed backend's name, or a table in JSON"
-    )
+    backend: str | None = Field("onnx", max_length=32_000, description=f"{_BACKEND}; onnx by default")
 
     def _values(self, verb: str) -> dict[str, Any]:
         """The backend and the options, as the JSON body has them. Raises UsageError."""
@@ -81,6 +82,10 @@ class ExplainQuery(_Query):
 @with_fields(_query_fields("verify"))
 class VerifyQuery(_Query):
     """The query of an ONNX model to verify."""
+
+    backend: str | None = Field(
+        None, max_length=32_000, description=f"{_BACKEND}; by default the backend that the model records"
+    )
 
     def parameters(self) -> VerifyParameters:
         """The same as in JSON. Raises UsageError."""

@@ -14,7 +14,7 @@ that of their neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, Implementation, axis_count, rank_of
@@ -88,6 +88,13 @@ class ConvertLayout(Backend):
         followed = [DesiredLayouts(data) for data in self._followed if _runs(node, DesiredLayouts(data))]
         return [_implementation(node, each) for each in (None, *followed)]
 
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        nodes = [logical(node) for node in model.graph.all_nodes()]
+        met = {id(desired) for node in nodes if (desired := self._desired_of(node)) is not None}
+        for (operator, rank), desired in self._desired.items():
+            if id(desired) not in met:
+                yield f"{operator}={desired.data} fits no node: {_misfit(operator, rank, nodes)}"
+
     def _desired_of(self, node: ir.Node) -> DesiredLayouts | None:
         if not has_roles(node) or not node.inputs:
             return None
@@ -103,6 +110,17 @@ class ConvertLayout(Backend):
         if number is None or number in self._skipped:
             return number is not None
         return str(number) in self._skipped and all(each.name != str(number) for each in node.graph or ())
+
+
+def _misfit(operator: str, rank: int, nodes: Iterable[ir.Node]) -> str:
+    """Why the layouts of an operator at this rank apply to none of these nodes."""
+    ranks = {rank_of(node.inputs[0]) for node in nodes if node.op_type == operator and has_roles(node) and node.inputs}
+    if not ranks:
+        return f"the model has no {operator}"
+    if rank not in ranks:
+        found = " and ".join(map(str, sorted(ranks)))
+        return f"it is for data of rank {rank}, and the model has {operator} on data of rank {found}"
+    return f"every {operator} on data of rank {rank} is skipped, or has channels that the tiles do not divide"
 
 
 def _number(node: ir.Node) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
+from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by, warnings_about
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
@@ -93,6 +93,7 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     operators = conversion_operators_of(backend)
     before = totals(model, dims, operators)
     elements = price_dims(model, dims)
+    warnings = warnings_about(backend, model)
     changed = prepared_by(backend, model)
     if unmet := unmet_packed(model, backend):
         unpack(model, unmet)
@@ -107,6 +108,7 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
     report = describe(result, backend, before, after)
+    report = report.model_copy(update={"warnings": tuple(dict.fromkeys((*report.warnings, *warnings)))})
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
@@ -35,6 +36,7 @@ __all__ = [
     "finished_by",
     "guarded",
     "is_met_by",
+    "misspelt_hooks",
     "opaque_values_of",
     "operator_layouts_of",
     "prepared_by",
@@ -42,6 +44,7 @@ __all__ = [
     "supported_by",
     "transfer_cost_of",
     "violations_of",
+    "warnings_about",
     "wrong_answer",
 ]
 
@@ -49,6 +52,7 @@ MAX_COST = 1 << 48
 """The largest cost of an implementation, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
 _NO_TENSOR = Layout.any(0)
+_OUR_PACKAGES = ("relayout", "relayout_backends")
 _ANSWERS = frozenset(
     "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
     "supports order_cost at devices".split()
@@ -261,6 +265,40 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
         if not isinstance(each, ir.Value):
             raise wrong_answer(backend, "opaque_values", "", "values of the model", shown(each))
     return frozenset(found)
+
+
+def warnings_about(backend: Backend, model: ir.Model) -> tuple[str, ...]:
+    """What a user should know about a backend and a model: methods that no hook has the name of, nodes that the backend
+    does not run, and the backend's own warnings, checked. Raises BackendError."""
+    with guarded(backend, "warnings"):
+        own = tuple(backend.warnings(model))
+    for each in own:
+        if not isinstance(each, str):
+            raise wrong_answer(backend, "warnings", "", "a sequence of texts", shown(each))
+    return (*misspelt_hooks(backend), *_refused(backend, model), *own)
+
+
+def misspelt_hooks(backend: Backend) -> Iterator[str]:
+    """A warning for each method of a plugin whose name is nearly that of a hook."""
+    for kind in type(backend).__mro__:
+        if kind.__module__.partition(".")[0] in _OUR_PACKAGES or kind is object:
+            continue
+        for name, member in vars(kind).items():
+            near = get_close_matches(name, _METHODS, n=1, cutoff=0.8)
+            if callable(member) and not name.startswith("_") and name not in _METHODS and near:
+                text = f"backend {backend.name}: no hook has the name {name}, so relayout never calls it"
+                yield f"{text}; did you mean {near[0]}?"
+
+
+def _refused(backend: Backend, model: ir.Model) -> Iterator[str]:
+    """A warning where a backend of one device does not run some nodes: it has no other place to run them."""
+    if backend.devices() or type(backend).supports is Backend.supports:
+        return
+    refused = [node for node in model.graph.all_nodes() if not supported_by(backend, node)]
+    if refused:
+        named = ", ".join(f"{node.name or node.outputs[0].name} ({node.op_type})" for node in refused[:5])
+        more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+        yield f"backend {backend.name} does not run {named}{more}, and there is no other device"
 
 
 def check_members(backend: Backend) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TypeVar
 
 import onnx
@@ -18,6 +20,7 @@ from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
+_UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
 Message = TypeVar("Message", onnx.ModelProto, onnx.TensorProto)
 
 __all__ = ["Skeleton", "check_channels", "check_onnx", "check_shapes", "skeleton_of"]
@@ -214,6 +217,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _invalid(error: Exception) -> Finding:
+    unknown = _UNKNOWN_OPERATOR.search(str(error))
+    if unknown is not None:
+        near = get_close_matches(unknown[1], {schema.name for schema in onnx.defs.get_all_schemas()}, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        message = f"ONNX has no operator {unknown[1]} in this version{hint}"
+        return _about_model("checker", "operators of ONNX, or a domain of their own", _first_line(error), message)
     return _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
 
 

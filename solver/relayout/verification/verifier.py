@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of
+from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of, warnings_about
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
@@ -66,7 +66,7 @@ def verify(
     if backend is None:
         backend, backend_options = recorded_backend(subject, backend_options)
     chosen = load_backend(backend, options=backend_options)
-    findings += faults
+    findings += [*faults, *_warnings(subject, chosen)]
     original = read_model(against) if against is not None else None
     if not faults:
         enter_backend_operators(subject, chosen)
@@ -159,6 +159,11 @@ def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     yield from check_requirements(model, backend, derivation, common)
     yield from check_placement(model, backend)
     yield from _check_by_backend(model, backend)
+
+
+def _warnings(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+    for text in warnings_about(backend, model):
+        yield Finding(rule="backend-settings", severity="warning", message=text)
 
 
 def _check_by_backend(model: ir.Model, backend: Backend) -> Iterator[Finding]:
