@@ -87,7 +87,9 @@ def verify(
     numeric: Numeric | None = None
     if original is not None and run:
         found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims)
-        findings += [*found, *_not_compared(numeric, is_enough=static)]
+        findings += found
+        if not any(finding.severity == "error" for finding in findings):
+            findings += _not_compared(numeric, is_enough=static)
     return verification_of(findings, numeric)
 
 
