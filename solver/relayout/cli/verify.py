@@ -63,7 +63,8 @@ def verify(
     """List what breaks a backend's contract.
 
     The exit status is 1 where something does."""
-    backend = backend_of(request)
+    if request.backend is not None:
+        backend_of(request)  # a wrong name is told before the model is read
     reports = report_formats(report, format)
     check_files([("--report", path) for path in report], reads=[model, against, budget])
     limits = read_budget(budget) if budget is not None else Budget()
@@ -77,12 +78,14 @@ def verify(
         bar("read")
         subject = read_file(model)
         check_dims(request, subject)
+        backend = backend_of(request, subject)
         original = read_file(against) if against is not None else None
         operators = conversion_operators_of(backend)
         after = totals(subject, dims, operators)
         before = after if original is None else totals(original, dims, operators)
         bar("verify")
-        verification = verify(subject, backend, original, samples=samples, dims=dims)
+        static = request.options.static
+        verification = verify(subject, backend, original, samples=samples, dims=dims, static=static)
     findings = (*verification.findings, *over_budget(limits, after))
     passed = all(finding.severity != "error" for finding in findings)
     verification = verification.model_copy(update={"findings": findings, "passed": passed})

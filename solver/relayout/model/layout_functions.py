@@ -22,14 +22,21 @@ from relayout.model.emit import Emitter, Physical
 from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import attribute_number
 from relayout.ops import all_nodes
-from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
+from relayout.ops.operand_roles import (
+    DATA,
+    KERNEL,
+    LAYOUT_ATTRIBUTES,
+    has_roles,
+    is_transposed,
+    native_role,
+    spatial_letters,
+)
 
-__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_body", "ensure_function", "with_bodies"]
+__all__ = ["DOMAIN", "Signature", "Turn", "ensure_body", "ensure_function", "use_onnx_operator", "with_bodies"]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
 NATIVE = "_native"
-LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
 
 
 class Turn(Struct, frozen=True):
@@ -77,7 +84,7 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and has_letters(node) and (node.op_type, node.overload) not in bodies:
+        if node.domain == DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
             ensure_body(model, node)
     completed: onnx.ModelProto = ir.to_proto(model)
     return completed
@@ -86,6 +93,13 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
 def ensure_body(model: ir.Model, node: ir.Node) -> None:
     """Make `node`, an operator of the domain `relayout` with layout attributes, call a function that is its body."""
     node.overload = ensure_function(model, _signature(node))
+
+
+def use_onnx_operator(node: ir.Node) -> None:
+    """Turn the node into ONNX's own operator, without layout attributes."""
+    node.domain, node.overload = "", ""
+    for name in LAYOUT_ATTRIBUTES:
+        node.attributes.pop(name, None)
 
 
 def drop_unused(model: ir.Model) -> None:
