@@ -22,6 +22,7 @@ from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
+from relayout.verification.constant_data import check_constants
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
@@ -73,6 +74,8 @@ def verify(
             raise  # else a check may fail on a model that contradicts itself
     if original is not None:
         findings += check_against(subject, original)
+        if run:
+            findings += check_constants(subject, original)
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
