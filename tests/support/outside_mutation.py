@@ -234,7 +234,9 @@ def _rewired(model: ModelProto) -> Found:
     known = {value.name for value in model.graph.input}
     for n, node in enumerate(model.graph.node):
         for k, name in enumerate(node.input):
-            others = [other for other in sorted(known) if other != name and name and infos.get(other) == infos.get(name)]
+            others = [
+                other for other in sorted(known) if other != name and name and infos.get(other) == infos.get(name)
+            ]
             for other in others[:2] if name in infos else ():
 
                 def rewire(mutant: ModelProto, n: int = n, k: int = k, other: str = other) -> None:

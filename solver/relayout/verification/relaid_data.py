@@ -54,12 +54,12 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     if np.count_nonzero(one) != np.count_nonzero(other):
         return False
     one, other = one.squeeze(), other.squeeze()
-    tried = 0
-    for tried, digits in enumerate(islice(_layouts(one, other), _MOST_TRIED), 1):
-        laid = _laid(one, digits)
+    layouts = list(islice(_layouts(one, other), _MOST_TRIED))
+    for layout in layouts:
+        laid = _laid(one, layout)
         if laid.size == other.size and np.array_equal(laid.reshape(other.shape), other):
             return True
-    return None if tried == _MOST_TRIED else False
+    return None if len(layouts) == _MOST_TRIED else False
 
 
 def _bits(array: Array) -> Array:
@@ -134,9 +134,7 @@ def _laid(source: Array, layout: Layout) -> Array:
     """The source in a layout, flat dimensions in order."""
     digits = [digit for group in layout for digit in reversed(group)]
     outermost = sorted((digit for digit in digits if digit.axis >= 0), key=lambda each: (each.axis, -each.inner))
-    reaches = [
-        math.prod(digit.count for digit in outermost if digit.axis == axis) for axis in range(source.ndim)
-    ]
+    reaches = [math.prod(digit.count for digit in outermost if digit.axis == axis) for axis in range(source.ndim)]
     padded = np.zeros(reaches, source.dtype)
     padded[tuple(slice(extent) for extent in source.shape)] = source
     pieces = padded.reshape([digit.count for digit in outermost])

@@ -81,7 +81,7 @@ def verify(
         findings += check_transfers(subject, report.transfers, dims)
     numeric: Numeric | None = None
     if original is not None and run:
-        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims)
+        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))
         findings += found
     ordered = sorted(_once(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
@@ -145,12 +145,14 @@ def _numeric(
     samples: int,
     seed: int,
     dims: Mapping[str, int] | None,
+    given: tuple[Source, Source | None],
 ) -> tuple[list[Finding], Numeric]:
     from relayout.verification.numeric.compare import compare
 
     if any(finding.rule == "boundary" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
-    return compare(model, original, opaque_values_of(backend, model), samples=samples, seed=seed, dims=dims)
+    opaque = opaque_values_of(backend, model)
+    return compare(model, original, opaque, samples=samples, seed=seed, dims=dims, given=given)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

@@ -27,9 +27,15 @@ MOST_ELEMENTS = 1 << 30
 Array = np.ndarray[Any, Any]
 
 
-def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int) -> dict[str, Array]:
-    """Return an array for each input, in the input's own shape."""
-    return {str(value.name): _draw_input(value, plan, seed) for value in inputs}
+def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int, lift: float | None = None) -> dict[str, Array]:
+    """Return an array for each input, in the input's own shape. With `lift`, floats are positive, from there on."""
+    return {str(value.name): _lifted(_draw_input(value, plan, seed), lift) for value in inputs}
+
+
+def _lifted(array: Array, lift: float | None) -> Array:
+    if lift is None or array.dtype.kind in "biuOSU":
+        return array
+    return np.asarray(np.abs(array.astype(np.float32)) + lift).astype(array.dtype)
 
 
 def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
