@@ -236,9 +236,10 @@ class NotCompared(_Record):
 class Numeric(_Record):
     """The comparison on random inputs, or the reason why there was none.
 
-    `status` is `skipped` where no output was compared; `not_compared` has the outputs that were not, each with the
-    reason. `float64` is the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None
-    without such a difference.
+    `status` is `skipped` where no value was compared; `not_compared` has the outputs that were not, each with the
+    reason. `untried` says what the runs could not vary, such as a dim that the original takes one size of. `float64` is
+    the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None without such a
+    difference.
     """
 
     status: Literal["compared", "skipped"]
@@ -248,6 +249,7 @@ class Numeric(_Record):
     seed: int = 0
     outputs: tuple[OutputDifference, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
+    untried: tuple[str, ...] = ()
     float64: str | None = None
 
 

@@ -69,7 +69,7 @@ def _source(value: ir.Value, sources: Mapping[str, ir.Value]) -> ir.Value | None
     """The original's constant that a constant stands for: by annotation, by name, or as a copy of that name."""
     name = str(value.name)
     for each in (value.metadata_props.get(SOURCE_KEY), name, _COPY.sub("", name)):
-        if each in sources:
+        if each is not None and each in sources:
             return sources[each]
     return None
 

@@ -23,11 +23,11 @@ _MOST_TRIED = 200
 
 
 class _Digit(NamedTuple):
-    """Some digits of an axis's index, `count` of them at the stride `inner`. Axis -1 is padding alone."""
+    """Some digits of an axis's index, `length` values of them at the stride `inner`. Axis -1 is padding alone."""
 
     axis: int
     inner: int
-    count: int
+    length: int
 
 
 def is_relayout(source: Array, result: Array) -> bool | None:
@@ -124,7 +124,7 @@ def _covers(layout: Layout, extents: Sequence[int]) -> bool:
         for digit in sorted(digit for group in layout for digit in group if digit.axis == axis):
             if digit.inner != reach:
                 return False
-            reach *= digit.count
+            reach *= digit.length
         if reach < extent:
             return False
     return True
@@ -134,14 +134,14 @@ def _laid(source: Array, layout: Layout) -> Array:
     """The source in a layout, flat dimensions in order."""
     digits = [digit for group in layout for digit in reversed(group)]
     outermost = sorted((digit for digit in digits if digit.axis >= 0), key=lambda each: (each.axis, -each.inner))
-    reaches = [math.prod(digit.count for digit in outermost if digit.axis == axis) for axis in range(source.ndim)]
+    reaches = [math.prod(digit.length for digit in outermost if digit.axis == axis) for axis in range(source.ndim)]
     padded = np.zeros(reaches, source.dtype)
     padded[tuple(slice(extent) for extent in source.shape)] = source
-    pieces = padded.reshape([digit.count for digit in outermost])
+    pieces = padded.reshape([digit.length for digit in outermost])
     order = [outermost.index(digit) for digit in digits if digit.axis >= 0]
     laid = pieces.transpose(order)
     for place, digit in enumerate(digits):
         if digit.axis < 0:
-            widths = [(0, digit.count - 1) if each == place else (0, 0) for each in range(laid.ndim + 1)]
+            widths = [(0, digit.length - 1) if each == place else (0, 0) for each in range(laid.ndim + 1)]
             laid = np.pad(np.expand_dims(laid, place), widths)
     return np.ascontiguousarray(laid)

@@ -12,7 +12,6 @@ from importlib.util import find_spec
 
 import onnx_ir as ir
 
-from relayout.report.schema import Finding
 from relayout.verification.axis_names import fed
 from relayout.verification.constants import RANDOM
 from relayout.verification.numeric.branches import Forcing, forced, forcings
@@ -54,11 +53,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The original's outputs in all trials, and notes on what could not be tried."""
+    """The original's outputs in all trials, and what could not be tried."""
 
     runtime: str
     trials: tuple[Trial, ...]
-    notes: tuple[Finding, ...] = ()
+    untried: tuple[str, ...] = ()
 
 
 def baseline_of(
@@ -96,15 +95,15 @@ def _in_runtime(
             fault = fault or strange
             continue
         first = Trial(None, feeds, results)
-        notes = [*_add_samples(original, session, first, plan, seed, dims)]
+        untried = [*_add_samples(original, session, first, plan, seed, dims)]
         trials = [first]
         for forcing in forcings(original):
             try:
                 trials.append(_forced(original, runtime, inner, forcing, feeds[0]))
             except Exception as error:  # the branch may not fit these inputs
                 taken = "then" if forcing[0] else "else"
-                notes.append(_note(f"the {taken} branches cannot be run for any inputs", first_line(error)))
-        return Baseline(runtime, tuple(trials), tuple(notes))
+                untried.append(f"the {taken} branches do not run with their conditions forced: {first_line(error)}")
+        return Baseline(runtime, tuple(trials), tuple(untried))
     return fault
 
 
@@ -115,8 +114,8 @@ def _forced(original: ir.Model, runtime: str, inner: Sequence[str], forcing: For
 
 def _add_samples(
     original: ir.Model, session: Session, trial: Trial, plan: Plan, seed: int, dims: Mapping[str, int] | None
-) -> Iterator[Finding]:
-    """Add samples that show what the first ones cannot; yield a note on each thing that no sample shows."""
+) -> Iterator[str]:
+    """Add samples that show what the first ones cannot; yield each thing that no sample shows."""
     inputs = fed(original)
 
     def add(feeds: Iterable[dict[str, Array]]) -> bool:
@@ -136,22 +135,18 @@ def _add_samples(
     others = list(other_plans(original, inputs, dims, plan))
     if names and not add(draw_inputs(inputs, other, seed + 1) for other in others):
         sizes = ", ".join(f"{name} = {plan.extents[name]}" for name in names)
-        yield _note("the original takes one size of its open dims alone", sizes)
+        yield f"the original takes one size of its open dims alone: {sizes}"
     defaults = [value for value in original.graph.inputs if value.is_initializer() and value.dtype is not None]
     floats = [value for value in defaults if value.dtype is not None and value.dtype.is_floating_point()]
     if floats:
         given = draw_inputs(floats, plan, seed + 2)
         if not add([{**trial.feeds[0], **given}]):
             names = [str(value.name) for value in floats]
-            yield _note("the original does not run with other values for inputs that have a default", ", ".join(names))
+            yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
     for lift in _LIFTS:
         if all(has_numbers([sample[name] for sample in trial.results]) for name in trial.results[0]):
             break
         add([draw_inputs(inputs, plan, seed + 3, lift)])
-
-
-def _note(message: str, found: str) -> Finding:
-    return Finding(rule="coverage", severity="note", found=found, message=message)
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:

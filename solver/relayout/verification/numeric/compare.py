@@ -7,9 +7,9 @@ from functools import partial
 
 import onnx_ir as ir
 
-from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference, Severity
+from relayout.report.schema import Finding, NotCompared, Numeric, OutputDifference
 from relayout.verification.memory_format import memory_format_of
-from relayout.verification.numeric.as_given import check_as_given
+from relayout.verification.numeric.as_given import Unread, check_as_given
 from relayout.verification.numeric.baseline import behind, drawn_anew, first_line, run, variant
 from relayout.verification.numeric.float64 import Samples, Side, in_float64
 from relayout.verification.numeric.inputs import with_noise, with_weights
@@ -67,7 +67,7 @@ def compare(
         return [finding], _skipped(f"the model cannot be run: {fault}")
     right = [sample for trial in baseline.trials for sample in trial.results]
     outputs = {str(value.name) for value in subject.graph.outputs}
-    sources = {name: name for name in sorted(outputs - drawn)} | prepared.inner
+    sources = {**{name: name for name in sorted(outputs - drawn)}, **prepared.inner}
     quantized = behind(original, _quantizes)
     judge = partial(_differences, subject, sources, quantized=quantized)
     differences = list(judge(right, found))
@@ -93,9 +93,19 @@ def compare(
         **prepared.left_out,
         **dict.fromkeys(sorted(outputs & blind), "it has no finite element for any of the inputs drawn"),
     }
-    differences = [each for each in differences if each.passed or each.max_rel > each.tolerance]
     telling = [each for each in differences if each.name not in blind or not each.passed]
     shown = tuple(each for each in telling if each.name in outputs or each.max_rel > each.tolerance)
+    findings = [*prepared.notes, *_left_out(left_out), *_findings(telling, outputs, float64)]
+    untried = list(baseline.untried)
+    if not prepared.is_cut:
+        first, count = baseline.trials[0], len(baseline.trials[0].feeds)
+        pair = (
+            Unread("the original", given[1], first.feeds, first.results),
+            Unread("the model", given[0], feeds[0], found[:count]),
+        )
+        more, unread = check_as_given(*pair, baseline.runtime, left_out.keys(), quantized)
+        findings += more
+        untried += unread
     numeric = Numeric(
         status="compared" if telling else "skipped",
         reason=None if telling else "no output has a value that could be compared",
@@ -104,17 +114,9 @@ def compare(
         seed=seed,
         outputs=shown,
         not_compared=tuple(NotCompared(name=name, reason=reason) for name, reason in left_out.items()),
+        untried=tuple(untried),
         float64=float64,
     )
-    findings = [*baseline.notes, *prepared.notes, *_left_out(left_out), *_findings(telling, outputs, float64)]
-    first, count = baseline.trials[0], len(baseline.trials[0].feeds)
-    if not prepared.is_cut:
-        unread = drawn | {str(value.name) for value in original.graph.outputs if value.name in left_out}
-        quantized = behind(original, _quantizes)
-        findings += check_as_given(
-            given[1], "the original", baseline.runtime, first.feeds, first.results, unread, quantized
-        )
-        findings += check_as_given(given[0], "the model", baseline.runtime, feeds[0], found[:count], unread, quantized)
     return findings, numeric
 
 
@@ -123,11 +125,14 @@ def _quantizes(node: ir.Node) -> bool:
 
 
 def _left_out(reasons: Mapping[str, str]) -> Iterator[Finding]:
+    drawn = sorted(name for name, reason in reasons.items() if reason == _RANDOM)
+    if drawn:
+        message = "outputs that depend on numbers drawn without a seed are not compared"
+        yield Finding(rule="random", severity="note", found=", ".join(drawn), message=message)
     for name, reason in reasons.items():
-        rule = "random" if reason == _RANDOM else "not-compared"
-        severity: Severity = "note" if reason == _RANDOM else "warning"
-        message = f"output {name} is not compared"
-        yield Finding(rule=rule, severity=severity, node=name, found=reason, message=message)
+        if reason != _RANDOM:
+            message = f"output {name} is not compared"
+            yield Finding(rule="not-compared", severity="warning", node=name, found=reason, message=message)
 
 
 def _differences(

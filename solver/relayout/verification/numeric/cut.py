@@ -20,9 +20,7 @@ __all__ = ["Cut", "Operators", "cut", "lacking"]
 _HAS_KERNELS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc")
 
 # What onnxruntime says of an operator that it does not have.
-_LACKS = re.compile(
-    r"not a registered|find an implementation|not implemented|No Op registered|No schema", re.IGNORECASE
-)
+_LACKS = re.compile("not a registered|find an implementation|not implemented|No Op registered|No schema", re.I)
 
 Operators = frozenset[tuple[str, str]]
 """Operators by domain and name."""

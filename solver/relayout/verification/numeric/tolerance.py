@@ -78,10 +78,7 @@ def _difference(
         max_abs=max((absolute for absolute, _ in distances), default=0.0),
         max_rel=largest,
         tolerance=tolerance,
-        sensitivity=max(
-            (_worst(expected[0], other, quantized)[1] for other in expected[1:] if _fit(expected[0], other)),
-            default=0.0,
-        ),
+        sensitivity=max((_worst(expected[0], other, quantized)[1] for other in alike), default=0.0),
         passed=largest <= tolerance,
     )
 
