@@ -19,7 +19,12 @@ __all__ = ["is_relayout"]
 Array = np.ndarray[Any, Any]
 
 _MOST_TRIED = 200
-"""So many combinations of digits are compared in full; data with few different values has more that begin alike."""
+_MOST_STEPS = 5000
+"""So many combinations of digits are compared in full, and so many lines are followed: data with few different values
+has more that begin alike."""
+
+_MOST_DIGITS = 5
+"""Of one dimension. A matrix of a flattened picture has three."""
 
 
 class _Digit(NamedTuple):
@@ -54,12 +59,35 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     if np.count_nonzero(one) != np.count_nonzero(other):
         return False
     one, other = one.squeeze(), other.squeeze()
-    layouts = list(islice(_layouts(one, other), _MOST_TRIED))
-    for layout in layouts:
-        laid = _laid(one, layout)
-        if laid.size == other.size and np.array_equal(laid.reshape(other.shape), other):
-            return True
-    return None if len(layouts) == _MOST_TRIED else False
+    layouts = islice(_layouts(one, other, _Steps()), _MOST_TRIED)
+    tried = 0
+    try:
+        for layout in layouts:
+            tried += 1
+            laid = _laid(one, layout)
+            if laid.size == other.size and np.array_equal(laid.reshape(other.shape), other):
+                return True
+    except _TooManyError:
+        tried = _MOST_TRIED
+    if tried < _MOST_TRIED:
+        return False
+    return None if np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)) else False
+
+
+class _TooManyError(Exception):
+    """The search has followed too many lines."""
+
+
+class _Steps:
+    """The number of lines that may still be followed."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_STEPS
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManyError
 
 
 def _bits(array: Array) -> Array:
@@ -74,7 +102,7 @@ def _bits(array: Array) -> Array:
 Layout = tuple[tuple[_Digit, ...], ...]
 
 
-def _layouts(source: Array, result: Array) -> Iterator[Layout]:
+def _layouts(source: Array, result: Array, steps: _Steps) -> Iterator[Layout]:
     """Each combination of digits, innermost first in every dimension of the result, that its first lines allow."""
     lines = [_first_line(source, axis) for axis in range(source.ndim)]
     pending: list[Layout] = [()]
@@ -86,7 +114,7 @@ def _layouts(source: Array, result: Array) -> Iterator[Layout]:
             continue
         taken = {(digit.axis, digit.inner) for group in chosen for digit in group if digit.axis >= 0}
         line = _first_line(result, len(chosen))
-        found = [(*chosen, digits) for digits in islice(_digits(line, lines), _MOST_TRIED)]
+        found = [(*chosen, digits) for digits in islice(_splits(line, lines, steps), _MOST_TRIED)]
         pending += [
             each for each in reversed(found) if not any((digit.axis, digit.inner) in taken for digit in each[-1])
         ]
@@ -96,10 +124,18 @@ def _first_line(array: Array, axis: int) -> Array:
     return array[tuple(slice(None) if each == axis else 0 for each in range(array.ndim))]
 
 
-def _digits(line: Array, sources: Sequence[Array]) -> Iterator[tuple[_Digit, ...]]:
-    """The digits that may make up a line, the longest runs first."""
-    if len(line) == 1:
-        yield ()
+def _splits(line: Array, sources: Sequence[Array], steps: _Steps) -> Iterator[tuple[_Digit, ...]]:
+    """The digits that may make up a line, the fewest first: data with equal elements has many by chance."""
+    for most in range(_MOST_DIGITS + 1):
+        yield from _digits(line, sources, most, steps)
+
+
+def _digits(line: Array, sources: Sequence[Array], most: int, steps: _Steps) -> Iterator[tuple[_Digit, ...]]:
+    """Exactly `most` digits that make up a line, the longest first."""
+    steps.take()
+    if len(line) == 1 or most == 0:
+        if len(line) == 1 and most == 0:
+            yield ()
         return
     for axis, source in enumerate(sources):
         for inner in map(int, np.flatnonzero(source[1:] == line[1]) + 1):
@@ -108,12 +144,14 @@ def _digits(line: Array, sources: Sequence[Array]) -> Iterator[tuple[_Digit, ...
             expected[: len(seen)] = seen
             wrong = np.flatnonzero(expected != line)
             run = int(wrong[0]) if len(wrong) else len(line)
-            for count in range(min(run, len(line)), 1, -1):
-                # A run may end in the padding, but does not begin there.
-                if len(line) % count == 0 and (count - 1) * inner < len(source) + (count - 1):
-                    for rest in _digits(line[::count], sources):
-                        yield (_Digit(axis, inner, count), *rest)
-    if not line[1:].any():
+            for length in range(run, 1, -1):
+                # A digit may end in the padding of its axis, but does not begin there.
+                if len(line) % length or (length - 1) * inner >= len(source) + length - 1:
+                    continue
+                for rest in _digits(line[::length], sources, most - 1, steps):
+                    if not rest or (rest[0].axis, rest[0].inner) != (axis, inner * length):
+                        yield (_Digit(axis, inner, length), *rest)
+    if most == 1 and not line[1:].any():
         yield (_Digit(-1, 1, len(line)),)
 
 
