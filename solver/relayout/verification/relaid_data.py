@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +59,8 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     if np.count_nonzero(one) != np.count_nonzero(other):
         return False
     one, other = one.squeeze(), other.squeeze()
+    if any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape)):
+        return True
     layouts = islice(_layouts(one, other, _Steps()), _MOST_TRIED)
     tried = 0
     try:
@@ -72,6 +74,14 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     if tried < _MOST_TRIED:
         return False
     return None if np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)) else False
+
+
+def _perms(extents: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The permutations of axes from one shape to another."""
+    if sorted(extents) == sorted(wanted):
+        for perm in permutations(range(len(extents))):
+            if [extents[axis] for axis in perm] == [*wanted]:
+                yield perm
 
 
 class _TooManyError(Exception):
