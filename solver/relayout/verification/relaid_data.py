@@ -23,8 +23,8 @@ _MOST_STEPS = 5000
 """So many combinations of digits are compared in full, and so many lines are followed: data with few different values
 has more that begin alike."""
 
-_MOST_DIGITS = 5
-"""Of one dimension. A matrix of a flattened picture has three."""
+_MOST_DIGITS = 7
+"""Of one dimension. A matrix of a flattened picture has three, a kernel in opaque blocks six, all in one."""
 
 
 class _Digit(NamedTuple):
@@ -61,19 +61,26 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     one, other = one.squeeze(), other.squeeze()
     if any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape)):
         return True
-    layouts = islice(_layouts(one, other, _Steps()), _MOST_TRIED)
-    tried = 0
-    try:
-        for layout in layouts:
-            tried += 1
-            laid = _laid(one, layout)
-            if laid.size == other.size and np.array_equal(laid.reshape(other.shape), other):
-                return True
-    except _TooManyError:
-        tried = _MOST_TRIED
-    if tried < _MOST_TRIED:
+    # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
+    verdicts = [_is_found(one, result) for result in (other, other.reshape(-1))]
+    if any(verdicts):
+        return True
+    if None not in verdicts:
         return False
     return None if np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)) else False
+
+
+def _is_found(source: Array, result: Array) -> bool | None:
+    """Whether digits of the source make up the result; None where too many may."""
+    tried = 0
+    try:
+        for tried, layout in enumerate(islice(_layouts(source, result, _Steps()), _MOST_TRIED), 1):  # noqa: B007
+            laid = _laid(source, layout)
+            if laid.size == result.size and np.array_equal(laid.reshape(result.shape), result):
+                return True
+    except _TooManyError:
+        return None
+    return None if tried == _MOST_TRIED else False
 
 
 def _perms(extents: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
