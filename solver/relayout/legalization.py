@@ -25,6 +25,7 @@ from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
 from relayout.rewrite.annotations import annotate_boundary
+from relayout.solve.certificate import certificate_of
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -33,11 +34,12 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, and whether it differs from the source."""
+    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out."""
 
     model: ir.Model
     report: Report
     changed: bool
+    certificate: Mapping[str, Any] | None = None
 
 
 @takes_options("legalize")
@@ -51,7 +53,8 @@ def legalize(
     legal model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument is never changed.
     `options` are fields of `Options`: `objective` ("bytes" or "transposes"), `input_layouts` and `output_layouts`
     ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `check` (verify the legal
-    model against the source), `inline` (no function is left), `max_transposes` and `samples`.
+    model against the source), `certify` (derive the proof again), `inline` (no function is left), `max_transposes` and
+    `samples`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
@@ -105,7 +108,8 @@ def legalize_model(
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
-    return Outcome(model, report, changed)
+    proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
+    return Outcome(model, report, changed, proof)
 
 
 def finish(
@@ -135,4 +139,8 @@ def finish(
             passed = all(finding.severity != "error" for finding in findings)
             verification = verification.model_copy(update={"findings": findings, "passed": passed})
         report = report.model_copy(update={"verification": verification})
-    return Outcome(model, report, outcome.changed or inlines)
+    if outcome.certificate is not None:
+        from relayout.verification.certificate_findings import with_proof
+
+        report = with_proof(report, outcome.certificate)
+    return Outcome(model, report, outcome.changed or inlines, outcome.certificate)

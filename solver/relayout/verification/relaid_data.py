@@ -62,10 +62,11 @@ def is_relayout(source: Array, result: Array) -> bool | None:
     if any(np.array_equal(one.transpose(perm), other) for perm in _perms(one.shape, other.shape)):
         return True
     # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
-    verdicts = [_is_found(one, result) for result in (other, other.reshape(-1))]
-    if any(verdicts):
+    pairs = [(one, other), (one, other.reshape(-1)), (other, one.reshape(-1))]
+    tried = [_is_found(*pair) for pair in pairs]
+    if any(tried):
         return True
-    if None not in verdicts:
+    if None not in tried:
         return False
     return None if np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)) else False
 

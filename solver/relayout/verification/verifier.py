@@ -27,6 +27,7 @@ from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
 from relayout.verification.operator_facts import enter_backend_operators
+from relayout.verification.price import check_price
 from relayout.verification.requirements import check_requirements, node_label
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def verify(
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
+        findings += check_price(report, subject, chosen, dims)
     numeric: Numeric | None = None
     if original is not None and run:
         found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))

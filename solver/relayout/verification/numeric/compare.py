@@ -97,7 +97,7 @@ def compare(
     shown = tuple(each for each in telling if each.name in outputs or each.max_rel > each.tolerance)
     findings = [*prepared.notes, *_left_out(left_out), *_findings(telling, outputs, float64)]
     untried = list(baseline.untried)
-    if not prepared.is_cut:
+    if not prepared.is_partial:
         first, count = baseline.trials[0], len(baseline.trials[0].feeds)
         pair = (
             Unread("the original", given[1], first.feeds, first.results),

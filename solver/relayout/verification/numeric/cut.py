@@ -64,16 +64,16 @@ def cut(model: ir.Model, operators: Operators, feedable: Set[str] | None = None)
     for node in graph:
         inner = [each for body in graphs_of(node) for each in body.all_nodes()]
         reads = {value for each in (node, *inner) for value in each.inputs}
-        is_cut = any((each.domain, each.op_type) in operators for each in (node, *inner))
-        if is_cut:
+        is_removed = any((each.domain, each.op_type) in operators for each in (node, *inner))
+        if is_removed:
             asked.update(dict.fromkeys(str(value.name) for value in node.inputs if value is not None))
-        if not is_cut and not reads & lost:
+        if not is_removed and not reads & lost:
             continue
         gone.append(node)
         for value in node.outputs:
             known = value.dtype is not None and value.shape is not None and bool(value.name)
             known = known and (feedable is None or value.name in feedable)
-            if is_cut and known and not value.is_graph_output():
+            if is_removed and known and not value.is_graph_output():
                 given.append(_input_for(value))
             else:
                 lost.add(value)

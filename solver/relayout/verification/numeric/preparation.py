@@ -42,7 +42,7 @@ class Prepared:
     notes: tuple[Finding, ...]
 
     @property
-    def is_cut(self) -> bool:
+    def is_partial(self) -> bool:
         return bool(self.notes)
 
     def feeds(self, trial: Trial) -> Feeds:
