@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 import onnx_ir as ir
@@ -40,6 +41,9 @@ Results = list[dict[str, Arrays]]
 
 # Floats from here on, tried where the usual draw gives an output no finite number.
 _LIFTS = (0.5, 100.0, 0.001)
+
+# So many draws of integers, if the original refuses the first ones.
+_DRAWS = 24
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,10 @@ def _in_runtime(
         session = Session(original, runtime, inner)
     except Exception as error:  # a runtime may raise anything
         return first_line(error)
-    for plan in plans(original, fed(original), dims):
+    for plan, shift in _draws(original, dims):
         feeds = []
         try:
-            feeds = [draw_inputs(fed(original), plan, seed + 7919 * sample) for sample in range(samples)]
+            feeds = [draw_inputs(fed(original), plan, seed + shift + 7919 * sample) for sample in range(samples)]
             results = _results(session, feeds)
         except Exception as error:  # a runtime may raise anything
             fault = fault or first_line(error)
@@ -107,6 +111,15 @@ def _in_runtime(
     return fault
 
 
+def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple[Plan, int]]:
+    """Plans, each with a number to add to the seed; integers are drawn several times, as they may be axes or indices
+    that have to fit each other."""
+    tried = list(plans(original, fed(original), dims))
+    yield from ((plan, 0) for plan in tried)
+    if any(value.dtype is not None and value.dtype.is_integer() for value in fed(original)):
+        yield from ((Plan(tried[0].extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
+
+
 def _forced(original: ir.Model, runtime: str, inner: Sequence[str], forcing: Forcing, feed: dict[str, Array]) -> Trial:
     session = Session(forced(original, forcing), runtime, inner)
     return Trial(forcing, [feed], _results(session, [feed]))
@@ -118,10 +131,11 @@ def _add_samples(
     """Add samples that show what the first ones cannot; yield each thing that no sample shows."""
     inputs = fed(original)
 
-    def add(feeds: Iterable[dict[str, Array]]) -> bool:
-        """Add the first of these that the original takes."""
-        for feed in feeds:
+    def add(draws: Iterable[Callable[[], dict[str, Array]]]) -> bool:
+        """Add the first of these inputs that the original takes."""
+        for draw in draws:
             try:
+                feed = draw()
                 results = _results(session, [feed])
             except Exception:  # a runtime may raise anything
                 continue
@@ -133,20 +147,19 @@ def _add_samples(
 
     names = open_dims(inputs, dims)
     others = list(other_plans(original, inputs, dims, plan))
-    if names and not add(draw_inputs(inputs, other, seed + 1) for other in others):
+    if names and not add(partial(draw_inputs, inputs, other, seed + 1) for other in others):
         sizes = ", ".join(f"{name} = {plan.extents[name]}" for name in names)
         yield f"the original takes one size of its open dims alone: {sizes}"
     defaults = [value for value in original.graph.inputs if value.is_initializer() and value.dtype is not None]
     floats = [value for value in defaults if value.dtype is not None and value.dtype.is_floating_point()]
     if floats:
-        given = draw_inputs(floats, plan, seed + 2)
-        if not add([{**trial.feeds[0], **given}]):
+        if not add([lambda: {**trial.feeds[0], **draw_inputs(floats, plan, seed + 2)}]):
             names = [str(value.name) for value in floats]
             yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
     for lift in _LIFTS:
         if all(has_numbers([sample[name] for sample in trial.results]) for name in trial.results[0]):
             break
-        add([draw_inputs(inputs, plan, seed + 3, lift)])
+        add([partial(draw_inputs, inputs, plan, seed + 3, lift)])
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:
@@ -162,7 +175,7 @@ def _contradiction(original: ir.Model, results: Results) -> str | None:
 
 def drawn_anew(original: ir.Model) -> set[str]:
     """The values that two runs on the same inputs may give differently: they depend on numbers drawn without a seed."""
-    return behind(original, _draws)
+    return behind(original, _is_random)
 
 
 def behind(model: ir.Model, is_one: Callable[[ir.Node], bool]) -> set[str]:
@@ -177,7 +190,7 @@ def behind(model: ir.Model, is_one: Callable[[ir.Node], bool]) -> set[str]:
     return {str(value.name) for value in found}
 
 
-def _draws(node: ir.Node) -> bool:
+def _is_random(node: ir.Node) -> bool:
     if "seed" in node.attributes:
         return False
     if node.op_type == "Dropout" and len(node.inputs) > 2:

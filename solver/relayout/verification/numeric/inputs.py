@@ -41,6 +41,9 @@ def _lifted(array: Array, lift: float | None) -> Array:
 def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     if value.dtype is None or value.shape is None:
         raise ValueError(f"input {value.name} has no tensor type with a rank")
+    stated = _stated_shape(value)
+    if stated is not None:
+        return stated
     shape = [
         extent if isinstance(extent, int) else plan.extents[symbol_of(value, axis)]
         for axis, extent in enumerate(value.shape)
@@ -48,6 +51,20 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])
     # NumPy makes a number of zero dimensions, which runtimes refuse.
     return np.asarray(_draw(generator, shape, value.dtype, plan.highest))
+
+
+# Operators that have the shape of their result as an operand, at this index.
+_SHAPED = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
+
+
+def _stated_shape(value: ir.Value) -> Array | None:
+    """The shape that an operator reads from an input, where its result's is known: another one would contradict it."""
+    for node, operand in value.uses():
+        if _SHAPED.get(node.op_type) == operand and node.domain in ("", "ai.onnx"):
+            shape = node.outputs[0].shape
+            if shape is not None and all(isinstance(extent, int) for extent in shape):
+                return np.array([int(extent) for extent in shape], np.int64)  # type: ignore[arg-type]
+    return None
 
 
 def _draw(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, highest: int) -> Array:

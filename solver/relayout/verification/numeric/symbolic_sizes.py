@@ -16,6 +16,9 @@ MOST_MENTIONED = 12
 
 _LARGEST_MENTIONED = 4096
 
+_MOST_GROWTH = 8
+"""How many times as many elements a second set of sizes may have."""
+
 _MOST_ELEMENTS = 1 << 20
 """Of an input whose open dims all have a size that the model mentions: several large ones at once fill the memory."""
 
@@ -88,8 +91,22 @@ def other_plans(
             extents = dict.fromkeys(batches, batch)
             extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
             new = {name: size for name, size in extents.items() if name in changed and name not in kept}
-            if new and all(size != first.extents[name] for name, size in new.items()):
-                yield Plan({**first.extents, **new}, first.highest)
+            extents = {**first.extents, **new}
+            if not new or any(size == first.extents[name] for name, size in new.items()):
+                continue
+            if _elements(inputs, extents) <= max(_MOST_ELEMENTS, _MOST_GROWTH * _elements(inputs, first.extents)):
+                yield Plan(extents, first.highest)
+
+
+def _elements(inputs: Sequence[ir.Value], extents: Mapping[str, int]) -> int:
+    """The number of elements of all inputs under these sizes."""
+    return sum(
+        prod(
+            extent if isinstance(extent, int) else extents[symbol_of(value, axis)]
+            for axis, extent in enumerate(value.shape or ())
+        )
+        for value in inputs
+    )
 
 
 def _is_small(inputs: Sequence[ir.Value], size: int) -> bool:
