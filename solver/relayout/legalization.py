@@ -83,9 +83,7 @@ def explain(
 
 
 @collector_paused()
-def legalize_model(
-    model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
-) -> Outcome:
+def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None) -> Outcome:
     """Run the stages on a model, which is changed in place."""
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)

@@ -25,6 +25,7 @@ from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
+from relayout.report.account import account_of, proof_of
 from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
@@ -153,10 +154,12 @@ def describe(result: Result, backend: Backend, before: Totals, after: Totals) ->
         status="optimal" if cost == bound else "feasible",
         cost=cost,
         bound=bound,
+        proof=proof_of(bound, scale.objective.unit),
         objective=scale.objective.name,
         backend=backend.name,
         before=before,
         after=after,
+        account=account_of(result.plan, scale.objective),
         boundary=result.boundary,
         conversions=result.conversions,
         transfers=result.transfers,

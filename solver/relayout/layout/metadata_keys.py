@@ -10,6 +10,7 @@ __all__ = [
     "BLOCK_KEY",
     "BOUNDARY_LAYOUT_KEY",
     "CHANNELS_KEY",
+    "CONVERSION_KEY",
     "DEVICE_KEY",
     "LAYOUT_KEY",
     "ORDER_KEY",
@@ -47,3 +48,6 @@ BLOCK_KEY = "relayout.block"
 
 CHANNELS_KEY = "relayout.channels"
 """On an operator of onnxruntime's blocked layout: the number of channels of the source, without padding."""
+
+CONVERSION_KEY = "relayout.conversion"
+"""On a Pad or Slice that a conversion between formats added: `pad` or `crop`."""

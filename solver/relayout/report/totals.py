@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.model.constants import constant_values
 from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
-__all__ = ["data_transposes", "totals"]
+__all__ = ["data_transposes", "is_transpose", "totals"]
 
 
 def totals(
     model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
 ) -> Totals:
-    """Count the nodes, the transposes that run on data, the bytes that they read and write, and the backend's reorders.
+    """Count the nodes, and the conversions by kind with the bytes that they read and write.
 
     Subgraphs are included. Constants and values computed from constants only are not counted, because they do not run.
     The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
@@ -27,25 +27,51 @@ def totals(
     `Backend.conversion_operators`.
     """
     flat = _inlined(model)
-    elements = price_dims(flat, dims)
-    transposes = data_transposes(flat)
-    moved = sum(_moved_bytes(node, elements) for node in transposes)
-    counted = Counter((node.domain, node.op_type) for node in all_nodes(flat.graph) if node.op_type != "Constant")
-    reorders = sum(counted[operator] for operator in conversion_operators)
-    return Totals(nodes=counted.total(), transposes=len(transposes), bytes=2 * moved, reorders=reorders)
+    elements, constants = price_dims(flat, dims), constant_values(flat.graph)
+    nodes = 0
+    moved: dict[str, list[int]] = {kind: [] for kind in ("transpose", "constant", "reorder", "pad")}
+    for node in all_nodes(flat.graph):
+        nodes += node.op_type != "Constant"
+        if is_transpose(node):
+            kind = "constant" if node.inputs[0] in constants else "transpose"
+            moved[kind].append(2 * _moved_bytes(node, elements))
+        elif (node.domain, node.op_type) in conversion_operators:
+            moved["reorder"].append(_ends(node, elements))
+        elif CONVERSION_KEY in node.metadata_props and node.inputs[0] not in constants:
+            moved["pad"].append(_ends(node, elements))
+    return Totals(
+        nodes=nodes,
+        transposes=len(moved["transpose"]),
+        bytes=sum(moved["transpose"]),
+        reorders=len(moved["reorder"]),
+        reorder_bytes=sum(moved["reorder"]),
+        pads=len(moved["pad"]),
+        pad_bytes=sum(moved["pad"]),
+        transposes_in_file=sum(map(is_transpose, model.graph.all_nodes())) + _transposes_in(model, model.functions),
+        transposes_of_constants=len(moved["constant"]),
+        transposes_in_functions=_transposes_in(flat, flat.functions),
+        transposes_of_units=moved["transpose"].count(0),
+    )
 
 
 def data_transposes(model: ir.Model) -> list[ir.Node]:
     """Return the Transpose nodes of the graph and its subgraphs that run on data, in the graph's order."""
     constants = constant_values(model.graph)
-    return [
-        node
-        for node in all_nodes(model.graph)
-        if node.op_type == "Transpose"
-        and node.domain in ("", "ai.onnx")
-        and node.inputs[0] is not None
-        and node.inputs[0] not in constants
-    ]
+    return [node for node in all_nodes(model.graph) if is_transpose(node) and node.inputs[0] not in constants]
+
+
+def is_transpose(node: ir.Node) -> bool:
+    return node.op_type == "Transpose" and node.domain in ("", "ai.onnx") and node.inputs[0] is not None
+
+
+def _transposes_in(model: ir.Model, functions: Iterable[ir.OperatorIdentifier]) -> int:
+    return sum(is_transpose(node) for key in functions for node in model.functions[key].all_nodes())
+
+
+def _ends(node: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
+    """The bytes of the node's first operand and of its first result."""
+    ends = [value for value in (node.inputs[0], node.outputs[0]) if value is not None]
+    return sum(tensor_bytes(elements_of(value, elements), value.dtype) for value in ends)
 
 
 def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
