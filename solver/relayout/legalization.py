@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx
@@ -21,6 +21,7 @@ from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
+from relayout.report.budget import within_budget
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
@@ -51,7 +52,8 @@ def legalize(
     legal model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument is never changed.
     `options` are fields of `Options`: `objective` ("bytes" or "transposes"), `input_layouts` and `output_layouts`
     ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `check` (verify the legal
-    model against the source), `inline` (no function is left), `max_transposes` and `samples`.
+    model against the source), `inline` (no function is left), `samples`, and the budget `max_transposes`,
+    `max_conversions` and `max_bytes`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
@@ -133,4 +135,5 @@ def finish(
             passed = all(finding.severity != "error" for finding in findings)
             verification = verification.model_copy(update={"findings": findings, "passed": passed})
         report = report.model_copy(update={"verification": verification})
+    report = within_budget(report, asdict(options))
     return Outcome(model, report, outcome.changed or inlines)

@@ -95,6 +95,18 @@ def test_a_budget_is_kept_or_a_finding(name: str, text: str, status: int, model:
     assert (name in said.err) == (status == 2)
 
 
+@pytest.mark.parametrize("verb", ["verify", "legalize"])
+@pytest.mark.parametrize("option", ["--max-conversions", "--max-transposes", "--max-bytes"])
+def test_a_budget_may_be_given_by_options(verb: str, option: str, model: Path, run: Run) -> None:
+    target = model.parent / "legal.onnx"
+    spent = Report.model_validate_json(run("legalize", model, "-o", target, "--report", "-").out).after
+    exact = {"--max-conversions": spent.conversions, "--max-transposes": spent.transposes, "--max-bytes": spent.moved}
+    words = ["verify", target] if verb == "verify" else ["legalize", model, "-o", model.parent / "again.onnx"]
+    assert run(*words, option, str(exact[option])).status == 0
+    over = run(*words, option, str(exact[option] - 1))
+    assert over.status == (3 if verb == "legalize" and option != "--max-bytes" else 1)
+
+
 def test_a_budget_that_is_not_there_is_2(model: Path, run: Run) -> None:
     assert run("verify", model, "--budget", model.parent / "none.toml").status == 2
 

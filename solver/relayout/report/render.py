@@ -135,8 +135,8 @@ def _summary(report: Report) -> Table:
         if name == "transposes" or old or new:
             cost = "" if report.account is None else str(entry.cost)
             table.add_row(name, str(old), _megabytes(old_bytes), str(new), _megabytes(new_bytes), cost)
-    olds, news = (sum(row[i] for row in counted) for i in (1, 3))
-    moved = [_megabytes(sum(row[i] for row in counted)) for i in (2, 4)]
+    olds, news = sum(row[1] for row in counted), sum(row[3] for row in counted)
+    moved = _megabytes(sum(row[2] for row in counted)), _megabytes(sum(row[4] for row in counted))
     total = "" if report.cost is None else str(report.cost)
     table.add_row("total", str(olds), moved[0], str(news), moved[1], total, end_section=True)
     table.add_row("nodes", str(before.nodes), "", str(after.nodes), "", "", end_section=True)

@@ -36,7 +36,7 @@ __all__ = [
     "Verification",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 """The version of the report's schema; a field that is removed or changes its meaning raises it."""
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "verified", "failed"]

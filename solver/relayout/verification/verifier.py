@@ -16,12 +16,14 @@ from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
 from relayout.model.io import Source, read_model
+from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Report, Verification
 from relayout.verification.accounting import check_report
 from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
+from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
@@ -47,12 +49,16 @@ def verify(
     report: Report | None = None,
     run: bool = True,
     backend_options: Mapping[str, Any] | None = None,
+    max_transposes: int | None = None,
+    max_conversions: int | None = None,
+    max_bytes: int | None = None,
 ) -> Verification:
     """Return all faults of `model` for `backend`, as findings.
 
     With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
     seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's numbers are checked too.
-    `backend_options` go to the backend. Raises InputError for an invalid model, BackendError for a backend that fails;
+    `backend_options` go to the backend. `max_transposes`, `max_conversions` and `max_bytes` are a budget: exceeding one
+    is a finding. Raises InputError for an invalid model, BackendError for a backend that fails;
     a wrong model is data.
     """
     chosen = load_backend(backend, options=backend_options)
@@ -76,6 +82,9 @@ def verify(
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
+    limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
+    if any(limit is not None for limit in limits.values()):
+        findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     numeric: Numeric | None = None
     if original is not None and run:
         found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims)
