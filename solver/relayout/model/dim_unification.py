@@ -7,8 +7,9 @@ model would estimate a generated name on its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from itertools import chain
 from math import prod
 
 import onnx
@@ -24,12 +25,13 @@ _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
 
 
-def unify_names(graph: onnx.GraphProto) -> None:
+def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -> None:
     """Give dims that must be equal one name, a generated one only where there is no other, in the graph and those
-    inside it. The graph's inputs keep their names."""
+    inside it: those that Reshapes show to be equal, and the pairs in `equal`. The graph's inputs keep their names."""
     fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
     measures: dict[str, _Measure] = {}
-    for one, other, ratio in _alike(graph, {}):
+    pairs = ((one, other, Fraction(1)) for one, other in equal)
+    for one, other, ratio in chain(_alike(graph, {}), pairs):
         (first, times), (second, more) = _measured(one, measures), _measured(other, measures)
         if first != second:
             measures[second] = first, ratio * times / more

@@ -24,7 +24,7 @@ def render_json(report: Report) -> str:
 
 
 def render_text(report: Report, *, color: bool = False, width: int = 120) -> str:
-    """Return the account of source and legal model, the remaining conversions with the consumers that require them, and the findings."""
+    """Return the account, the remaining conversions with the consumers that require them, and the findings."""
     from io import StringIO
 
     from rich.console import Console
@@ -165,7 +165,8 @@ def _notes(report: Report) -> Iterator[str]:
         if name == "source" and totals == report.after:
             continue
         if why:
-            yield f"{name}: {totals.transposes_in_file} Transposes are stored, {totals.transposes} run: {', '.join(why)}"
+            stored, running = totals.transposes_in_file, totals.transposes
+            yield f"{name}: {stored} Transposes are stored, {running} run: {', '.join(why)}"
         if totals.transposes_of_units:
             units = totals.transposes_of_units
             yield f"{name}: {units} of the transposes that run only move{'s' * (units == 1)} dims of extent 1, 0 bytes"
