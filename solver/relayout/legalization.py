@@ -101,7 +101,7 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
         sweep(model.graph)
     changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
-    report = describe(result, backend, before, after)
+    report = describe(result, backend, before, after, elements.assumed)
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)

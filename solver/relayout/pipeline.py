@@ -5,7 +5,7 @@ Each stage takes frozen data and returns frozen data. Only `rewrite` changes any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -155,8 +155,10 @@ def _limit(backend: Backend, options: Options) -> tuple[str, int | None]:
     return f"--{name.replace('_', '-')}", limit
 
 
-def describe(result: Result, backend: Backend, before: Totals, after: Totals) -> Report:
-    """The report of a result, with the totals of the model before and after."""
+def describe(
+    result: Result, backend: Backend, before: Totals, after: Totals, assumed: Mapping[str, int] | None = None
+) -> Report:
+    """The report of a result, with the totals of the model before and after, and the sizes `assumed` for dims."""
     solution, scale = result.solution, result.formulation.scale
     cost = result.plan.cost(scale.objective)
     bound = cost if solution.status == "optimal" else min(cost, scale.unpacked(solution.bound or 0))
@@ -173,6 +175,7 @@ def describe(result: Result, backend: Backend, before: Totals, after: Totals) ->
         before=before,
         after=after,
         account=account_of(result.plan, scale.objective),
+        assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
         conversions=result.conversions,
         transfers=result.transfers,

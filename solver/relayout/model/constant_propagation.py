@@ -17,7 +17,8 @@ from onnx import numpy_helper
 
 from relayout.model.dim_unification import GENERATED, unify_names
 from relayout.model.inference_placeholders import carry_over, graphs_in
-from relayout.model.symbolic_values import constants_among, equal_dims, reshaped, symbolic_values
+from relayout.model.spatial_dims import name_spatial_dims
+from relayout.model.symbolic_values import Symbols
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["infer_with_values"]
@@ -65,6 +66,7 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelP
         _take_shapes(infer(probe).graph, inferred.graph)
     _enter_scan_inputs(inferred.graph, {})
     unify_names(inferred.graph, _equal_dims(inferred.graph, known))
+    name_spatial_dims(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
 
@@ -127,7 +129,7 @@ def _asks_for_shapes(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) ->
 def _equal_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
     if not _asks_for_shapes(graph, known):
         return []
-    return list(equal_dims(graph, symbolic_values(graph, known)))
+    return list(Symbols(graph, known).equal_dims())
 
 
 def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tuple[set[str], list[onnx.ValueInfoProto]]:
@@ -135,10 +137,10 @@ def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tup
     of Reshapes that become better known."""
     if not _asks_for_shapes(graph, known):
         return set(), []
-    values = symbolic_values(graph, known)
-    found = {name: array for name, array in constants_among(graph, values).items() if name not in known}
+    symbols = Symbols(graph, known)
+    found = {name: array for name, array in symbols.constants().items() if name not in known}
     known.update(found)
-    return set(found), list(reshaped(graph, values))
+    return set(found), list(symbols.better_shapes())
 
 
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
@@ -390,6 +392,10 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
     stable = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend(stable)
+    for value in probe.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param.startswith(GENERATED):
+                dim.Clear()
     return probe
 
 

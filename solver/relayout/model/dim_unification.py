@@ -16,7 +16,7 @@ import onnx
 
 from relayout.model.inference_placeholders import graphs_in
 
-__all__ = ["GENERATED", "unify_names"]
+__all__ = ["GENERATED", "rename", "unify_names"]
 
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
@@ -43,7 +43,7 @@ def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -
         given = [name for name in names if name in fed or not name.startswith(GENERATED)]
         same |= {name: [*given, *names][0] for name in names if name not in given}
     if same:
-        _rename(graph, same)
+        rename(graph, same)
 
 
 def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str, Fraction]]:
@@ -86,7 +86,8 @@ def _measured(name: str, measures: Mapping[str, _Measure]) -> _Measure:
     return name, times
 
 
-def _rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
+def rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
+    """Give dims other names, in the graph and those inside it."""
     for value in (*graph.input, *graph.value_info, *graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in same:
@@ -94,4 +95,4 @@ def _rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             for inner in graphs_in(attribute):
-                _rename(inner, same)
+                rename(inner, same)

@@ -17,7 +17,7 @@ import onnx
 
 from relayout.model.dim_unification import GENERATED
 
-__all__ = ["constants_among", "equal_dims", "reshaped", "symbolic_values"]
+__all__ = ["Symbols", "Vector"]
 
 LONGEST = 64
 """Vectors of more elements are no shapes."""
@@ -47,94 +47,105 @@ class Vector(NamedTuple):
 _Dims = tuple[_Term | None, ...]
 
 
-def symbolic_values(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> dict[str, Vector]:
-    """The values that shape arithmetic computes from the dims of other values, and the constants in `known`."""
-    dims, kinds = _dims_of(graph), _element_types(graph)
-    found: dict[str, Vector] = {}
+class Symbols:
+    """What a graph's shape arithmetic computes from the dims of values and from constants.
 
-    def value(name: str) -> Vector | None:
-        if name not in found and name in known:
-            vector = _constant(known[name])
-            if vector is not None:
-                found[name] = vector
-        return found.get(name)
+    `values` has the results of shape arithmetic. `shapes` has, for the result of each Reshape by one of them, its shape
+    by symbols and its shape in the graph.
+    """
 
-    for node in graph.node:
-        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if rule is None or not node.output:
-            continue
-        operands = [value(name) for name in node.input]
+    def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
+        self.values: dict[str, Vector] = {}
+        self.shapes: dict[str, tuple[_Dims, _Dims]] = {}
+        self._known = known
+        self._dims = _dims_of(graph)
+        self._kinds = _element_types(graph)
+        # Generated names, each with the term that a Reshape shows to be equal.
+        self._same: dict[str, _Term] = {}
+        for node in graph.node:
+            if node.domain in ("", "ai.onnx") and node.op_type in _RULES:
+                self._follow(node)
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """The values that are integers throughout, as arrays. A value of another element type is left out."""
+        found = {}
+        for name, (terms, is_scalar) in self.values.items():
+            kind = self._kinds.get(name)
+            numbers = [term.factor for term in terms if term is not None and not term.names]
+            if kind in _INTEGERS and len(numbers) == len(terms) and all(each.denominator == 1 for each in numbers):
+                array = np.array([int(each) for each in numbers], onnx.helper.tensor_dtype_to_np_dtype(kind))
+                found[name] = array.reshape(()) if is_scalar else array
+        return found
+
+    def better_shapes(self) -> Iterator[onnx.ValueInfoProto]:
+        """The results of Reshapes whose shapes are better known than in the graph: an extent that was unknown or had a
+        generated name has a number, or the name of another dim."""
+        for name, (shape, known) in self.shapes.items():
+            if not any(map(_is_better, shape, known)):
+                continue
+            hint = onnx.ValueInfoProto(name=name)
+            hint.type.tensor_type.elem_type = self._kinds.get(name, 0)
+            hint.type.tensor_type.shape.SetInParent()
+            for new, old in zip(shape, known, strict=True):
+                dim = hint.type.tensor_type.shape.dim.add()
+                term = new if _is_better(new, old) else old
+                if term is not None and not term.names:
+                    dim.dim_value = int(term.factor)
+                elif term is not None:
+                    dim.dim_param = term.names[0]
+            yield hint
+
+    def equal_dims(self) -> Iterator[tuple[str, str]]:
+        """Pairs of names of dims that a Reshape shows to be equal."""
+        for old, new in self._same.items():
+            if new.factor == 1 and len(new.names) == 1:
+                yield new.names[0], old
+
+    def _follow(self, node: onnx.NodeProto) -> None:
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        given[_KIND] = kinds.get(node.output[0], 0)
+        given[_KIND] = self._kinds.get(node.output[0], 0)
+        if node.op_type == "Reshape" and not given.get("allowzero"):
+            self._follow_reshape(node)
         if node.op_type in ("Shape", "Size"):
-            own = dims.get(node.input[0])
-            vector = None if own is None else rule([Vector(own)], given)
+            own = self._shape_of(node.input[0])
+            operands = [None if own is None else Vector(own)]
         else:
-            first = operands[0] if operands else None
-            # A Concat may have elements that are not known; any other operator of an unknown vector is unknown.
-            is_open = first is None and node.op_type != "Concat"
-            vector = None if is_open else rule(operands, given)
+            operands = [self._value(name) for name in node.input]
+        # A Concat may have elements that are not known; any other operator of an unknown vector is unknown.
+        if operands[0] is None and node.op_type != "Concat":
+            return
+        vector = _RULES[node.op_type](operands, given)
         if vector is not None and len(vector.terms) <= LONGEST:
-            found[node.output[0]] = vector
-    return found
+            self.values[node.output[0]] = vector
 
-
-def constants_among(graph: onnx.GraphProto, values: Mapping[str, Vector]) -> dict[str, np.ndarray]:
-    """Those of the values that are integers throughout, as arrays. A value of another element type is left out."""
-    kinds, found = _element_types(graph), {}
-    for name, (terms, is_scalar) in values.items():
-        kind = kinds.get(name)
-        numbers = [term.factor for term in terms if term is not None and not term.names]
-        if kind in _INTEGERS and len(numbers) == len(terms) and all(each.denominator == 1 for each in numbers):
-            array = np.array([int(each) for each in numbers], onnx.helper.tensor_dtype_to_np_dtype(kind))
-            found[name] = array.reshape(()) if is_scalar else array
-    return found
-
-
-def reshaped(graph: onnx.GraphProto, values: Mapping[str, Vector]) -> Iterator[onnx.ValueInfoProto]:
-    """The results of Reshapes whose shapes these values make better known than in `graph`: an extent that was unknown
-    or had a generated name has a number, or the name of another dim."""
-    for info, shape, known in _reshapes(graph, values):
-        if not any(map(_is_better, shape, known)):
-            continue
-        hint = onnx.ValueInfoProto(name=info.name)
-        hint.type.tensor_type.elem_type = info.type.tensor_type.elem_type
-        hint.type.tensor_type.shape.SetInParent()
+    def _follow_reshape(self, node: onnx.NodeProto) -> None:
+        target, source = self._value(node.input[1]), self._shape_of(node.input[0])
+        if target is None or target.is_scalar or source is None:
+            return
+        shape, known = _reshape(source, target.terms), self._dims.get(node.output[0])
+        known = (None,) * len(shape) if known is None else known
+        if len(known) != len(shape):
+            return
+        self.shapes[node.output[0]] = shape, known
         for new, old in zip(shape, known, strict=True):
-            dim = hint.type.tensor_type.shape.dim.add()
-            term = new if _is_better(new, old) else old
-            if term is not None and not term.names:
-                dim.dim_value = int(term.factor)
-            elif term is not None:
-                dim.dim_param = term.names[0]
-        yield hint
+            if new is None or old is None or not old.names or new.factor.denominator != 1:
+                continue
+            (name,) = old.names
+            if name.startswith(GENERATED) and name not in self._same and name not in new.names:
+                self._same[name] = new
 
+    def _value(self, name: str) -> Vector | None:
+        if name not in self.values and name in self._known:
+            vector = _constant(self._known[name])
+            if vector is not None:
+                self.values[name] = vector
+        return self.values.get(name)
 
-def equal_dims(graph: onnx.GraphProto, values: Mapping[str, Vector]) -> Iterator[tuple[str, str]]:
-    """Pairs of names of dims that a Reshape by these values shows to be equal."""
-    for _, shape, known in _reshapes(graph, values):
-        for new, old in zip(shape, known, strict=True):
-            if new is not None and old is not None and new.factor == old.factor == 1 and new != old:
-                if len(new.names) == len(old.names) == 1:
-                    yield new.names[0], old.names[0]
-
-
-def _reshapes(
-    graph: onnx.GraphProto, values: Mapping[str, Vector]
-) -> Iterator[tuple[onnx.ValueInfoProto, _Dims, _Dims]]:
-    """The result of each Reshape by one of these values, its shape by symbols, and its shape in the graph."""
-    infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
-    dims = _dims_of(graph)
-    for node in graph.node:
-        if node.op_type != "Reshape" or node.domain not in ("", "ai.onnx") or len(node.input) < 2:
-            continue
-        target, source, info = values.get(node.input[1]), dims.get(node.input[0]), infos.get(node.output[0])
-        if target is None or source is None or info is None or any(each.i for each in node.attribute):
-            continue
-        shape = _reshape(source, target.terms)
-        known = dims.get(node.output[0]) or (None,) * len(shape)
-        if len(known) == len(shape):
-            yield info, shape, known
+    def _shape_of(self, name: str) -> _Dims | None:
+        dims = self._dims.get(name)
+        if dims is None:
+            return None
+        return tuple(None if dim is None else self._same.get(dim.names[0], dim) if dim.names else dim for dim in dims)
 
 
 def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
@@ -179,7 +190,8 @@ def _reshape(source: _Dims, target: Sequence[_Term | None]) -> _Dims:
 
 
 def _product(terms: Sequence[_Term | None]) -> _Term | None:
-    factor, names = Fraction(1), []
+    factor = Fraction(1)
+    names: list[str] = []
     for term in terms:
         if term is None:
             return None
@@ -213,6 +225,7 @@ def _integers(vector: Vector | None) -> list[int] | None:
 
 _Operands = list[Vector | None]
 _Given = Mapping[str, Any]
+_Rule = Callable[[_Operands, _Given], Vector | None]
 
 
 def _shape(operands: _Operands, given: _Given) -> Vector | None:
@@ -303,7 +316,7 @@ def _flat(operands: _Operands, given: _Given) -> Vector | None:
     return Vector(own.terms, is_scalar=not target) if target or len(own.terms) == 1 else None
 
 
-def _each(combine: Callable[[_Term | None, _Term | None], _Term | None]) -> Callable[[_Operands, _Given], Vector | None]:
+def _each(combine: Callable[[_Term | None, _Term | None], _Term | None]) -> _Rule:
     """An elementwise operator of two operands, of one length or one of them a single element."""
 
     def rule(operands: _Operands, given: _Given) -> Vector | None:
@@ -356,7 +369,7 @@ def _divided(operands: _Operands, given: _Given) -> Vector | None:
     return Vector(tuple(map(_cut, found.terms)), found.is_scalar) if given[_KIND] in _INTEGERS else None
 
 
-_RULES: dict[str, Callable[[_Operands, _Given], Vector | None]] = {
+_RULES: dict[str, _Rule] = {
     "Add": _each(_added),
     "Cast": _cast,
     "Concat": _concat,

@@ -88,12 +88,18 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
     batches = [dim.value for dim in first if not isinstance(dim, int)]
     sizes = {name: 1 for name in batches if name is not None} | {**dims}
 
+    formulas: dict[str, int] = {}
+
     def extent_of(dim: Dim, place: int) -> int:
         if isinstance(dim, int):
             return dim
         if dim.value is None:
             return 1 if place == 0 and None in batches else _UNKNOWN
-        return sizes[dim.value] if dim.value in sizes else _evaluated(dim, sizes)
+        if dim.value in sizes:
+            return sizes[dim.value]
+        if dim.value not in formulas:
+            formulas[dim.value] = _evaluated(dim, sizes)
+        return formulas[dim.value]
 
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
     for node in _nodes(model.graph):
@@ -108,6 +114,7 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
             rest = math.prod(extent_of(dim, place) for dim, place in shape)
             if rest and whole % rest == 0:
                 sizes[new[0]] = whole // rest
+                formulas.clear()
     return extent_of
 
 
