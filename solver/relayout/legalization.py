@@ -13,6 +13,7 @@ import onnx_ir as ir
 from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
+from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
@@ -25,7 +26,7 @@ from relayout.report.budget import within_budget
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
-from relayout.rewrite.annotations import annotate_boundary
+from relayout.rewrite.annotations import annotate_boundary, annotate_run
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -105,7 +106,22 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
+    if changed:
+        annotate_run(model, _facts(model, report))
     return Outcome(model, report, changed)
+
+
+def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
+    """The facts of a run that the legal model records. They are the same in each run."""
+    from importlib.metadata import version
+
+    return {
+        VERSION_KEY: version("relayout"),
+        OBJECTIVE_KEY: report.objective,
+        COST_KEY: report.cost,
+        BOUND_KEY: report.bound,
+        SOURCE_HASH_KEY: model.meta.get(SOURCE_HASH_KEY),
+    }
 
 
 def finish(
