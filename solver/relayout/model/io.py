@@ -25,7 +25,7 @@ from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageE
 from relayout.layout.layout import Layout
 from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
-from relayout.model.constant_propagation import infer_with_values
+from relayout.model.dims.constant_propagation import infer_with_values
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations

@@ -8,8 +8,8 @@ import pytest
 from graphs import Net
 
 from relayout import legalize, verify
+from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.io import read_model
-from relayout.model.symbolic_values import Symbols
 
 
 def shuffled(shape: tuple[int | str, ...], *, in_floats: bool = False, from_static: bool = False) -> onnx.ModelProto:

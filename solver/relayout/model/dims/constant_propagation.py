@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dim_unification import GENERATED, unify_names
+from relayout.model.dims.dim_unification import GENERATED, unify_names
+from relayout.model.dims.spatial_dims import name_spatial_dims
+from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.inference_placeholders import carry_over, graphs_in
-from relayout.model.spatial_dims import name_spatial_dims
-from relayout.model.symbolic_values import Symbols
 from relayout.model.tensor_types import is_absent
 
 __all__ = ["infer_with_values"]

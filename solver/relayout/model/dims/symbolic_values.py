@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from relayout.model.dim_unification import GENERATED
+from relayout.model.dims.dim_unification import GENERATED
 
 __all__ = ["Symbols", "Vector"]
 

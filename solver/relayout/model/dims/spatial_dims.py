@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import onnx
 
-from relayout.model.dim_unification import GENERATED, rename
+from relayout.model.dims.dim_unification import GENERATED, rename
 
 __all__ = ["name_spatial_dims"]
 
