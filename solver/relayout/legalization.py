@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import onnx_ir as ir
 from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
+from relayout.errors import InfeasibleError
 from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
@@ -111,6 +113,21 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     return Outcome(model, report, changed)
 
 
+def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
+    """The legal model for ONNX's own layouts: the Transposes at the ends of inlined bodies cancel against each other.
+
+    Inputs and outputs stay as they are. A model that has no such form, with black boxes, comes back as it is.
+    """
+    with suppress(InfeasibleError):
+        # Values of the bodies have no shapes yet.
+        again = read_model(model)
+        again.meta[SOURCE_HASH_KEY] = model.meta.get(SOURCE_HASH_KEY)
+        return legalize_model(
+            again, load_backend("onnx"), Options(dims=options.dims, time_limit=options.time_limit)
+        ).model
+    return model
+
+
 def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
     """The facts of a run that the legal model records. They are the same in each run."""
     from importlib.metadata import version
@@ -142,6 +159,7 @@ def finish(
         stated = verify(model, backend).findings if inlines else ()
     if inlines:
         inline(model)
+        model = _without_border_transposes(model, options)
         report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
     if options.check:
         verification = verify(model, backend, source, samples=options.samples, dims=dims)
