@@ -121,7 +121,6 @@ def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
     with suppress(InfeasibleError):
         # Values of the bodies have no shapes yet.
         again = read_model(model)
-        again.meta[SOURCE_HASH_KEY] = model.meta.get(SOURCE_HASH_KEY)
         return legalize_model(
             again, load_backend("onnx"), Options(dims=options.dims, time_limit=options.time_limit)
         ).model
@@ -137,7 +136,8 @@ def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
         OBJECTIVE_KEY: report.objective,
         COST_KEY: report.cost,
         BOUND_KEY: report.bound,
-        SOURCE_HASH_KEY: model.meta.get(SOURCE_HASH_KEY),
+        # A legal model that is made legal again keeps the hash of the first source.
+        SOURCE_HASH_KEY: model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY),
     }
 
 
