@@ -92,8 +92,8 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     """Run the stages on a model, which is changed in place."""
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
-    before = totals(model, dims, operators)
     elements = price_dims(model, dims)
+    before = totals(model, dims, operators, elements)
     changed = prepared_by(backend, model)
     result = run(model, backend, options, elements, progress or (lambda stage: None))
     if result.is_changed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 
 import onnx_ir as ir
 
@@ -14,9 +14,14 @@ from relayout.report.schema import Totals
 
 __all__ = ["data_transposes", "is_transpose", "totals"]
 
+_PADS = frozenset({"Pad", "Slice"})
+
 
 def totals(
-    model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
+    model: ir.Model,
+    dims: Mapping[str, int],
+    conversion_operators: Set[tuple[str, str]] = frozenset(),
+    elements: Callable[[ir.Shape | None], int] | None = None,
 ) -> Totals:
     """Count the nodes, and the conversions by kind with the bytes that they read and write.
 
@@ -24,33 +29,38 @@ def totals(
     The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
     call. A transpose that moves only dims of extent 1 does not change memory: it counts as a transpose of 0 bytes.
     `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are those of
-    `Backend.conversion_operators`.
+    `Backend.conversion_operators`, `elements` is `price_dims` of the model where it is known.
     """
     flat = _inlined(model)
-    elements, constants = price_dims(flat, dims), constant_values(flat.graph)
+    if elements is None or flat is not model:
+        elements = price_dims(flat, dims)
     nodes = 0
-    moved: dict[str, list[int]] = {kind: [] for kind in ("transpose", "constant", "reorder", "pad")}
+    transposes, reorders, pads = [], [], []
     for node in all_nodes(flat.graph):
-        nodes += node.op_type != "Constant"
-        if is_transpose(node):
-            kind = "constant" if node.inputs[0] in constants else "transpose"
-            moved[kind].append(2 * _moved_bytes(node, elements))
-        elif (node.domain, node.op_type) in conversion_operators:
-            moved["reorder"].append(_ends(node, elements))
-        elif CONVERSION_KEY in node.metadata_props and node.inputs[0] not in constants:
-            moved["pad"].append(_ends(node, elements))
+        operator = node.op_type
+        nodes += operator != "Constant"
+        if operator == "Transpose" and is_transpose(node):
+            transposes.append(node)
+        elif conversion_operators and (node.domain, operator) in conversion_operators:
+            reorders.append(_ends(node, elements))
+        elif operator in _PADS and CONVERSION_KEY in node.metadata_props:
+            pads.append(node)
+    constants: Container[ir.Value | None] = constant_values(flat.graph) if transposes or pads else ()
+    moved = [2 * _moved_bytes(node, elements) for node in transposes if node.inputs[0] not in constants]
+    padded = [_ends(node, elements) for node in pads if node.inputs[0] not in constants]
+    in_functions = _transposes_in(flat, flat.functions)
     return Totals(
         nodes=nodes,
-        transposes=len(moved["transpose"]),
-        bytes=sum(moved["transpose"]),
-        reorders=len(moved["reorder"]),
-        reorder_bytes=sum(moved["reorder"]),
-        pads=len(moved["pad"]),
-        pad_bytes=sum(moved["pad"]),
-        transposes_in_file=sum(map(is_transpose, model.graph.all_nodes())) + _transposes_in(model, model.functions),
-        transposes_of_constants=len(moved["constant"]),
-        transposes_in_functions=_transposes_in(flat, flat.functions),
-        transposes_of_units=moved["transpose"].count(0),
+        transposes=len(moved),
+        bytes=sum(moved),
+        reorders=len(reorders),
+        reorder_bytes=sum(reorders),
+        pads=len(padded),
+        pad_bytes=sum(padded),
+        transposes_in_file=len(transposes) + in_functions if flat is model else _stored(model),
+        transposes_of_constants=len(transposes) - len(moved),
+        transposes_in_functions=in_functions,
+        transposes_of_units=moved.count(0),
     )
 
 
@@ -62,6 +72,10 @@ def data_transposes(model: ir.Model) -> list[ir.Node]:
 
 def is_transpose(node: ir.Node) -> bool:
     return node.op_type == "Transpose" and node.domain in ("", "ai.onnx") and node.inputs[0] is not None
+
+
+def _stored(model: ir.Model) -> int:
+    return sum(map(is_transpose, model.graph.all_nodes())) + _transposes_in(model, model.functions)
 
 
 def _transposes_in(model: ir.Model, functions: Iterable[ir.OperatorIdentifier]) -> int:

@@ -16,6 +16,7 @@ from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Boxed, MemoryFormat, boxes_of
 from relayout.model.emit import Emitter, Physical
+from relayout.ops import nested_graphs
 from relayout.rewrite.annotations import annotate, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.conversion_sites import insertion_graphs
@@ -109,7 +110,7 @@ class RewriteContext:
 def _names(model: ir.Model) -> set[str]:
     """The names of all values and nodes, including subgraphs: an inner name must not shadow an outer one."""
     names: set[str] = set()
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in nested_graphs(model.graph):
         names.update(v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
         for node in graph:
             names.add(node.name or "")
