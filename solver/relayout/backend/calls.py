@@ -370,7 +370,7 @@ def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int
     return number
 
 
-def _operand_of(error: Exception) -> str:
+def _operand_of(error: BaseException) -> str:
     """The operand that `Backend.implementations` noted on an error of a requirement method; empty without one."""
     notes = [note for note in getattr(error, "__notes__", ()) if re.fullmatch(r"(input|result) \d+", note)]
     return notes[-1] if notes else ""

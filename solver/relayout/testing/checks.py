@@ -281,7 +281,7 @@ def _verification_faults(
     if not graph.runs:
         not_compared[graph.name] = "its weights are not in the file"
     elif numeric is None or numeric.status == "skipped":
-        not_compared[graph.name] = numeric.reason if numeric is not None else "it was not run"
+        not_compared[graph.name] = (numeric.reason if numeric is not None else None) or "it was not run"
 
 
 def _second_faults(

@@ -80,7 +80,7 @@ def _graph(
 def _drawn(*shape: int) -> np.ndarray[Any, Any]:
     """Multiples of 1/8, so that sums are exact; no element is 0."""
     drawn = np.random.default_rng(sum(shape)).integers(1, 9, shape) * np.random.default_rng(1).choice([-1, 1], shape)
-    return (drawn / 8).astype(np.float32)
+    return np.asarray(drawn / 8, np.float32)
 
 
 def _convolutions() -> Iterator[SampleGraph]:
