@@ -93,7 +93,9 @@ def wrong_answer(backend: Backend, hook: str, where: str, expected: str, found: 
     """The error for an answer of the wrong form."""
     problem = f"invalid value from the backend's {hook}"
     location = _location(backend, where)
-    return BackendError(problem, where=location, expected=expected, found=found, hint=hint or _defined_at(backend, hook))
+    return BackendError(
+        problem, where=location, expected=expected, found=found, hint=hint or _defined_at(backend, hook)
+    )
 
 
 def shown(answer: object) -> str:

@@ -50,7 +50,7 @@ def import_backend(spec: str) -> type[Backend] | Backend:
         if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
             expected = "a subclass of relayout.Backend, or an instance of one"
             raise BackendError("that is no backend", where=spec, expected=expected, found=repr(found))
-        return found  # type: ignore[no-any-return]  # a backend, by now
+        return found
     defined = _backends(module)
     if len(defined) != 1:
         raise BackendError(
@@ -75,9 +75,8 @@ def _imported(origin: str) -> ModuleType:
             found.loader.exec_module(module)
             return module
     except (Exception, SystemExit) as error:
-        raise BackendError(
-            "the backend cannot be imported", where=origin, found=failure_text(error, name if origin.endswith(".py") else origin)
-        ) from error  # fmt: skip
+        found_text = failure_text(error, name if origin.endswith(".py") else origin)
+        raise BackendError("the backend cannot be imported", where=origin, found=found_text) from error
 
 
 @contextmanager

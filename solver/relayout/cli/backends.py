@@ -168,7 +168,9 @@ def check(
     name: _Name,
     graphs: Annotated[
         list[str],
-        typer.Option("--graphs", metavar="PATTERN", help="Only graphs whose name fits, such as 'Conv*'. May be repeated."),
+        typer.Option(
+            "--graphs", metavar="PATTERN", help="Only graphs whose name fits, such as 'Conv*'. May be repeated."
+        ),
     ] = [],  # noqa: B006
     model: Annotated[
         list[Path], typer.Option("--model", metavar="MODEL", help="A model of your own besides. May be repeated.")

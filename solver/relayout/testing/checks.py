@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:
-    """The outcome: the faults, the number of graphs, and the graphs whose numbers were not compared, with the reason."""
+    """The outcome: the faults, the number of graphs, and those whose numbers were not compared, with the reason."""
 
     backend: str
     graphs: int
@@ -145,8 +145,9 @@ def _parameter_faults(where: str, own: Any, hook: Any) -> Iterator[Fault]:
     try:
         inspect.signature(own).bind(*positional, **{each.name: each for each in named})
     except TypeError as error:
-        yield Fault("hook", f"{where} does not take the parameters that it is called with: {error}\n"
-                            f"  expected: {hook.__name__}{called}\n  found:    {own.__name__}{inspect.signature(own)}")  # fmt: skip
+        text = f"{where} does not take the parameters that it is called with: {error}"
+        sides = f"  expected: {hook.__name__}{called}\n  found:    {own.__name__}{inspect.signature(own)}"
+        yield Fault("hook", f"{text}\n{sides}")
 
 
 def check_graph(
@@ -215,6 +216,7 @@ def _text(each: Implementation) -> str:
 
 def _alone(node: ir.Node) -> ir.Node:
     """A node that equals this one in all that `answers_by_type` lets an answer depend on, and in nothing else."""
+
     def value(given: ir.Value | None, n: int) -> ir.Value | None:
         if given is None:
             return None
@@ -228,8 +230,11 @@ def _alone(node: ir.Node) -> ir.Node:
 
 def _fingerprint(model: ir.Model) -> list[str]:
     """One line for each node and one for the graph's ends: all that a hook can see and change."""
+
     def values(some: Iterable[ir.Value | None]) -> list[str]:
-        return ["-" if each is None else f"{each.name}:{each.type}{each.shape}{dict(each.metadata_props)}" for each in some]
+        return [
+            "-" if each is None else f"{each.name}:{each.type}{each.shape}{dict(each.metadata_props)}" for each in some
+        ]
 
     lines = []
     for node in model.graph.all_nodes():
@@ -273,9 +278,11 @@ def _verification_faults(
     for finding in verification.findings:
         if finding.severity == "error":
             kind = "numbers" if finding.rule == "numeric" else "layout"
-            place = f"{finding.node}{f', operand {finding.operand}' * (finding.operand is not None)}: " * bool(finding.node)
-            sides = [f"\n  {f'{side}:':<10}{text}" for side, text in (("expected", finding.expected), ("found", finding.found))
-                     if text]  # fmt: skip
+            place = f"{finding.node}{f', operand {finding.operand}' * (finding.operand is not None)}: " * bool(
+                finding.node
+            )
+            both = (("expected:", finding.expected), ("found:", finding.found))
+            sides = [f"\n  {side:<10}{text}" for side, text in both if text]
             yield Fault(kind, f"{place}{finding.message} ({finding.rule}){''.join(sides)}", graph.name)
     numeric = verification.numeric
     if not graph.runs:

@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from textwrap import wrap
 
 import onnx_ir as ir
@@ -13,7 +14,7 @@ import onnx_ir as ir
 from relayout.backend.calls import ask, conversion_cost_of, conversion_of, prepared_by, shown_path, supported_by
 from relayout.backend.composite import Composite
 from relayout.backend.declarative import DeclarativeBackend
-from relayout.backend.declarative_schema import Condition, DeviceTable, Range, Rule, Way
+from relayout.backend.declarative_schema import Range, Rule, TensorCondition, Way
 from relayout.backend.interface import Backend, Implementation, TensorType, axis_count
 from relayout.errors import BackendError
 from relayout.layout.layout import Layout
@@ -38,7 +39,8 @@ def first_line(backend: Backend | type[Backend]) -> str:
     if isinstance(backend, Composite):
         return f"several devices: {', '.join(backend.devices())}"
     found = backend if isinstance(backend, type) else type(backend)
-    return (inspect.getdoc(found) or "").partition("\n")[0]
+    # The class's own: an inherited text says nothing of it.
+    return inspect.cleandoc(vars(found).get("__doc__") or "no description").partition("\n")[0]
 
 
 def hook_lines(backend: Backend) -> list[str]:
@@ -66,8 +68,9 @@ def rule_lines(backend: Backend) -> list[str]:
         lines = []
         for device in backend.devices():
             own = backend.at(device)
-            lines += [f"device {device}: {own.name}, {first_line(own)}", *[f"  {line}" for line in rule_lines(own)]]
-        return lines
+            words = backend.device_words(device)
+            lines += [f"device {device}: backend {own.name}{words}", *[f"  {line}" for line in rule_lines(own)]]
+        return [*lines, *backend.assignment_words()]
     return []
 
 
@@ -81,17 +84,25 @@ def _rule(rule: Rule) -> Iterator[str]:
 
 def _way(way: Way) -> str:
     parts = [f"{name} {text}" for name, text in (("data", way.data), ("kernel", way.kernel)) if text is not None]
-    parts += [f"{name} {', '.join(texts)}" for name, texts in (("inputs", way.inputs), ("results", way.results)) if texts]
+    parts += [
+        f"{name} {', '.join(texts)}" for name, texts in (("inputs", way.inputs), ("results", way.results)) if texts
+    ]
     parts += [f"{way.cost} bytes more"] if way.cost else []
+    parts += [f"{way.cost_per_byte:g} more for each byte read and written"] if way.cost_per_byte else []
+    parts += ["padded"] if way.pads else []
     return "; ".join(parts)
 
 
-def condition_words(when: Condition) -> Iterator[str]:
+def condition_words(when: TensorCondition) -> Iterator[str]:
     """The conditions of a rule in words."""
     for name, value in when.model_dump(exclude_defaults=True).items():
         given = getattr(when, name)
         if isinstance(given, Range):
             yield f"{name} {_bounds(given)}"
+        elif isinstance(given, TensorCondition):
+            yield from (f"{name} {each}" for each in condition_words(given))
+        elif name in ("constant", "variable"):
+            yield f"input {' and '.join(map(str, value))} {name}"
         elif isinstance(given, Mapping):
             yield from (f"{key} = {each}" for key, each in given.items())
         else:
@@ -141,25 +152,18 @@ def _sample_answer(backend: Backend, node: ir.Node) -> str:
     """The answer about a node in words; empty where it has no requirement."""
     if not supported_by(backend, node):
         return "not supported"
-    implementations = _asked(backend, node)
-    if implementations is None:
-        return "the layouts are for another rank"
+    try:
+        implementations = ask(backend, node)
+    except BackendError as error:
+        if not _is_of_another_rank(error):
+            raise
+        return f"{error.where.rpartition(', ')[2]} is {error.found}: the layouts are for another rank"
     return "" if all(map(_is_any, implementations)) else answer_text(implementations)
 
 
-def _asked(backend: Backend, node: ir.Node) -> tuple[Implementation, ...] | None:
-    """The implementations of a sample node; none if it is not supported, and None if its layouts are of another rank.
-
-    Any other wrong answer is a BackendError.
-    """
-    if not supported_by(backend, node):
-        return ()
-    try:
-        return ask(backend, node)
-    except BackendError as error:
-        if error.expected.startswith("a layout of rank"):
-            return None
-        raise
+def _is_of_another_rank(error: BackendError) -> bool:
+    """Whether the answer may be right for a node of another rank; a model decides, not a sample."""
+    return error.expected.startswith("a layout of rank")
 
 
 def _is_any(implementation: Implementation) -> bool:
@@ -191,10 +195,8 @@ def conversion_lines(backend: Backend) -> list[str]:
     for device in backend.devices() or ("",):
         own = backend.at(device)
         layouts = [Layout.parse(text) for text in ("NCHW", "NHWC", *_tiled(own))]
-        for source in layouts:
-            for target in layouts:
-                if source != target and (line := _conversion(own, source, target)):
-                    lines.append(f"{f'{device}: ' * bool(device)}{line}")
+        found = [_conversion(own, source, target) for source, target in permutations(layouts, 2)]
+        lines += [f"{f'{device}: ' * bool(device)}{line}" for line in found if line]
     return lines
 
 
@@ -203,7 +205,13 @@ def _tiled(backend: Backend) -> list[str]:
     found: dict[str, None] = {}
     for operator in ("Conv", "MaxPool"):
         node = next(samples(operator, 4)).node(operator)
-        for each in _asked(backend, node) or ():
+        try:
+            answer = ask(backend, node) if supported_by(backend, node) else ()
+        except BackendError as error:
+            if not _is_of_another_rank(error):
+                raise
+            continue
+        for each in answer:
             layout = each.inputs[0]
             if any(layout.tile(i) is not None for i in range(layout.rank)) and axis_count(layout) == 4:
                 found[str(layout)] = None
@@ -219,7 +227,11 @@ def _conversion(backend: Backend, source: Layout, target: Layout) -> str:
         shape.append(tile if tile is not None else extents[name] // tiles.get(name, 1))
     tensor = TensorType(4, tuple(shape))
     own = conversion_of(backend, tensor, source, target, "image")
-    cost = own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, tensor, source, target, "image")
+    cost = (
+        own.cost
+        if own is not None and own.cost is not None
+        else conversion_cost_of(backend, tensor, source, target, "image")
+    )
     by = "an operator of the backend's own" if own is not None and own.rewrite is not None else ""
     if cost is None and not by:
         return ""
@@ -254,7 +266,13 @@ def model_requirements(backend: Backend, model: ir.Model) -> list[NodeRequiremen
         label = node_label(node)
         is_run = supported_by(backend, node)
         implementations = ask(backend, node) if is_run else ()
-        stated = "not supported" if not is_run else "none" if all(map(_is_any, implementations)) else answer_text(implementations)
+        stated = (
+            "not supported"
+            if not is_run
+            else "none"
+            if all(map(_is_any, implementations))
+            else answer_text(implementations)
+        )
         kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         faults = tuple(unmet.get(label, ()))
         rows.append(NodeRequirement(label, kind, stated, is_run and not faults, faults))

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
-__all__ = ["SampleGraph", "generated_graphs", "shipped_graphs", "sample_graphs"]
+__all__ = ["SampleGraph", "generated_graphs", "sample_graphs", "shipped_graphs"]
 
 OPSET = 21
 _Shape = Sequence[int | str]
@@ -44,21 +44,20 @@ def sample_graphs() -> list[SampleGraph]:
 @cache
 def generated_graphs() -> tuple[SampleGraph, ...]:
     """Small graphs, the same ones each time."""
-    return tuple([*_convolutions(), *_spatial(), *_alone(), *_between(), *_patterns()])
+    return (*_convolutions(), *_spatial(), *_alone(), *_between(), *_patterns())
 
 
 @cache
 def shipped_graphs() -> tuple[SampleGraph, ...]:
-    """The models that the package onnx has on disk: layers exported from PyTorch, lifted to a later opset, and nine image
+    """The models that the package onnx has on disk: layers exported from PyTorch, lifted to a later opset, and image
     classifiers without weights, whose numbers say nothing and are not compared."""
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
     found = []
     for path in sorted(folder.glob("pytorch-converted/*/model.onnx")):
         model = version_converter.convert_version(onnx.load(path), OPSET)
         found.append(SampleGraph(f"onnx/{path.parent.name.removeprefix('test_')}", model))
-    for path in sorted(folder.glob("light/*.onnx")):
-        found.append(SampleGraph(f"onnx/{path.stem}", onnx.load(path), runs=False))
-    return tuple(found)
+    light = sorted(folder.glob("light/*.onnx"))
+    return (*found, *[SampleGraph(f"onnx/{path.stem}", onnx.load(path), runs=False) for path in light])
 
 
 def _graph(
@@ -274,8 +273,9 @@ def _if() -> SampleGraph:
     """A convolution in each branch of an If."""
     value = helper.make_tensor_value_info("r", TensorProto.FLOAT, (1, 16, 6, 8))
     branches = [
-        helper.make_graph([helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node(op, ["c"], ["r"])],
-                          op, [], [value])  # fmt: skip
+        helper.make_graph(
+            [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node(op, ["c"], ["r"])], op, [], [value]
+        )
         for op in ("Relu", "Sigmoid")
     ]
     nodes: list[_Node] = [

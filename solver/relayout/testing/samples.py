@@ -66,21 +66,22 @@ class Sample:
         given: dict[str, Any] = {}
         if operator in OPERATORS and any(native_role(operator, 0, n) == KERNEL for n in range(4)):
             given = {"kernel_shape": [3] * spatial, "group": self.group, "pads": [1] * (2 * spatial)}
-        defaults: dict[str, Any] = {"INT": 1, "INTS": [2] * spatial, "FLOAT": 1.0, "STRING": "LEFT"}
+        kinds = onnx.defs.OpSchema.AttrType
+        defaults: dict[Any, Any] = {kinds.INT: 1, kinds.INTS: [2] * spatial, kinds.FLOAT: 1.0, kinds.STRING: "LEFT"}
         for name, attribute in onnx.defs.get_schema(operator).attributes.items():
             if attribute.required and name not in given:
-                given[name] = 2 if name == "blocksize" else defaults[attribute.type.name]
+                given[name] = 2 if name == "blocksize" else defaults[attribute.type]
         return [ir.convenience.convert_attribute(name, value) for name, value in given.items()]
 
 
 @cache
 def operator_names() -> tuple[str, ...]:
     """The operators with named axes, then the rest of ONNX's that need no graph inside them."""
+    graph = onnx.defs.OpSchema.AttrType.GRAPH
     others = {
         schema.name
         for schema in onnx.defs.get_all_schemas()
-        if not schema.domain
-        and not any(each.required and each.type.name in ("GRAPH", "GRAPHS") for each in schema.attributes.values())
+        if not schema.domain and not any(each.required and each.type == graph for each in schema.attributes.values())
     }
     return (*OPERATORS, *sorted(others - {*OPERATORS}))
 

@@ -1,10 +1,10 @@
 """A backend's checks as a pytest class: one test a graph.
 
-    from acme_layouts import Acme
-    from relayout.testing import BackendTests
+from acme_layouts import Acme
+from relayout.testing import BackendTests
 
-    class TestAcme(BackendTests):
-        backend = Acme
+class TestAcme(BackendTests):
+    backend = Acme
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["BackendTests"]
 
 
 class BackendTests:
-    """The tests of one backend. Subclass it under a name that pytest collects; relayout's pytest plugin does the rest.
+    """The tests of one backend. Name a subclass as pytest's classes are named; relayout's pytest plugin does the rest.
 
-    `backend` is whatever `load_backend` takes, `options` are its options. A graph without a legal model fails unless its
-    name fits one of the patterns `allow_infeasible`. `graphs` may add models of your own.
+    `backend` is whatever `load_backend` takes, `options` are its options. A graph without a legal model fails unless
+    its name fits one of the patterns `allow_infeasible`. `graphs` may add models of your own.
     """
 
     backend: ClassVar[BackendSpec]
