@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-MOST_NAMED, MOST_LETTERS = 5, 130
+MOST_NAMED, MOST_LETTERS = 5, 110
 """A message has so many of a list, each of at most so many letters."""
 
 
