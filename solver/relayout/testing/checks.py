@@ -224,8 +224,12 @@ def _alone(node: ir.Node) -> ir.Node:
 
     inputs = [value(each, n) for n, each in enumerate(node.inputs)]
     outputs = [ir.Value(name=f"result{n}", shape=each.shape, type=each.type) for n, each in enumerate(node.outputs)]
-    return ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()), outputs=outputs, name="other",
-                   version=node.version)  # fmt: skip
+    alone = ir.Node(
+        node.domain, node.op_type, inputs, list(node.attributes.values()), outputs=outputs, name="other"
+    )  # fmt: skip
+    # In a graph of its own, as backends look up the version of ONNX's operators.
+    ir.Graph([], outputs, nodes=[alone], opset_imports=dict(node.graph.opset_imports) if node.graph is not None else {})
+    return alone
 
 
 def _fingerprint(model: ir.Model) -> list[str]:
