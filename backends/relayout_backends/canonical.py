@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, Implementation, rank_of
 from relayout.layout.layout import Layout, default_layout
-from relayout.ops import rule_of
 from relayout.ops.operand_roles import DATA, KERNEL, has_roles, input_role, result_role, spell
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def accepts_any_layout(node: ir.Node) -> bool:
 
 def _is_pinned(node: ir.Node) -> bool:
     """Whether the axes of a node of a model cannot be permuted."""
+    from relayout.ops import rule_of
+
     return node.graph is not None and rule_of(node, node.graph.opset_imports) is None
 
 

@@ -146,3 +146,13 @@ def test_no_message_is_long_and_the_lists_are_complete() -> None:
     assert len(str(error)) < 2048
     assert "and 35 more" in error.found
     assert error.conflict == error.relaxation == tuple(every)
+
+
+def test_a_node_whose_every_order_is_refused_is_told_by_what() -> None:
+    class Refusing(Backend):
+        name = "refusing"
+
+        def order_cost(self, *_: Any, **__: Any) -> None:
+            return None
+
+    assert refused(summed(), Refusing).hint == "no layout is required; `order_cost` refuses every order in reach"

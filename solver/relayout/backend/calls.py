@@ -320,7 +320,7 @@ class _NodeCheck:
         devices = self.backend.devices() or ("",)
         if not isinstance(given.device, str) or given.device not in devices:
             raise self.wrong(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given.device))
-        return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device)
+        return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device, given.any_order)
 
     def operands(self, given: Implementation) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         inputs = self.layouts(given.inputs, "input", self.node.inputs)

@@ -103,6 +103,7 @@ class DeclarativeBackend(Backend):
                 tuple(_result_layout(way, node, n) for n in range(len(node.outputs))),
                 way.cost + round(way.cost_per_byte * traffic),
                 pads=way.pads,
+                any_order=way.any_order,
             )
             for way in rule.ways
         ]

@@ -151,7 +151,7 @@ class Way(_Table):
     """One implementation: layouts by role (`data`, `kernel`) or by operand (`inputs`, `results`), and a cost.
 
     An operand with a layout in neither keeps the node's. `cost` is in bytes of memory traffic, and `cost_per_byte` is
-    added for each byte that the node reads and writes. `pads`: see `Implementation`.
+    added for each byte that the node reads and writes. `pads`, `any_order`: see `Implementation`.
     """
 
     data: _DataText | None = None
@@ -161,11 +161,12 @@ class Way(_Table):
     cost: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
     cost_per_byte: Annotated[float, Field(ge=0, le=1e4, strict=False)] = 0.0
     pads: bool = False
+    any_order: bool = False
 
     @property
     def says_something(self) -> bool:
-        """Whether any layout is given."""
-        return self.data is not None or self.kernel is not None or bool(self.inputs or self.results)
+        """Whether any layout is given, or any order is."""
+        return self.any_order or self.data is not None or self.kernel is not None or bool(self.inputs or self.results)
 
 
 class Rule(Way):
@@ -192,7 +193,7 @@ class Rule(Way):
         if self.implementation and own:
             raise _fault("layouts and cost in the rule, or in its implementations", "both")
         if not all(way.says_something for way in self.ways):
-            raise _fault("data, kernel, inputs or results", "an implementation without any device")
+            raise _fault("data, kernel, inputs, results or any_order", "an implementation without any layout")
         return self
 
 

@@ -50,7 +50,8 @@ def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, nam
         f"no way to run {choice.label} meets the backend's requirements",
         [_required(choice, operand, conflict, stated) for operand in conflict],
         [_relaxed(running, operand, stated, names) for operand in relaxation] if running is not None else [],
-        [reason for operand in conflict for each in stated if (reason := _why_unbound(choice, operand, each, names))],
+        [reason for operand in conflict for each in stated if (reason := _why_unbound(choice, operand, each, names))]
+        or ([] if every else ["no layout is required; `order_cost` refuses every order in reach"]),
     )
 
 

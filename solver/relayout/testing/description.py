@@ -90,6 +90,7 @@ def _way(way: Way) -> str:
     parts += [f"{way.cost} bytes more"] if way.cost else []
     parts += [f"{way.cost_per_byte:g} more for each byte read and written"] if way.cost_per_byte else []
     parts += ["padded"] if way.pads else []
+    parts += ["any order"] if way.any_order else []
     return "; ".join(parts)
 
 
@@ -168,7 +169,9 @@ def _is_of_another_rank(error: BackendError) -> bool:
 
 def _is_any(implementation: Implementation) -> bool:
     operands = (*implementation.inputs, *implementation.results)
-    return implementation.rewrite is None and all(layout.is_any or str(layout) == "N" for layout in operands)
+    if implementation.rewrite is not None or implementation.any_order:
+        return False
+    return all(layout.is_any or str(layout) == "N" for layout in operands)
 
 
 def answer_text(implementations: Sequence[Implementation]) -> str:
@@ -181,6 +184,7 @@ def _implementation(given: Implementation) -> str:
     remarks += [f"at {given.device}"] if given.device else []
     remarks += ["by the backend's rewrite"] if given.rewrite is not None else []
     remarks += ["padded"] if given.pads else []
+    remarks += ["any order"] if given.any_order else []
     more = f" ({', '.join(remarks)})" if remarks else ""
     return f"{_listed(given.inputs)} -> {_listed(given.results)}{more}"
 
