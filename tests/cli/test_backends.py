@@ -93,6 +93,9 @@ def test_check_fails_with_each_fault_once_and_the_graphs_that_have_it(here: Path
     assert said.out.count("IndexError") == 1
     assert "  and in 3 more: Conv/8-to-8-channels, " in said.out
     assert said.out.endswith("4 graphs, backend raising: failed: 4 faults\n")
+    none = run("backends", "check", "nhwc", "--graphs", "Convv")
+    assert none.status == 2
+    assert "no graph is left to check" in none.err
     assert run("backends", "check", "nhwc", "--graphs", "MaxPool*").out.endswith("backend nhwc: passed\n")
 
 

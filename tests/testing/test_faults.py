@@ -194,3 +194,25 @@ def test_a_sound_backend_has_no_fault() -> None:
     report = check_backend(Pools, graphs=GRAPHS)
     assert report.passed
     assert (report.backend, report.graphs, report.not_compared) == ("pools", 2, {})
+
+
+class Foreign(Backend):
+    """A Relu is an operator that only the target has."""
+
+    name = "foreign"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        [usual] = super().implementations(node)
+        return [replace(usual, rewrite=fast)] if node.op_type == "Relu" else [usual]
+
+
+def fast(writing: Any) -> None:
+    shape = writing.shape_of(0, is_result=True)
+    writing.give(0, writing.emit("FastRelu", [writing.read(0)], domain="com.acme", shape=shape))
+
+
+def test_what_only_the_target_runs_is_no_fault_and_is_told() -> None:
+    [relu] = [graph for graph in generated_graphs() if graph.name == "Relu"]
+    report = check_backend(Foreign, graphs=[relu])
+    assert report.faults == ()
+    assert report.not_compared == {"Relu": "onnxruntime does not run com.acme::FastRelu"}

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from relayout.cli.exit_status import DONE, FINDINGS
 from relayout.cli.terminal import print_data, print_result, print_status
-from relayout.errors import BackendError
+from relayout.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
@@ -196,6 +196,9 @@ def check(
 
     chosen = [each for each in sample_graphs() if not graphs or any(fnmatchcase(each.name, one) for one in graphs)]
     chosen += [SampleGraph(str(path), to_proto(read_file(path))) for path in model]
+    if not chosen:
+        expected = "patterns that the name of a graph fits, such as 'Conv*'"
+        raise UsageError("no graph is left to check", where="--graphs", expected=expected, found=", ".join(graphs))
     with Bar(len(chosen)) as bar:
         report = check_backend(
             name, options=_given(backend_option), graphs=chosen, allow_infeasible=allow_infeasible, progress=bar
@@ -229,7 +232,9 @@ def _check_lines(report: BackendReport) -> list[str]:
         lines.append(f"no legal model, as allowed: {', '.join(report.infeasible)}")
     count = len(report.faults)
     verdict = "passed" if report.passed else f"failed: {count} fault{'s' if count > 1 else ''}"
-    return [*lines, f"{report.graphs} graphs, backend {report.backend}: {verdict}"]
+    unseen = len(report.not_compared)
+    left = f", numbers compared in {report.graphs - unseen} of them" if unseen else ""
+    return [*lines, f"{report.graphs} graph{'s' * (report.graphs != 1)}{left}, backend {report.backend}: {verdict}"]
 
 
 @backends.command()

@@ -279,8 +279,12 @@ def _verification_faults(
     backend: Backend, graph: SampleGraph, legal: onnx.ModelProto, not_compared: dict[str, str]
 ) -> Iterator[Fault]:
     verification = verify(legal, backend, graph.model, run=graph.runs)
+    unknown = sorted(_own_operators(legal) - _own_operators(graph.model))
     for finding in verification.findings:
-        if finding.severity == "error":
+        if finding.rule == "runtime" and unknown:
+            # Only the backend's target runs them.
+            not_compared[graph.name] = f"onnxruntime does not run {', '.join(unknown)}"
+        elif finding.severity == "error":
             kind = "numbers" if finding.rule == "numeric" else "layout"
             place = f"{finding.node}{f', operand {finding.operand}' * (finding.operand is not None)}: " * bool(
                 finding.node
@@ -291,7 +295,7 @@ def _verification_faults(
     numeric = verification.numeric
     if not graph.runs:
         not_compared[graph.name] = "its weights are not in the file"
-    elif numeric is None or numeric.status == "skipped":
+    elif graph.name not in not_compared and (numeric is None or numeric.status == "skipped"):
         not_compared[graph.name] = (numeric.reason if numeric is not None else None) or "it was not run"
 
 
@@ -309,6 +313,12 @@ def _second_faults(
             f"  then:     {text.format(*counts[1])}, {len(twice.graph.node)} nodes",
             graph.name,
         )
+
+
+def _own_operators(model: onnx.ModelProto) -> set[str]:
+    """The operators of neither ONNX nor relayout."""
+    standard = ("", "ai.onnx", "relayout")
+    return {f"{node.domain}::{node.op_type}" for node in model.graph.node if node.domain not in standard}
 
 
 def _operators(model: onnx.ModelProto) -> list[str]:
