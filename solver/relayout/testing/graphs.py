@@ -6,9 +6,9 @@ neighbours have requirements too. Channels are 3, 8, 16 and 20: a block of 4, 8 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,18 @@ _Constants = Mapping[str, np.ndarray[Any, Any]]
 _Node = tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SampleGraph:
-    """One model. `runs`: it is small, so its numbers are compared."""
+    """One model, or a function that reads it when it is needed. `runs`: its numbers are compared."""
 
     name: str
-    model: onnx.ModelProto
+    source: onnx.ModelProto | Callable[[], onnx.ModelProto]
     runs: bool = True
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model."""
+        return self.source() if callable(self.source) else self.source
 
     def __str__(self) -> str:
         return self.name
@@ -52,12 +57,15 @@ def shipped_graphs() -> tuple[SampleGraph, ...]:
     """The models that the package onnx has on disk: layers exported from PyTorch, lifted to a later opset, and image
     classifiers without weights, whose numbers say nothing and are not compared."""
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
-    found = []
-    for path in sorted(folder.glob("pytorch-converted/*/model.onnx")):
-        model = version_converter.convert_version(onnx.load(path), OPSET)
-        found.append(SampleGraph(f"onnx/{path.parent.name.removeprefix('test_')}", model))
-    light = sorted(folder.glob("light/*.onnx"))
-    return (*found, *[SampleGraph(f"onnx/{path.stem}", onnx.load(path), runs=False) for path in light])
+    layers, light = sorted(folder.glob("pytorch-converted/*/model.onnx")), sorted(folder.glob("light/*.onnx"))
+    return (
+        *[SampleGraph(f"onnx/{path.parent.name.removeprefix('test_')}", partial(_lifted, path)) for path in layers],
+        *[SampleGraph(f"onnx/{path.stem}", partial(onnx.load, path), runs=False) for path in light],
+    )
+
+
+def _lifted(path: Path) -> onnx.ModelProto:
+    return version_converter.convert_version(onnx.load(path), OPSET)
 
 
 def _graph(
