@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ def batch(
     """Legalize every model of a folder, several at once.
 
     A model that fails does not stop the others."""
+    gc.enable()
     if jobs is not None and scheduler is not None:
         raise UsageError("two places to work in", where="--scheduler", expected="one of them", found="--jobs too")
     # A wrong backend or option is one error, not one for each model.

@@ -72,7 +72,7 @@ def pack(source: Path) -> bytes:
 
 def table_of(request: Request) -> bytes:
     """The file that declares the backend, or nothing where the backend is an installed one."""
-    path = Path(request.backend)
+    path = Path(request.backend or "")
     return path.read_bytes() if path.suffix in (".toml", ".json") else b""
 
 
@@ -84,7 +84,7 @@ def legalize_sent(name: str, content: bytes, request: Request, table: bytes) -> 
         source, target = Path(folder, name), Path(folder, f"legal-{name}")
         source.write_bytes(content)
         if table:
-            backend = Path(folder, f"backend{Path(request.backend).suffix}")
+            backend = Path(folder, f"backend{Path(request.backend or "").suffix}")
             backend.write_bytes(table)
             request = replace(request, backend=str(backend))
         done = legalize_item(Item(source, target, request))

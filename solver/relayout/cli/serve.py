@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -40,6 +41,7 @@ def serve(
         return DONE
     if check:
         return _check(host, is_open)
+    gc.enable()
     _service("server").serve(host, port, grace, is_open=is_open)
     return DONE
 
