@@ -50,6 +50,15 @@ LATE = {
         "relayout.solve.kernel_search relayout.solve.or_tools",
         "most problems are solved without ortools, whose import takes longest",
     ),
+    "relayout.client.protocol": ("relayout.report.schema", "only a result needs the report's records"),
+    "relayout_api.access.entry": (
+        "relayout_api.access.keys relayout_api.access.tokens",
+        "a service without keys imports no database and no cryptography at its start",
+    ),
+    "relayout_api.preflight": (
+        "relayout_api.access.keys relayout_api.access.tokens relayout_api.store",
+        "a service without keys imports no database at its start",
+    ),
     "relayout_api.workers.tasks": ("*", "the server process does no work and imports none of it"),
     "relayout_api.workers.template": (
         "relayout_api.workers.tasks relayout_api.workers.worker",
@@ -60,7 +69,8 @@ LATE = {
         "DBOS and SQLAlchemy take a second to import, in which the service already answers",
     ),
     "relayout_api.server": (
-        "relayout_api.app relayout_api.http_protocol relayout_api.settings",
+        "relayout_api.app relayout_api.http_protocol relayout_api.preflight relayout_api.settings "
+        "relayout_api.telemetry.logs",
         "the template of the workers starts first, and imports at the same time",
     ),
 }

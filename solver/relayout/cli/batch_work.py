@@ -84,7 +84,7 @@ def legalize_sent(name: str, content: bytes, request: Request, table: bytes) -> 
         source, target = Path(folder, name), Path(folder, f"legal-{name}")
         source.write_bytes(content)
         if table:
-            backend = Path(folder, f"backend{Path(request.backend or "").suffix}")
+            backend = Path(folder, "backend").with_suffix(Path(request.backend or "").suffix)
             backend.write_bytes(table)
             request = replace(request, backend=str(backend))
         done = legalize_item(Item(source, target, request))
