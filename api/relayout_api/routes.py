@@ -19,8 +19,8 @@ from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
+from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, media_type
-from relayout_api.callers import caller_of
 from relayout_api.problems import KINDS, AnsweredError, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
@@ -33,6 +33,7 @@ from relayout_api.schemas import (
     Parameters,
 )
 from relayout_api.service import Service
+from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
 from relayout_api.workers.messages import Answer, Form, Task
 
@@ -111,6 +112,15 @@ async def readyz(request: Request) -> Response:
     return JSONResponse({"status": "ready"})
 
 
+@router.get("/metrics", **openapi.METRICS)
+async def metrics(request: Request) -> Response:
+    """The metrics of this server, for Prometheus."""
+    service: Service = request.app.state.service
+    # The gauges ask the database.
+    text = await anyio.to_thread.run_sync(service.metrics.text)
+    return Response(text, media_type=METRICS_MEDIA_TYPE)
+
+
 @router.get("/", include_in_schema=False)
 async def index() -> Response:
     """The page."""
@@ -133,7 +143,7 @@ async def _work(request: Request, verb: str, parameters: Callable[[], Parameters
         background = None
         answer = await service.results.known(key)
         if answer is None:
-            working = service.pool.run(task, body, caller_of(request), wait=settings.queue_seconds)
+            working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
             answer = await _unless_gone(request, service, working)
             if answer.repeats:
                 background = BackgroundTask(service.results.learn, key, answer)

@@ -25,7 +25,24 @@ __all__ = [
     "OutOfTimeError",
     "RelayoutError",
     "UsageError",
+    "first_few",
 ]
+
+
+MOST_NAMED, MOST_LETTERS = 5, 110
+"""A message has so many of a list, each of at most so many letters."""
+
+
+def first_few(texts: Sequence[str], separator: str) -> str:
+    """The first texts of a list, each shortened in its middle, and how many more there are.
+
+    >>> first_few(["a", "b", "c", "d", "e", "f", "g"], "; ")
+    'a; b; c; d; e, and 2 more'
+    """
+    half = MOST_LETTERS // 2 - 2
+    shown = [each if len(each) <= MOST_LETTERS else f"{each[:half]}...{each[-half:]}" for each in texts[:MOST_NAMED]]
+    more = len(texts) - len(shown)
+    return f"{separator.join(shown)}{f', and {more} more' * bool(more)}"
 
 
 class RelayoutError(Exception):
@@ -35,9 +52,7 @@ class RelayoutError(Exception):
     disagreement, and `hint` is a remedy. Only `problem` is never empty.
     """
 
-    def __init__(
-        self, problem: str, *, where: str = "", expected: str = "", found: str = "", hint: str = ""
-    ) -> None:
+    def __init__(self, problem: str, *, where: str = "", expected: str = "", found: str = "", hint: str = "") -> None:
         super().__init__(problem)
         self.problem = problem
         self.where = where
@@ -72,9 +87,7 @@ class LayoutSyntaxError(InputError):
     """A layout string that does not parse. `column` counts from 1; the message has a caret under it."""
 
     def __init__(self, text: str, column: int, *, expected: str, found: str, hint: str = "") -> None:
-        super().__init__(
-            "not a layout", where=f"layout, column {column}", expected=expected, found=found, hint=hint
-        )
+        super().__init__("not a layout", where=f"layout, column {column}", expected=expected, found=found, hint=hint)
         self.text = text
         self.column = column
 
@@ -96,13 +109,14 @@ class InfeasibleError(RelayoutError):
     """No assignment of memory formats meets all requirements.
 
     `conflict` is a smallest conflicting set of requirements, each by node, operand and layout. `relaxation` is a
-    smallest set of changes that allows a solution, the cheapest among several; it is empty if unknown.
+    smallest set of changes that allows a solution, the cheapest among several; it is empty if unknown. The message has
+    the first few of each and how many more there are.
     """
 
     def __init__(
         self, problem: str, *, conflict: Sequence[str] = (), relaxation: Sequence[str] = (), hint: str = ""
     ) -> None:
-        super().__init__(problem, found="; ".join(conflict), hint=hint)
+        super().__init__(first_few([problem], ""), found=first_few(conflict, "; "), hint=hint)
         self.conflict = tuple(conflict)
         self.relaxation = tuple(relaxation)
 

@@ -25,6 +25,7 @@ from relayout_api.jobs.schema import Job, JobLinks, JobList, State
 from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
 from relayout_api.results import Results
 from relayout_api.settings import Settings
+from relayout_api.telemetry.metrics import Gauges
 from relayout_api.workers.messages import Task
 from relayout_api.workers.pool import Pool
 
@@ -122,12 +123,25 @@ class Jobs:
         """The job of an id. Raises RefusedError."""
         return await self._job(await self._row(job))
 
-    async def page(self, limit: int, cursor: str | None) -> JobList:
-        """One page of jobs, newest first. Raises UsageError for a wrong cursor, RefusedError."""
+    async def owner(self, job: str) -> str:
+        """The name of the caller that submitted a job. Raises RefusedError."""
+        return str((await self._row(job)).authenticated_user)
+
+    def gauges(self) -> Gauges:
+        """The jobs that have not ended, by state, and the seconds that the oldest has waited."""
+        queued, running, oldest = self._opened().unfinished()
+        return {
+            "jobs": {"queued": queued, "running": running},
+            "queue_depth": {"jobs": queued},
+            "queue_oldest_seconds": {"jobs": max(0.0, time.time() - oldest / 1000) if oldest else 0.0},
+        }
+
+    async def page(self, limit: int, cursor: str | None, owner: str | None = None) -> JobList:
+        """One page of jobs, newest first, of one caller or of all. Raises UsageError for a wrong cursor."""
         until, given = _parse_cursor(cursor)
         # Several jobs may be of the same time, which SQLite may count in seconds: the cursor names those given.
         most = limit + 1 + len(given) + _MOST_AT_ONCE
-        rows = await self._call(self._opened().newest, most, None if until is None else _iso(until))
+        rows = await self._call(self._opened().newest, most, None if until is None else _iso(until), owner)
         left = [row for row in rows if row.workflow_id not in given]
         left.sort(key=lambda row: (row.created_at or 0, _input(row)["created"]), reverse=True)
         shown = left[:limit]

@@ -57,7 +57,8 @@ class Answer:
     | bytes | the model | the report without its lists |
     | parts | the model or graph, empty for other verbs than legalize | the whole report |
 
-    `repeats`: the same task always has this answer, so that it may be stored.
+    `status` and `seconds` (by stage) are the report's. `repeats`: the same task always has this answer, so that it may
+    be stored.
     """
 
     content: _Part
@@ -65,6 +66,8 @@ class Answer:
     repeats: bool = False
     cost: int | None = None
     bound: int | None = None
+    status: str | None = None
+    seconds: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

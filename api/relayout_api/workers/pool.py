@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from relayout.errors import InternalError, OutOfTimeError
 from relayout_api.problems import AnsweredError, Problem, RefusedError
 from relayout_api.settings import Settings
+from relayout_api.telemetry.metrics import Gauges, Metrics
 from relayout_api.workers.fair_queue import FairQueue
 from relayout_api.workers.messages import Answer, Received, Task, receive, send
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
@@ -42,10 +43,10 @@ class _GoneError(Exception):
 class Pool:
     """`settings.workers` processes, which callers share in turns."""
 
-    def __init__(self, settings: Settings, template: Template | None = None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, template: Template | None = None) -> None:
         self._first = template
+        self._metrics = metrics
         self.queue = FairQueue(settings.workers, settings.share, settings.queue)
-        self.restarts = 0
         self._settings = settings
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
@@ -61,6 +62,14 @@ class Pool:
     def size(self) -> int:
         """How many workers are alive."""
         return len(self._all)
+
+    def gauges(self) -> Gauges:
+        """The workers that are alive, and the tasks that wait for one."""
+        return {
+            "workers": {"busy": len(self._all) - len(self._idle), "idle": len(self._idle)},
+            "queue_depth": {"requests": self.queue.waiting},
+            "queue_oldest_seconds": {"requests": self.queue.oldest},
+        }
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -154,7 +163,10 @@ class Pool:
                 raise AnsweredError(Problem(**header["problem"]))
             elif "answer" in header:
                 content, report = message.parts
-                return Answer(content, report, **header["answer"])
+                answer = Answer(content, report, **header["answer"])
+                if answer.status is not None:
+                    self._metrics.worked(answer.status, answer.seconds or {})
+                return answer
 
     def _death(self, worker: WorkerProcess, end: End, task: Task) -> Exception:
         """The error of a task whose worker died."""
@@ -196,7 +208,8 @@ class Pool:
         """Wait for the end of a worker, and replace it if it was idle."""
         await worker.ended.wait()
         self._all.discard(worker)
-        self.restarts += 1
+        if not self._stopping:
+            self._metrics.restarted()
         if worker in self._idle:
             self._idle.remove(worker)
             worker.channel.close()
