@@ -152,10 +152,9 @@ def _add_samples(
         yield f"the original takes one size of its open dims alone: {sizes}"
     defaults = [value for value in original.graph.inputs if value.is_initializer() and value.dtype is not None]
     floats = [value for value in defaults if value.dtype is not None and value.dtype.is_floating_point()]
-    if floats:
-        if not add([lambda: {**trial.feeds[0], **draw_inputs(floats, plan, seed + 2)}]):
-            names = [str(value.name) for value in floats]
-            yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
+    if floats and not add([lambda: {**trial.feeds[0], **draw_inputs(floats, plan, seed + 2)}]):
+        names = [str(value.name) for value in floats]
+        yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
     for lift in _LIFTS:
         if all(has_numbers([sample[name] for sample in trial.results]) for name in trial.results[0]):
             break
