@@ -43,6 +43,7 @@ LATE = {
         "relayout_backends.x86_nchwc.checks.blocked relayout_backends.x86_nchwc.checks.blocked_types",
         "only the verifier runs the checks of a backend",
     ),
+    "relayout.ops.logical_node": ("relayout.ops.logical_view", "loading a backend does not import onnx_ir"),
     "relayout.solve.engines": (
         "relayout.solve.kernel_search relayout.solve.or_tools",
         "most problems are solved without ortools, whose import takes longest",

@@ -84,7 +84,12 @@ def _in_format(source: ir.Value, format_: MemoryFormat | None) -> tuple[Extent, 
     """The source's extents in the annotated format; unchanged where the format does not fit them."""
     if source.shape is None:
         return None
-    extents = tuple(source.shape)
+    extents: tuple[Extent, ...] | None = tuple(source.shape)
+    if format_ is not None and (earlier := memory_format_of(source)) is not None:
+        # The original is itself a legal model, and both annotations are relative to that one's source.
+        extents = earlier.source_extents(tuple(source.shape))
+    if extents is None:
+        return None
     return extents if format_ is None or format_.fault(extents) else format_.shape(extents)
 
 
