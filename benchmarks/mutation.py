@@ -2,10 +2,11 @@
 
     python benchmarks/mutation.py [--most 12] [--only MODEL]
 
-Makes mutants of the legal models of `tests/support/outside_models.py`, by the kinds of `tests/support/outside_mutation.py`,
-and runs the verifier over them. A mutant is wrong if onnxruntime gives other outputs for some inputs, or if it breaks the
-contract by construction. Prints a table of kinds: mutants, wrong ones that are refused, by which rules of the verifier, and
-those that pass; then each wrong one that passes. Exit status 1 where there is one, or where a sound model is refused.
+Makes mutants of the legal models of `tests/support/outside_models.py`, by the kinds of
+`tests/support/outside_mutation.py`, and runs the verifier over them. A mutant is wrong if onnxruntime gives other
+outputs for some inputs, or if it breaks the contract by construction. Prints a table of kinds: mutants, wrong ones that
+are refused, by which rules of the verifier, and those that pass; then each wrong one that passes. Exit status 1 where
+there is one, or where a sound model is refused.
 """
 
 from __future__ import annotations
