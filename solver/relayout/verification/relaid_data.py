@@ -63,6 +63,9 @@ def is_relayout(source: Array, result: Array) -> bool | None:
         return True
     # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
     pairs = [(one, other), (one, other.reshape(-1)), (other, one.reshape(-1))]
+    if one.size < other.size:
+        # Padding in front of an axis is padding after it, seen from the other end.
+        pairs.append((np.flip(one), np.flip(other)))
     is_sure = True
     for pair in pairs:
         found = _is_found(*pair)
