@@ -21,6 +21,7 @@ from functools import cache, lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from relayout.backend.calls import is_pure
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import (
     AssignTable,
@@ -73,6 +74,7 @@ class DeclarativeBackend(Backend):
         self.name = table.name
         self.table = table
         self._extended = extended(self.context)
+        self.is_pure = is_pure(self._extended)
         # A backend that is not enabled requires nothing; the table's own rules hold.
         self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
 
