@@ -34,8 +34,8 @@ class Task:
 
     `parameters` are the backend and the options that go with an ONNX model in the body; None where the body is JSON,
     which has its own. `split` is the length of the model in the body where the original to compare with follows it.
-    `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON of the endpoint, the
-    model's bytes with the report's summary, or model and report as two parts.
+    `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON of the endpoint,
+    the model's bytes with the report's summary, or model and report as two parts.
     """
 
     verb: str
