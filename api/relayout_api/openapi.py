@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from relayout.model.graph_json.schema import GraphJson
 from relayout.report.schema import Report
 from relayout_api import examples
-from relayout_api.bodies import JSON, ONNX
+from relayout_api.bodies import JSON, MULTIPART, ONNX, ZIP
 from relayout_api.jobs.schema import Job, JobList
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.schemas import (
@@ -156,18 +156,26 @@ JOB_EVENTS: dict[str, Any] = {
 }
 
 _ANY_JSON = {JSON: {"schema": {"type": "object"}}}
-_MODEL = {ONNX: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY = {"type": "string", "format": "binary"}
+_MODEL = {ONNX: {"schema": _BINARY}}
+_FORM = {MULTIPART: {"schema": {"type": "object", "properties": {"model": _BINARY}, "required": ["model"]}}}
+_FORM_OF_TWO = {
+    MULTIPART: {
+        "schema": {"type": "object", "properties": {"model": _BINARY, "against": _BINARY}, "required": ["model"]}
+    }
+}
 
 LEGALIZE: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Make a graph legal",
-    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL}),
+    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_FORM}),
     "responses": {
         200: {
             "description": "The legal graph or model, and the report",
             "content": {
                 JSON: {"schema": {"anyOf": [_ref(LegalizeResponse), _ref(ModelResponse)]}},
                 **_MODEL,
+                ZIP: {"schema": _BINARY},
             },
             "headers": {
                 "Relayout-Report": {
@@ -182,13 +190,13 @@ LEGALIZE: dict[str, Any] = {
 VERIFY: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Verify a graph",
-    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL}),
+    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_FORM_OF_TWO}),
     "responses": {200: _says("The report with the findings", _json(ReportResponse)), **_errors(*_WORK)},
 }
 EXPLAIN: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Explain the conversions",
-    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL}),
+    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_FORM}),
     "responses": {
         200: _says("The report with the reasons", _json(ReportResponse)),
         **_errors(*_WORK, "infeasible"),

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from relayout.errors import UsageError
 from relayout.options import options_of
-from relayout_api.bodies import JSON, ONNX, media_type
+from relayout_api.bodies import JSON, MULTIPART, ONNX, media_type
 from relayout_api.schemas import (
     ExplainParameters,
     LegalizeParameters,
@@ -121,9 +121,9 @@ def given_parameters(
     `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which
     has its own options.
     """
-    kind = media_type(request, JSON, ONNX)
-    if kind == ONNX:
-        return parameters().model_dump(mode="json"), kind
+    kind = media_type(request, JSON, ONNX, MULTIPART)
+    if kind != JSON:
+        return parameters().model_dump(mode="json"), ONNX
     if others := [name for name in request.query_params if name not in own]:
         raise UsageError(
             "options in the query go with an ONNX model",

@@ -6,7 +6,9 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from functools import cache
+from io import BytesIO
 from typing import Annotated
+from zipfile import ZipFile, ZipInfo
 
 import anyio
 from fastapi import APIRouter, Query, Request, Response
@@ -19,7 +21,7 @@ from relayout.errors import BackendError, InputError, InternalError, RelayoutErr
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
-from relayout_api.bodies import JSON, ONNX, media_type
+from relayout_api.bodies import JSON, ONNX, ZIP, files_in, media_type
 from relayout_api.problems import KINDS, AnsweredError, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
@@ -40,6 +42,7 @@ __all__ = ["router"]
 
 router = APIRouter()
 
+_FORMS: dict[str, Form] = {ONNX: "bytes", ZIP: "parts", JSON: "json"}
 _MOST_LAYOUT_BYTES = 64 << 10
 
 
@@ -49,6 +52,7 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
 
     The answer to graph JSON is graph JSON, and to an ONNX model the model in base64. With `Accept:
     application/octet-stream` it is the model's bytes; the header `Relayout-Report` has the report without its lists.
+    With `Accept: application/zip` it is a ZIP file with the model and the whole report.
     """
     return await _work(request, "legalize", query.parameters)
 
@@ -131,9 +135,11 @@ async def _work(request: Request, verb: str, parameters: Callable[[], Parameters
     service: Service = request.app.state.service
     settings = service.settings
     given, kind = given_parameters(request, parameters)
-    form: Form = "bytes" if kind == ONNX and verb == "legalize" and _prefers_bytes(request) else "json"
-    task = Task(verb, given, settings.time_limit, settings.memory_bytes, form)
-    async with service.bodies.read(request) as body:
+    preferred = _preferred(request) if kind == ONNX and verb == "legalize" else JSON
+    form = _FORMS[preferred]
+    async with service.bodies.read(request) as sent:
+        body, split = await files_in(request, sent)
+        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split)
         key = service.results.key(task, body)
         tag = f'"{key}"'
         if tag in request.headers.get("if-none-match", ""):
@@ -148,7 +154,18 @@ async def _work(request: Request, verb: str, parameters: Callable[[], Parameters
         headers["ETag"] = tag
     if form == "bytes":
         headers["Relayout-Report"] = bytes(answer.report).decode()
-    return Response(answer.content, media_type=ONNX if form == "bytes" else JSON, headers=headers)
+    content = await anyio.to_thread.run_sync(_zipped, answer) if form == "parts" else answer.content
+    return Response(content, media_type=preferred, headers=headers)
+
+
+def _zipped(answer: Answer) -> bytes:
+    """A ZIP file with the model and the whole report, not compressed: weights hardly shrink."""
+    packed = BytesIO()
+    with ZipFile(packed, "w") as archive:
+        for name, content in (("model.onnx", answer.content), ("report.json", answer.report)):
+            # The same answer has the same bytes.
+            archive.writestr(ZipInfo(name), bytes(content))
+    return packed.getvalue()
 
 
 async def _unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
@@ -185,14 +202,14 @@ async def _unless_gone(request: Request, service: Service, answering: Awaitable[
     return answer
 
 
-def _prefers_bytes(request: Request) -> bool:
-    """Whether the header Accept gives ONNX's media type at least the weight of JSON's."""
+def _preferred(request: Request) -> str:
+    """The media type of _FORMS to which the header Accept gives the most weight; JSON where it names none."""
     weights: dict[str, float] = {}
     for part in request.headers.get("accept", "").split(","):
         name, _, rest = part.partition(";")
         weight = re.search(r"\bq=([01](?:\.\d{0,3})?)", rest)
         weights[name.strip().lower()] = float(weight[1]) if weight else 1.0
-    return weights.get(ONNX, 0.0) > 0.0 and weights[ONNX] >= weights.get(JSON, 0.0)
+    return max((ONNX, ZIP, JSON), key=lambda kind: weights.get(kind, 0.0)) if weights.keys() & _FORMS.keys() else JSON
 
 
 @cache

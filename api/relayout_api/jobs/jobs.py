@@ -262,7 +262,12 @@ class Jobs:
         try:
             settings = self._settings
             task = Task(
-                arguments["kind"], arguments["parameters"], settings.job_time_limit, settings.memory_bytes, "parts"
+                arguments["kind"],
+                arguments["parameters"],
+                settings.job_time_limit,
+                settings.memory_bytes,
+                "parts",
+                arguments["split"],
             )
             body = await self._results.content(arguments["body"])
             if body is None:

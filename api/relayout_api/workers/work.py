@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of, is_pure
-from relayout.errors import InputError
+from relayout.errors import InputError, UsageError
 from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
@@ -126,10 +126,16 @@ def _repeats(backend: Backend, report: Report) -> bool:
     return is_pure(backend) and report.status == "optimal"
 
 
-def _read(task: Task, content: Body, schema: type[_Parameters]) -> tuple[Source, dict[str, Any] | None, _Parameters]:
+def _read(task: Task, content: Body, schema: type[_Parameters]) -> tuple[Source, Source | None, _Parameters]:
     """The source, the original to compare it with, and the parameters."""
     if task.parameters is not None:
-        return parse_model(content), None, schema.model_validate(task.parameters)
+        parameters = schema.model_validate(task.parameters)
+        if task.split is None:
+            return parse_model(content), None, parameters
+        if schema is not VerifyParameters:
+            expected = "the file `model` alone"
+            raise UsageError("there is nothing to compare with", where="body", expected=expected, found="`against` too")
+        return parse_model(content[: task.split]), parse_model(content[task.split :]), parameters
     body = load_body(content)
     graph = _graph(body, "graph")
     if graph is None:
