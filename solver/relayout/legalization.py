@@ -140,8 +140,9 @@ def finish(
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
             verification = verification_of(check_statically(model, backend))
-        if inlines:
-            others = [finding for finding in verification.findings if finding.rule != "layout-requirement"]
-            verification = verification_of([*stated, *others], verification.numeric)
+        # The report has the settings that fit nothing among its warnings.
+        left_out = {"backend-settings", "layout-requirement"} if inlines else {"backend-settings"}
+        others = [finding for finding in verification.findings if finding.rule not in left_out]
+        verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
     return Outcome(model, report, outcome.changed or inlines)
