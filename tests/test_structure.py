@@ -22,7 +22,10 @@ LIBRARY = ROOT / "solver" / "relayout"
 LATE = {
     "relayout.cli": ("*", "--help and a wrong option need no model, no solver and no report"),
     "relayout.options": ("relayout.backend.options relayout.layout.layout", "the parser of the command needs neither"),
-    "relayout.legalization": ("relayout.verification.verifier", "only --check needs the verifier"),
+    "relayout.legalization": (
+        "relayout.verification.certificate_findings relayout.verification.verifier",
+        "only --check and --certify need the verifier",
+    ),
     "relayout.model.io": (
         "relayout.model.graph_json.codec relayout.model.graph_json.schema",
         "only graph JSON needs pydantic's schema of it",

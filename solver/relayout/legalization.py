@@ -28,6 +28,7 @@ from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
 from relayout.rewrite.annotations import annotate_boundary
+from relayout.solve.certificate import certificate_of
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -36,11 +37,12 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, and whether it differs from the source."""
+    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out."""
 
     model: ir.Model
     report: Report
     changed: bool
+    certificate: Mapping[str, Any] | None = None
 
 
 @takes_options("legalize")
@@ -55,7 +57,8 @@ def legalize(
     `options` are fields of `Options`: `objective` ("bytes" or "transposes"), `input_layouts` and `output_layouts`
     ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `verify` (off:
     no report of the verifier), `check` (compare the legal model with the source too), `static` (a comparison that could
-    not be made is no error), `inline` (no function is left), `max_transposes` and `samples`.
+    not be made is no error), `certify` (derive the proof again), `inline` (no function is left), `max_transposes` and
+    `samples`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
@@ -91,8 +94,8 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     """Run the stages on a model, which is changed in place."""
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
-    before = totals(model, dims, operators)
     elements = price_dims(model, dims)
+    before = totals(model, dims, operators, elements)
     warnings = warnings_about(backend, model)
     changed = prepared_by(backend, model)
     if unmet := unmet_packed(model, backend):
@@ -113,7 +116,8 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
     changed = record_backend(model, backend.name, options.backend_options) or changed
-    return Outcome(model, report, changed)
+    proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
+    return Outcome(model, report, changed, proof)
 
 
 def finish(
@@ -145,4 +149,8 @@ def finish(
         others = [finding for finding in verification.findings if finding.rule not in left_out]
         verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
-    return Outcome(model, report, outcome.changed or inlines)
+    if outcome.certificate is not None:
+        from relayout.verification.certificate_findings import with_proof
+
+        report = with_proof(report, outcome.certificate)
+    return Outcome(model, report, outcome.changed or inlines, outcome.certificate)

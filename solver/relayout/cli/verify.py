@@ -84,8 +84,9 @@ def verify(
         after = totals(subject, dims, operators)
         before = after if original is None else totals(original, dims, operators)
         bar("verify")
+        # The files themselves: the verifier also runs them as they are, without relayout's reader.
         static = request.options.static
-        verification = verify(subject, backend, original, samples=samples, dims=dims, static=static)
+        verification = verify(model, backend, against, samples=samples, dims=dims, static=static)
     findings = (*verification.findings, *over_budget(limits, after))
     passed = all(finding.severity != "error" for finding in findings)
     verification = verification.model_copy(update={"findings": findings, "passed": passed})

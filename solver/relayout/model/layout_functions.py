@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.binding import bind
@@ -39,8 +39,7 @@ OVERLOADS_SINCE_IR_VERSION = 10
 NATIVE = "_native"
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One operand of a body, from `source` to `target`: dimensions as groups of atoms of its axes, which are numbered
     as ONNX's operator has them. Extents are None where no number is needed; those of padded axes are known."""
 
@@ -65,8 +64,7 @@ def _needed(lies: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The key of a function: the conversions of its operands and of the results that are read; None: no conversion."""
 
     operator: str
@@ -106,6 +104,8 @@ def use_onnx_operator(node: ir.Node) -> None:
 
 def drop_unused(model: ir.Model) -> None:
     """Remove the functions of our domain that no node calls any more."""
+    if DOMAIN not in model.opset_imports and not model.functions:
+        return
     called = {node.op_identifier() for node in all_nodes(model.graph) if node.domain == DOMAIN}
     for identifier in [key for key in model.functions if key[0] == DOMAIN and key not in called]:
         del model.functions[identifier]

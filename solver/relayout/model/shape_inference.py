@@ -27,6 +27,7 @@ from relayout.model.inference_placeholders import (
 )
 from relayout.model.operator_schema import has_body
 from relayout.model.tensor_types import check_type
+from relayout.ops import nested_graphs
 
 __all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
 
@@ -44,8 +45,7 @@ _ALLOWED = "'indices' must be non-negative for OneHot"
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The graph, the functions' bodies, and every subgraph of these."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        yield graph
-        yield from graph.subgraphs()
+        yield from nested_graphs(graph)
 
 
 def without_weights(model: ir.Model) -> onnx.ModelProto:

@@ -12,7 +12,7 @@ from relayout.layout.conversion import Dims, one_each
 from relayout.layout.memory_format import Extent, source_order
 from relayout.model.emit import Emitter, Physical
 from relayout.model.layout_functions import drop_unused, use_onnx_operator
-from relayout.ops import extents_of
+from relayout.ops import extents_of, nested_graphs
 from relayout.ops.logical_node import lies_as, logical
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
@@ -36,7 +36,7 @@ def unpack(model: ir.Model, nodes: Iterable[ir.Node]) -> None:
 def names_in(model: ir.Model) -> set[str]:
     """The names of all values and nodes, including subgraphs: an inner name must not shadow an outer one."""
     names: set[str] = set()
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in nested_graphs(model.graph):
         names.update(v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
         for node in graph:
             names.add(node.name or "")

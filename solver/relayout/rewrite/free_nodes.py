@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import onnx_ir as ir
+from msgspec.structs import replace
 
 from relayout.candidates.alternatives import FreeLowering, Port, in_source, input_dims, is_parameter
 from relayout.formulate.plan import PlannedNode

@@ -25,10 +25,12 @@ from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
+from relayout.verification.constant_data import check_constants
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes, skeleton_of
 from relayout.verification.operator_facts import enter_backend_operators
+from relayout.verification.price import check_price
 from relayout.verification.requirements import check_requirements, node_label
 
 if TYPE_CHECKING:
@@ -81,12 +83,15 @@ def verify(
             raise  # else a check may fail on a model that contradicts itself
     if original is not None:
         findings += check_against(subject, original)
+        if run:
+            findings += check_constants(subject, original)
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
+        findings += check_price(report, subject, chosen, dims)
     numeric: Numeric | None = None
     if original is not None and run:
-        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims)
+        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))
         findings += found
         if not any(finding.severity == "error" for finding in findings):
             findings += _not_compared(numeric, is_enough=static)
@@ -189,9 +194,11 @@ def _numeric(
     samples: int,
     seed: int,
     dims: Mapping[str, int] | None,
+    given: tuple[Source, Source | None],
 ) -> tuple[list[Finding], Numeric]:
     from relayout.verification.numeric.compare import compare
 
     if any(finding.rule == "boundary" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
-    return compare(model, original, opaque_values_of(backend, model), samples=samples, seed=seed, dims=dims)
+    opaque = opaque_values_of(backend, model)
+    return compare(model, original, opaque, samples=samples, seed=seed, dims=dims, given=given)
