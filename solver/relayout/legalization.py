@@ -17,9 +17,9 @@ from relayout.candidates.backend_requirements import unmet_packed
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
+from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
-from relayout.model.recorded_backend import record_backend
 from relayout.model.tensor_sizes import price_dims
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options

@@ -18,7 +18,7 @@ from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
-from relayout.model.recorded_backend import recorded_backend
+from relayout.model.metadata import recorded_backend
 from relayout.report.schema import Finding, Numeric, Report, Severity, Verification
 from relayout.verification.accounting import check_report
 from relayout.verification.against_original import check_against
