@@ -20,9 +20,9 @@ from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SO
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
+from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
-from relayout.model.recorded_backend import record_backend
 from relayout.model.tensor_sizes import price_dims
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
@@ -190,9 +190,10 @@ def finish(
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
             verification = verification_of(check_statically(model, backend))
-        if inlines:
-            others = [finding for finding in verification.findings if finding.rule != "layout-requirement"]
-            verification = verification_of([*stated, *others], verification.numeric)
+        # The report has the settings that fit nothing among its warnings.
+        left_out = {"backend-settings", "layout-requirement"} if inlines else {"backend-settings"}
+        others = [finding for finding in verification.findings if finding.rule not in left_out]
+        verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
     report = within_budget(report, asdict(options))
     if outcome.certificate is not None:

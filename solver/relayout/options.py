@@ -135,7 +135,9 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return f"--{self.single.replace('_', '-')}"
+        """The flag that asks for something other than the default."""
+        name = self.single.replace("_", "-")
+        return f"--no-{name}" if self.type is bool and self.default else f"--{name}"
 
     def check(self, value: Any, where: str) -> None:
         """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for an invalid layout."""

@@ -18,7 +18,7 @@ from relayout.errors import InputError, UsageError
 from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
-from relayout.model.recorded_backend import recorded_backend
+from relayout.model.metadata import recorded_backend
 from relayout.options import Options
 from relayout.report.budget import within_budget
 from relayout.report.schema import Report

@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 def backend_of(request: Request, model: ir.Model | None = None) -> Backend:
     """The backend of the request, with its options; without one, that of `model`'s metadata. Raises UsageError."""
     from relayout.backend.loading import load_backend
-    from relayout.model.recorded_backend import recorded_backend
+    from relayout.model.metadata import recorded_backend
 
     name, options = request.backend, request.options.backend_options
     if name is None:

@@ -81,7 +81,7 @@ def _parameter(option: Option) -> Parameter:
     metavar = option.metavar or "|".join(option.choices) or None
     shown = not option.is_mapping and default is not None and option.type is not bool
     least = None if option.is_mapping else option.least
-    names = [f"{option.flag}/--no-{option.flag[2:]}" if option.type is bool and default else option.flag]
+    names = [f"--{option.name}/{option.flag}" if option.flag.startswith("--no-") else option.flag]
     declared = typer.Option(*names, metavar=metavar, help=help_, show_default=shown, min=least)
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 

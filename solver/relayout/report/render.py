@@ -219,8 +219,8 @@ def _transfers(report: Report) -> Table:
 
 def _print_verification(report: Report, print_line: Callable[..., None]) -> None:
     verification = report.verification
-    if verification is None:
-        return
+    if verification is None or (verification.passed and not verification.findings and verification.numeric is None):
+        return  # the usual case, in which there is nothing to tell
     for finding in verification.findings:
         print_line(f"{finding.severity}: {_detail(finding)}", markup=False)
     numeric = verification.numeric
