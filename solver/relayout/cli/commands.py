@@ -10,6 +10,7 @@ import typer
 from relayout.cli.backends import backends
 from relayout.cli.batch import batch
 from relayout.cli.explain import explain
+from relayout.cli.inspect import inspect
 from relayout.cli.layout import layout
 from relayout.cli.legalize import legalize
 from relayout.cli.serve import serve
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-for verb in (legalize, verify, explain, backends, layout, batch, serve):
+for verb in (legalize, verify, explain, inspect, backends, layout, batch, serve):
     app.command()(verb)
 
 

@@ -12,7 +12,7 @@ from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
-__all__ = ["data_transposes", "totals"]
+__all__ = ["data_transposes", "moved_bytes", "totals"]
 
 
 def totals(
@@ -29,7 +29,7 @@ def totals(
     flat = _inlined(model)
     elements = price_dims(flat, dims)
     transposes = data_transposes(flat)
-    moved = sum(_moved_bytes(node, elements) for node in transposes)
+    moved = sum(moved_bytes(node, elements) for node in transposes)
     counted = Counter((node.domain, node.op_type) for node in all_nodes(flat.graph) if node.op_type != "Constant")
     reorders = sum(counted[operator] for operator in conversion_operators)
     return Totals(nodes=counted.total(), transposes=len(transposes), bytes=2 * moved, reorders=reorders)
@@ -48,7 +48,8 @@ def data_transposes(model: ir.Model) -> list[ir.Node]:
     ]
 
 
-def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
+def moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
+    """The bytes of the tensor that a Transpose moves, once; 0 where only dims of extent 1 change their places."""
     source, result = transpose.inputs[0], transpose.outputs[0]
     # Either side may have no shape; both have the same number of elements.
     value = source if source is not None and source.shape is not None else result
