@@ -9,11 +9,12 @@ import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS
 from relayout.cli.explain import boundary_lines
+from relayout.cli.inspect import TOP, Top
 from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, check_output, report_formats, write_reports
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_data, print_status, terminal_width
+from relayout.cli.terminal import print_data, print_status
 from relayout.cli.verify import finding_lines
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
 from relayout.model.collector import collector_paused
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["legalize"]
 
-MOST_ROWS = 50
 Output = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--output",
         "-o",
         metavar="OUT",
-        help="The legal model: .onnx or .json; - is JSON to stdout.",
+        help="The legal model: .onnx or .json; - is JSON to stdout. Without it nothing is written.",
         show_default=False,
     ),
 ]
@@ -41,18 +41,22 @@ Output = Annotated[
 @collector_paused()
 def legalize(
     model: Model,
-    output: Output,
     request: Request,
+    output: Output = None,
     report: ReportFiles = [],  # noqa: B006  # typer reads the default, nothing changes it
     format: ReportFormat = None,
+    top: Top = TOP,
     quiet: Quiet = False,
 ) -> int:
-    """Make a model legal for a backend at the least cost."""
+    """Make a model legal for a backend at the least cost.
+
+    Without -o it is a dry run, which prints the report."""
     backend = backend_of(request)
-    if output != STDOUT:
-        check_output(output)
     reports = report_formats(report, format)
-    check_files([("-o", output), *(("--report", path) for path in report)], reads=[model])
+    outputs = [] if output is None else [("-o", output)]
+    if output is not None and output != STDOUT:
+        check_output(output)
+    check_files([*outputs, *(("--report", path) for path in reports)], reads=[model])
     with Bar(STEPS) as bar:
         try:
             outcome = legalize_file(model, request, backend, bar)
@@ -61,7 +65,7 @@ def legalize(
                 write_reports(reports, _unsolved(model, backend, request, error), model)
             raise
         done = outcome.report
-        if done.ok:
+        if done.ok and output is not None:
             bar("write")
             if output == STDOUT:
                 import json
@@ -73,13 +77,18 @@ def legalize(
                 save(outcome, model, output)
     write_reports(reports, done, model)
     if not quiet:
-        _print_report(done)
+        from relayout.report.render import render_text
+
+        print_status(render_text(done, top=top))
         for line in boundary_lines(done.boundary):
             print_status(line)
     if not done.ok:
         if quiet:
             print_status("\n".join(finding_lines(done)))
-        print_status(f"relayout: error: the verification failed, and {output} was not written")
+        lost = f", and {output} was not written" if output is not None else ""
+        print_status(f"relayout: error: the verification failed{lost}")
+    elif output is None and not quiet:
+        print_status("nothing was written: -o FILE writes the legal model")
     return DONE if done.ok else FINDINGS
 
 
@@ -99,13 +108,3 @@ def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutEr
         warnings=(str(error),),
     )
 
-
-def _print_report(report: Report) -> None:
-    """Print the tables to stderr, with the first conversions only."""
-    from relayout.report.render import render_text
-
-    left_out = len(report.conversions) - MOST_ROWS
-    shown = report.model_copy(update={"conversions": report.conversions[:MOST_ROWS]}) if left_out > 0 else report
-    print_status(render_text(shown, width=terminal_width()))
-    if left_out > 0:
-        print_status(f"and {left_out} more conversions: --report has all of them, relayout explain prints them")

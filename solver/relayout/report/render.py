@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from relayout.report.conversion_table import conversion_rows
 from relayout.report.schema import Finding, Report
 
 if TYPE_CHECKING:
@@ -17,25 +18,31 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "render_json", "render_junit", "render_sarif", "render_text"]
 
+# Wider than any name in a model: rich must not break a line.
+_UNLIMITED = 1 << 16
+
 
 def render_json(report: Report) -> str:
     """Return the report by its schema, indented, with a final line break."""
     return report.model_dump_json(indent=2) + "\n"
 
 
-def render_text(report: Report, *, color: bool = False, width: int = 120) -> str:
-    """Return a before/after table, the remaining conversions with the consumers that require them, and the findings."""
+def render_text(report: Report, *, color: bool = False, top: int | None = None) -> str:
+    """Return a before/after table, the remaining conversions with the consumers that require them, and the findings.
+
+    Tables are as wide as their cells, so that names stay whole. `top`: at most so many rows of conversions.
+    """
     from io import StringIO
 
     from rich.console import Console
 
     stream = StringIO()
     console = Console(
-        file=stream, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+        file=stream, width=_UNLIMITED, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
     console.print(_summary(report))
     if report.conversions:
-        console.print(_conversions(report))
+        console.print(_conversions(report, top))
     if report.devices:
         console.print(_devices(report))
     if report.transfers:
@@ -105,13 +112,13 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 
 
 def _table(title: str, *headings: str) -> Table:
-    """A table of text columns; long texts are wrapped."""
+    """A table of text columns, as wide as their cells."""
     from rich.box import ASCII
     from rich.table import Table
 
     table = Table(box=ASCII, title=title, title_justify="left")
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     return table
 
 
@@ -139,22 +146,24 @@ def _bound(report: Report) -> str:
     return f"{report.bound} (gap {100 * report.gap:.2f} %)"
 
 
-def _conversions(report: Report) -> Table:
+def _conversions(report: Report, top: int | None) -> Table:
     from rich.text import Text
 
-    table = _table("conversions that remain", "value", "from", "to", "kind")
-    table.add_column("MB", justify="right")
-    table.add_column("required by", overflow="fold")
     # Folded constants cost nothing at run time and are many: the text has their number, the JSON has all.
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
-    for conversion in running:
-        readers = ", ".join(f"{by.node}:{by.operand} {by.layout}".rstrip() for by in conversion.required_by)
-        kind = conversion.kind if conversion.passes == 1 else f"{conversion.passes} {conversion.kind}s"
-        cells = (conversion.value, conversion.from_, conversion.to, kind, _megabytes(conversion.bytes))
-        table.add_row(*(Text(cell) for cell in (*cells, readers)))
+    rows = conversion_rows(running)
+    counts = [""] * any(row.count for row in rows)
+    table = _table("conversions that remain", *counts, "value", "from", "to", "kind")
+    table.add_column("MB", justify="right")
+    table.add_column("required by", no_wrap=True)
+    for row in rows[:top]:
+        names = [row.count] * len(counts) + [row.value, row.source, row.target, row.kind]
+        table.add_row(*(Text(cell) for cell in (*names, _megabytes(row.bytes), "\n".join(row.readers))))
     folded = len(report.conversions) - len(running)
-    if folded:
-        table.caption = f"and {folded} folded into constants"
+    more = [f"{len(rows) - top} more rows: --top"] if top is not None and len(rows) > top else []
+    more += [f"{folded} folded into constants"] if folded else []
+    if more:
+        table.caption = f"and {', and '.join(more)}"
     return table
 
 
@@ -173,9 +182,9 @@ def _transfers(report: Report) -> Table:
 
     table = _table("transfers", "value", "from", "to", "layout")
     table.add_column("MB", justify="right")
-    table.add_column("required by", overflow="fold")
+    table.add_column("required by", no_wrap=True)
     for each in report.transfers:
-        readers = ", ".join(f"{by.node}:{by.operand}" for by in each.required_by)
+        readers = "\n".join(f"{by.node}:{by.operand}" for by in each.required_by)
         cells = (each.value, each.from_, each.to, each.layout, _megabytes(each.bytes), readers)
         table.add_row(*(Text(cell) for cell in cells))
     return table
