@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from relayout.cli.exit_status import DONE
 from relayout.cli.job import STEPS, backend_of, legalize_file
 from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with_options
-from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
+from relayout.cli.output_files import STDOUT, check_files, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 
@@ -34,11 +34,11 @@ def explain(
     solving the problem again."""
     backend = backend_of(request)
     reports = report_formats(report, format)
-    check_files([("--report", path) for path in report], reads=[model])
+    check_files([("--report", path) for path in reports], reads=[model])
     with Bar(STEPS) as bar:
         done = legalize_file(model, request, backend, bar).report
-    write_reports(reports, done, model)
-    show = print_status if STDOUT in report else print_result
+    write_report(reports, done, model, DONE)
+    show = print_status if STDOUT in reports else print_result
     show(_explanation(done))
     return DONE
 

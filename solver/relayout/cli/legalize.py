@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relayout.cli.exit_status import DONE, FINDINGS
+from relayout.cli.exit_status import DONE, FINDINGS, describe
 from relayout.cli.explain import boundary_lines
 from relayout.cli.inspect import TOP, Top
 from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
-from relayout.cli.output_files import STDOUT, check_files, check_output, report_formats, write_reports
+from relayout.cli.output_files import STDOUT, check_files, check_output, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_data, print_status
 from relayout.cli.verify import finding_lines
@@ -62,7 +62,7 @@ def legalize(
             outcome = legalize_file(model, request, backend, bar)
         except (InfeasibleError, OutOfTimeError) as error:
             if reports:
-                write_reports(reports, _unsolved(model, backend, request, error), model)
+                write_report(reports, _unsolved(model, backend, request, error), model, describe(error)[0])
             raise
         done = outcome.report
         if done.ok and output is not None:
@@ -75,7 +75,8 @@ def legalize(
                 print_data(json.dumps(to_json(outcome.model), separators=(",", ":"), allow_nan=False) + "\n")
             else:
                 save(outcome, model, output)
-    write_reports(reports, done, model)
+    status = DONE if done.ok else FINDINGS
+    write_report(reports, done, model, status)
     if not quiet:
         from relayout.report.render import render_text
 
@@ -89,7 +90,7 @@ def legalize(
         print_status(f"relayout: error: the verification failed{lost}")
     elif output is None and not quiet:
         print_status("nothing was written: -o FILE writes the legal model")
-    return DONE if done.ok else FINDINGS
+    return status
 
 
 def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutError) -> Report:
@@ -107,4 +108,3 @@ def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutEr
         after=spent,
         warnings=(str(error),),
     )
-

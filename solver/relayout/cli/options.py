@@ -23,7 +23,7 @@ ReportFiles = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write the report; - is stdout. The suffix gives the format: .json, .txt, .xml (JUnit) or .sarif. "
+        help="Write the report; - is stdout. The suffix gives the format: .json, .txt, .xml (JUnit), .sarif or .md. "
         "May be repeated.",
         show_default=False,
     ),
@@ -32,8 +32,8 @@ ReportFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        metavar="json|text|junit|sarif",
-        help="The format of the reports. [default: by the suffix, else json]",
+        metavar="json|text|junit|sarif|github|markdown",
+        help="The format of the reports; without --report on stdout. [default: by the suffix, else json]",
         show_default=False,
     ),
 ]

@@ -35,8 +35,7 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
         (
             [each.value, *(f"{by.node}:{by.operand} {by.layout}".rstrip() for by in each.required_by)],
             # The layouts and the numbers of operands count: only names are merged.
-            (each.from_, each.to, each.kind, each.passes, each.bytes)
-            + tuple((by.operand, by.layout) for by in each.required_by),
+            (each.from_, each.to, each.kind, each.passes, each.bytes, _readers(each)),
             each,
         )
         for each in conversions
@@ -49,6 +48,10 @@ def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
         source, target = in_words(first.from_), in_words(first.to)
         rows.append(ConversionRow(counted(group), value, source, target, kind, total, tuple(readers)))
     return rows
+
+
+def _readers(conversion: Conversion) -> tuple[tuple[int, str], ...]:
+    return tuple((by.operand, by.layout) for by in conversion.required_by)
 
 
 def in_words(text: str) -> str:

@@ -1,30 +1,21 @@
-"""A report as JSON, as tables for a person, as JUnit XML and as SARIF 2.1.0.
-
-Each format is one function from a report to text and one entry in `FORMATS`.
-"""
+"""A report as tables for a person. The other formats, and the list of all, are beside it: see `formats`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from relayout.report.causes import detail, place
 from relayout.report.conversion_table import conversion_rows
-from relayout.report.schema import Finding, Report
+from relayout.report.schema import Report
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["FORMATS", "render_json", "render_junit", "render_sarif", "render_text"]
+__all__ = ["render_text"]
 
 # Wider than any name in a model: rich must not break a line.
 _UNLIMITED = 1 << 16
-
-
-def render_json(report: Report) -> str:
-    """Return the report by its schema, indented, with a final line break."""
-    return report.model_dump_json(indent=2) + "\n"
 
 
 def render_text(report: Report, *, color: bool = False, top: int | None = None) -> str:
@@ -52,63 +43,6 @@ def render_text(report: Report, *, color: bool = False, top: int | None = None) 
     for warning in report.warnings:
         console.print(f"warning: {warning}", markup=False)
     return stream.getvalue()
-
-
-def render_junit(report: Report) -> str:
-    """Return JUnit XML: a failed case for each error, and one passed case where nothing failed.
-
-    Warnings and notes are the output of the passed case, so that a CI shows them without failing.
-    """
-    findings = _findings(report)
-    errors = [finding for finding in findings if finding.severity == "error"]
-    cases = max(1, len(errors))
-    counts = {"tests": str(cases), "failures": str(len(errors)), "errors": "0"}
-    root = ElementTree.Element("testsuites", {"name": "relayout", **counts})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": f"relayout verify ({report.backend})", **counts})
-    for finding in errors:
-        case = ElementTree.SubElement(
-            suite, "testcase", {"classname": f"relayout.{finding.rule}", "name": _printable(_device(finding))}
-        )
-        failure = ElementTree.SubElement(
-            case, "failure", {"type": finding.rule, "message": _printable(finding.message)}
-        )
-        failure.text = _printable(_detail(finding))
-    if not errors:
-        ElementTree.SubElement(suite, "testcase", {"classname": "relayout.verify", "name": "no errors"})
-    remarks = [f"{finding.severity}: {_detail(finding)}" for finding in findings if finding.severity != "error"]
-    if remarks:
-        ElementTree.SubElement(suite, "system-out").text = _printable("\n".join(remarks))
-    ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def render_sarif(report: Report, *, artifact: str | None = None) -> str:
-    """Return SARIF 2.1.0, one result for each finding; `artifact` is the URI of the model that was verified."""
-    from importlib.metadata import version
-
-    findings = _findings(report)
-    rules = sorted({finding.rule for finding in findings})
-    driver = {
-        "name": "relayout",
-        "version": version("relayout"),
-        "rules": [{"id": rule, "shortDescription": {"text": rule.replace("-", " ")}} for rule in rules],
-    }
-    run: dict[str, Any] = {
-        "tool": {"driver": driver},
-        "results": [_sarif_result(finding, rules.index(finding.rule), artifact) for finding in findings],
-    }
-    if artifact is not None:
-        run["artifacts"] = [{"location": {"uri": artifact}}]
-    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2) + "\n"
-
-
-FORMATS: dict[str, Callable[[Report], str]] = {
-    "json": render_json,
-    "text": render_text,
-    "junit": render_junit,
-    "sarif": render_sarif,
-}
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -195,7 +129,7 @@ def _print_verification(report: Report, print_line: Callable[..., None]) -> None
     if verification is None:
         return
     for finding in verification.findings:
-        print_line(f"{finding.severity}: {_detail(finding)}", markup=False)
+        print_line(f"{finding.severity}: [{finding.rule}] {place(finding)}: {detail(finding)}", markup=False)
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         print_line(f"numeric comparison skipped: {numeric.reason}", markup=False)
@@ -209,46 +143,5 @@ def _print_verification(report: Report, print_line: Callable[..., None]) -> None
     print_line(f"verification {'passed' if verification.passed else 'failed'}", markup=False)
 
 
-def _findings(report: Report) -> Sequence[Finding]:
-    return () if report.verification is None else report.verification.findings
-
-
-def _device(finding: Finding) -> str:
-    node = finding.node if finding.node else "model"
-    return node if finding.operand is None else f"{node}, operand {finding.operand}"
-
-
-def _detail(finding: Finding) -> str:
-    text = f"[{finding.rule}] {_device(finding)}: {finding.message}"
-    sides = [f"{label} {side}" for label, side in (("expected", finding.expected), ("found", finding.found)) if side]
-    return f"{text} ({', '.join(sides)})" if sides else text
-
-
-def _sarif_result(finding: Finding, rule_index: int, artifact: str | None) -> dict[str, Any]:
-    location: dict[str, Any] = {
-        "logicalLocations": [
-            {"name": finding.node or "model", "fullyQualifiedName": _device(finding), "kind": "element"}
-        ]
-    }
-    if artifact is not None:
-        location["physicalLocation"] = {"artifactLocation": {"uri": artifact, "index": 0}}
-    properties = finding.model_dump(include={"operand", "expected", "found"}, exclude_none=True)
-    return {
-        "ruleId": finding.rule,
-        "ruleIndex": rule_index,
-        "level": finding.severity,
-        "message": {"text": _detail(finding)},
-        "locations": [location],
-        **({"properties": properties} if properties else {}),
-    }
-
-
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.2f}"
-
-
-def _printable(text: str) -> str:
-    """Replace characters that XML 1.0 does not allow: node names come from files and may contain any."""
-    return "".join(
-        c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c < "\ufffe") else "?" for c in text
-    )

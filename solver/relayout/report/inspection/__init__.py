@@ -1,1 +1,1 @@
-"""A model as it is: operators, layouts of values, transposes; the difference of two models; pictures. Nothing changes."""
+"""A model as it is: operators, layouts of values, transposes, pictures; the difference of two models."""

@@ -31,8 +31,8 @@ def inspected(
     dims: Mapping[str, int],
     conversion_operators: Set[tuple[str, str]] = frozenset(),
 ) -> Inspection:
-    """The facts of a model, which `name` names. `dims` gives sizes to symbolic dims; `conversion_operators` are those of
-    backends, which count as conversions beside Transposes."""
+    """The facts of a model, which `name` names. `dims` gives sizes to symbolic dims; `conversion_operators` are those
+    of backends, which count as conversions beside Transposes."""
     elements = price_dims(model, dims)
     nodes = list(all_nodes(model.graph))
     labels = {node: node.name or next((value.name for value in node.outputs if value.name), "") or "" for node in nodes}
@@ -96,7 +96,9 @@ def inspected(
             if value not in constants and value.name
         ),
         transposes=tuple(
-            sorted((facts(node) for node in nodes if is_conversion(node)), key=lambda each: (-each.bytes, each.is_constant))
+            sorted(
+                map(facts, filter(is_conversion, nodes)), key=lambda each: (-each.bytes, each.is_constant)
+            )
         ),
         warnings=warnings_of(model),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -45,7 +45,6 @@ class Picture:
 def neighbourhood(inspection: Inspection, hops: int = 1) -> Picture:
     """The conversions, the largest first, with all nodes up to `hops` steps before and after them; at most `MOST_NODES`
     boxes."""
-    values = {value.name: value for value in inspection.values}
     producer_of = {name: number for number, node in enumerate(inspection.nodes) for name in node.outputs}
     readers_of: dict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(inspection.nodes):
@@ -61,7 +60,7 @@ def neighbourhood(inspection: Inspection, hops: int = 1) -> Picture:
             omitted += 1
             continue
         shown = near
-    return _drawn(inspection, sorted(shown), values.keys(), omitted)
+    return _drawn(inspection, sorted(shown), omitted)
 
 
 def _near(
@@ -80,7 +79,7 @@ def _near(
     return found
 
 
-def _drawn(inspection: Inspection, shown: Sequence[int], data: Iterable[str], omitted: int) -> Picture:
+def _drawn(inspection: Inspection, shown: Sequence[int], omitted: int) -> Picture:
     """The picture of these nodes. Constants are not drawn; values from or to other nodes end in a box with dots."""
     layout_of = {value.name: value for value in inspection.values}
     bytes_of = {each.output: each for each in inspection.transposes}
@@ -88,7 +87,6 @@ def _drawn(inspection: Inspection, shown: Sequence[int], data: Iterable[str], om
     boxes: list[Box] = []
     source_of: dict[str, int] = {}
     arrows: list[Arrow] = []
-    known = set(data)
 
     def text(name: str) -> str:
         value = layout_of[name]
@@ -97,7 +95,7 @@ def _drawn(inspection: Inspection, shown: Sequence[int], data: Iterable[str], om
 
     for n in shown:
         for name in inspection.nodes[n].inputs:
-            if name in known and name not in produced and name not in source_of:
+            if name in layout_of and name not in produced and name not in source_of:
                 given = layout_of[name].producer or ""
                 source_of[name] = len(boxes)
                 boxes.append(Box((given if given.startswith("input ") else f"... {name}",)))
@@ -111,10 +109,9 @@ def _drawn(inspection: Inspection, shown: Sequence[int], data: Iterable[str], om
     for n in shown:
         node = inspection.nodes[n]
         head = source_of[node.outputs[0]] if node.outputs else None
-        for name in dict.fromkeys(node.inputs):
-            if head is not None and name in source_of and name in known:
-                arrows.append(Arrow(source_of[name], head, text(name)))
-    for name in sorted(produced & known):
+        data = [name for name in dict.fromkeys(node.inputs) if name in source_of and name in layout_of]
+        arrows += [Arrow(source_of[name], head, text(name)) for name in data if head is not None]
+    for name in sorted(produced & layout_of.keys()):
         readers = layout_of[name].readers
         inside = {arrow.tail for arrow in arrows}
         ends = [reader for reader in readers if reader.startswith("output ")]
@@ -126,7 +123,11 @@ def _drawn(inspection: Inspection, shown: Sequence[int], data: Iterable[str], om
 
 def to_dot(picture: Picture) -> str:
     """The picture as a graph of Graphviz."""
-    lines = ["digraph conversions {", f"  label={_quoted(_caption(picture))};", "  node [shape=box, fontname=monospace];"]
+    lines = [
+        "digraph conversions {",
+        f"  label={_quoted(_caption(picture))};",
+        "  node [shape=box, fontname=monospace];",
+    ]
     for number, box in enumerate(picture.boxes):
         style = ", style=filled, fillcolor=lightsalmon" if box.is_conversion else ""
         label = "\\n".join(_quoted(line)[1:-1] for line in box.lines)

@@ -45,8 +45,10 @@ class ValueFacts(_Record):
 
 
 class TransposeFacts(_Record):
-    """A Transpose, or a backend's own conversion operator. `bytes`: read and written; 0 for a constant (it does not run)
-    and where only dims of extent 1 move. `origin` is the exporter's note of the source line, else the scope in the name.
+    """A Transpose, or a backend's own conversion operator.
+
+    `bytes` are read and written; 0 for a constant, which does not run, and where only dims of extent 1 move. `origin`
+    is the exporter's note of the source line, else the scope in the name.
     """
 
     name: str

@@ -11,7 +11,7 @@ __all__ = ["difference_text", "inspection_text"]
 
 
 def inspection_text(inspection: Inspection, top: int, *, values: bool) -> str:
-    """The operators, the conversions, and the layouts of values (all of them with `values`), at most `top` rows each."""
+    """The operators, the conversions and the layouts of values, at most `top` rows each; with `values` all values."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
     written = f", written by {inspection.producer}" if inspection.producer else ""
     totals = inspection.totals
