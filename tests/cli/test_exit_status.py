@@ -46,7 +46,7 @@ def test_findings_are_1_and_go_to_stdout(model: Path) -> None:
     ("arguments", "said"),
     [
         ("legalize missing.onnx -o out.onnx", "No such file"),
-        ("legalize model.onnx", "'--output'"),
+        ("verify", "'MODEL|FOLDER...'"),
         ("legalize model.onnx -o out.onnx --backend nhcw", "did you mean nhwc or nchw?"),
         ("legalize model.onnx -o out.onnx --nonsense", "--nonsense"),
         ("legalise model.onnx", "Did you mean 'legalize'?"),

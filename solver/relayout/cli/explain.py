@@ -34,7 +34,7 @@ def explain(
     solving the problem again."""
     backend = backend_of(request)
     reports = report_formats(report, format)
-    check_files([("--report", path) for path in reports], reads=[model])
+    check_files([("--report", path) for path in report or reports], reads=[model])
     with Bar(STEPS) as bar:
         done = legalize_file(model, request, backend, bar).report
     write_report(reports, done, model, DONE)

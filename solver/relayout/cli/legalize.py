@@ -56,7 +56,7 @@ def legalize(
     outputs = [] if output is None else [("-o", output)]
     if output is not None and output != STDOUT:
         check_output(output)
-    check_files([*outputs, *(("--report", path) for path in reports)], reads=[model])
+    check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
     with Bar(STEPS) as bar:
         try:
             outcome = legalize_file(model, request, backend, bar)

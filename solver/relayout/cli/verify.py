@@ -90,7 +90,7 @@ def verify(
     reports = report_formats(report, format)
     files = model_files(models)
     originals = _originals(files, against)
-    check_files([("--report", path) for path in reports], reads=[*files, *originals, budget, baseline])
+    check_files([("--report", path) for path in report or reports], reads=[*files, *originals, budget, baseline])
     limits = read_budget(budget) if budget is not None else Budget()
     earlier = read_earlier(baseline, files) if baseline is not None else None
     from relayout.report.results import Results

@@ -66,12 +66,12 @@ def _result(
     rule: str, level: str, text: str, uri: str, places: list[str] | tuple[str, ...], fingerprint: str
 ) -> dict[str, Any]:
     physical = {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
-    locations = [{"fullyQualifiedName": place, "kind": "element"} for place in places[:_MOST_LOCATIONS]]
+    locations = [{"fullyQualifiedName": place, "kind": "element"} for place in dict.fromkeys(places)]
     return {
         "ruleId": rule,
         "level": level,
         "message": {"text": text},
-        "locations": [{"physicalLocation": physical, "logicalLocations": locations}],
+        "locations": [{"physicalLocation": physical, "logicalLocations": locations[:_MOST_LOCATIONS]}],
         "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:1"},
     }
 
