@@ -24,7 +24,7 @@ app = typer.Typer(
     epilog="Exit status: 0 done, 1 findings, 2 bad input or usage, 3 infeasible, 4 no solution in time, "
     "5 an internal error.",
     no_args_is_help=False,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

@@ -53,6 +53,10 @@ def describe(error: BaseException) -> tuple[int, str]:
     if usage is not None:
         # A parser error, whose class is private to typer.
         return BAD_INPUT, _with_help(error, usage())
+    if isinstance(error, OSError) and error.strerror:
+        # No space left, no permission, a file that is gone: the system says what, and it is no bug.
+        where = f"{error.filename}: " if error.filename else ""
+        return BAD_INPUT, f"{where}the system refused\n  {'found:':<10}{error.strerror}"
     if isinstance(error, MemoryError):
         return FAULT, "there is not enough memory"
     text = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {str(error)[:500]}"

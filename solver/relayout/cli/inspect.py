@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relayout.cli.exit_status import DONE
-from relayout.cli.job import read_file
+from relayout.cli.job import STDIN, read_file
 from relayout.cli.options import Model
 from relayout.cli.output_files import STDOUT, check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
-from relayout.errors import BackendError
+from relayout.errors import BackendError, UsageError
 from relayout.options import options_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def inspect(
     """Show a model, or the difference of two.
 
     Operators, layouts, and the transposes with their bytes and origin. Nothing is changed."""
+    if model == second == STDIN:
+        raise UsageError("two models from stdin", where="-", expected="- once", found="both models")
     files = {"--json": json, "--dot": dot, "--svg": svg}
     check_files(((flag, path) for flag, path in files.items() if path is not None), reads=[model, second])
     [declared] = [option for option in options_of("verify") if option.name == "dims"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +11,18 @@ import typer
 from relayout.cli.exit_status import DONE, FINDINGS, describe
 from relayout.cli.explain import boundary_lines
 from relayout.cli.inspect import TOP, Top
-from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save
+from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save, source_at
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
-from relayout.cli.output_files import STDOUT, check_files, check_output, report_formats, write_report
+from relayout.cli.output_files import check_files, check_output, is_stdout, report_formats, write_report
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_data, print_status
+from relayout.cli.terminal import print_bytes, print_data, print_status
 from relayout.cli.verify import finding_lines
-from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
+from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError, UsageError
 from relayout.model.collector import collector_paused
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from relayout.backend.interface import Backend
     from relayout.report.schema import Report
 
@@ -31,7 +34,8 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="OUT",
-        help="The legal model: .onnx or .json; - is JSON to stdout. Without it nothing is written.",
+        help="The legal model: .onnx or .json. - is stdout, in JSON, or in ONNX where the model comes from stdin in "
+        "ONNX; -.onnx and -.json set it. Without the option nothing is written.",
         show_default=False,
     ),
 ]
@@ -54,25 +58,23 @@ def legalize(
     backend = backend_of(request)
     reports = report_formats(report, format)
     outputs = [] if output is None else [("-o", output)]
-    if output is not None and output != STDOUT:
+    if output is not None:
         check_output(output)
     check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
     with Bar(STEPS) as bar:
         try:
-            outcome = legalize_file(model, request, backend, bar)
+            source = source_at(model)
+            outcome = legalize_file(model, request, backend, bar, source=source)
         except (InfeasibleError, OutOfTimeError) as error:
             if reports:
-                write_report(reports, _unsolved(model, backend, request, error), model, describe(error)[0])
+                unsolved = _unsolved(read_file(model, source), backend, request, error)
+                write_report(reports, unsolved, model, describe(error)[0])
             raise
         done = outcome.report
         if done.ok and output is not None:
             bar("write")
-            if output == STDOUT:
-                import json
-
-                from relayout.model.io import to_json
-
-                print_data(json.dumps(to_json(outcome.model), separators=(",", ":"), allow_nan=False) + "\n")
+            if is_stdout(output):
+                _print_model(outcome.model, output.suffix or (".onnx" if isinstance(source, bytes) else ".json"))
             else:
                 save(outcome, model, output)
     status = DONE if done.ok else FINDINGS
@@ -93,13 +95,27 @@ def legalize(
     return status
 
 
-def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutError) -> Report:
+def _print_model(model: ir.Model, suffix: str) -> None:
+    """Write the model to stdout, as ONNX or as graph JSON."""
+    from relayout.model.io import to_json, to_proto
+
+    if suffix == ".json":
+        import json
+
+        print_data(json.dumps(to_json(model), separators=(",", ":"), allow_nan=False) + "\n")
+    elif sys.stdout.isatty():
+        raise UsageError("ONNX is no text", where="-o -", expected="a pipe or a file", found="a terminal")
+    else:
+        print_bytes(to_proto(model).SerializeToString(deterministic=True))
+
+
+def _unsolved(model: ir.Model, backend: Backend, request: Request, error: RelayoutError) -> Report:
     """The report without a legal model: the totals of the source, and the reason."""
     from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
 
-    spent = totals(read_file(model), request.options.dims or {}, conversion_operators_of(backend))
+    spent = totals(model, request.options.dims or {}, conversion_operators_of(backend))
     return Report(
         status="infeasible" if isinstance(error, InfeasibleError) else "unknown",
         objective=request.options.objective,

@@ -17,7 +17,9 @@ from relayout.options import Option, Options, given_options, options_of
 
 __all__ = ["SHARED", "Model", "Quiet", "ReportFiles", "ReportFormat", "Request", "with_options"]
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json.", show_default=False)]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json; - is stdin.", show_default=False)
+]
 ReportFiles = Annotated[
     list[Path],
     typer.Option(
@@ -83,8 +85,18 @@ def _parameter(option: Option) -> Parameter:
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
-def _shared(name: str, default: Any, kind: Any, *names: str, metavar: str, text: str) -> Parameter:
-    declared = typer.Option(*names, metavar=metavar, help=text, show_default=isinstance(default, str))
+def _backend_names(incomplete: str) -> list[str]:
+    """The installed backends that begin so, for the completion in shells."""
+    from relayout.backend.registry import find_backends
+
+    return [name for name in find_backends() if name.startswith(incomplete)]
+
+
+def _shared(
+    name: str, default: Any, kind: Any, *names: str, metavar: str, text: str, completed: Any = None
+) -> Parameter:
+    shown = isinstance(default, str)
+    declared = typer.Option(*names, metavar=metavar, help=text, show_default=shown, autocompletion=completed)
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
@@ -92,6 +104,7 @@ SHARED = (
     _shared(
         "backend", "onnx", str, "--backend", "-b", metavar="NAME|FILE",
         text="An installed backend (see `relayout backends`), or a .toml or .json file that declares one.",
+        completed=_backend_names,
     ),
     _shared(
         "desired_layout", [], list[str], "--desired-layout", metavar="OP=LAYOUT[,KERNEL]",

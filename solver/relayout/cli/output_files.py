@@ -14,18 +14,32 @@ if TYPE_CHECKING:
     from relayout.report.results import Results
     from relayout.report.schema import Report
 
-__all__ = ["STDOUT", "check_files", "check_output", "put", "report_formats", "write_report", "write_reports"]
+__all__ = [
+    "STDOUT",
+    "check_files",
+    "check_output",
+    "is_stdout",
+    "put",
+    "report_formats",
+    "write_report",
+    "write_reports",
+]
 
 # The suffixes of reports that differ from the names of their formats.
 SUFFIXES = {"md": "markdown", "txt": "text", "xml": "junit"}
 STDOUT = Path("-")
 
 
+def is_stdout(path: Path) -> bool:
+    """Whether the path is `-`, or `-.onnx` or `-.json`, where the suffix says the format."""
+    return path.stem == "-" and len(path.parts) == 1 and path.suffix in ("", ".onnx", ".json")
+
+
 def check_output(path: Path) -> None:
     """Raise UsageError for a suffix that is not a model format."""
     from relayout.model.io import FORMATS
 
-    if path.suffix not in FORMATS:
+    if not is_stdout(path) and path.suffix not in FORMATS:
         raise UsageError(
             "the suffix says the format",
             where=f"-o {path}",
@@ -43,10 +57,11 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
     kept = [path.resolve() for path in reads if path is not None]
     for option, path in files:
         where = f"{option} {path}"
+        path = STDOUT if is_stdout(path) else path
         if path in wanted:
             raise UsageError("two results in one file", where=where, expected="another file", found=wanted[path])
         wanted[path] = where
-        if path == STDOUT:
+        if is_stdout(path):
             continue
         if option != "-o" and path.resolve() in kept:
             raise UsageError("a result would overwrite an input", where=where, expected="another file")

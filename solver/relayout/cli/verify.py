@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import backend_of, check_dims, read_file
+from relayout.cli.job import STDIN, backend_of, check_dims, read_file
 from relayout.cli.model_files import model_files
 from relayout.cli.options import Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
@@ -90,6 +90,8 @@ def verify(
     reports = report_formats(report, format)
     files = model_files(models)
     originals = _originals(files, against)
+    if [*files, *originals].count(STDIN) > 1:
+        raise UsageError("two models from stdin", where="-", expected="- once", found="the model and the original")
     check_files([("--report", path) for path in report or reports], reads=[*files, *originals, budget, baseline])
     limits = read_budget(budget) if budget is not None else Budget()
     earlier = read_earlier(baseline, files) if baseline is not None else None

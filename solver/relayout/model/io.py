@@ -56,6 +56,14 @@ _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON d
 
 WARNINGS_KEY = "relayout.warnings"
 
+# The first bytes of files that are taken for a model, the kind of file, and a hint.
+_OTHER_FORMATS = {
+    b"\x1f\x8b": ("gzip", "unpack it with gunzip; - reads a model from a pipe: gunzip -c FILE | relayout inspect -"),
+    b"PK\x03\x04": ("a zip archive, as torch.save and Keras write", "export it to ONNX, or unpack it"),
+    b"\x89HDF": ("HDF5, as Keras writes", "export it to ONNX"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unpack it with zstd -d"),
+}
+
 
 @collector_paused()
 def read_model(source: Source, *, external_data: bool = True, bodies: bool = True) -> ir.Model:
@@ -205,12 +213,16 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except Exception as error:
+        kind = next((kind for magic, kind in _OTHER_FORMATS.items() if data.startswith(magic)), None)
+        found, hint = kind or ("truncated, or of another format", "")
+        if kind is None and data.lstrip()[:1] == b"{":
+            hint = "write graph JSON to a file that ends in .json"
         raise InputError(
             "not an ONNX model",
             where=where,
             expected="a protobuf ModelProto",
-            found=f"{len(data)} bytes that do not parse: truncated, or of another format",
-            hint="write graph JSON to a file that ends in .json" if data.lstrip()[:1] == b"{" else "",
+            found=f"{len(data)} bytes that do not parse: {found}",
+            hint=hint,
         ) from error
     return proto
 
