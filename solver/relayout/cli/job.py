@@ -50,12 +50,12 @@ def source_at(path: Path) -> Source:
     return read
 
 
-def read_file(path: Path, source: Source | None = None) -> ir.Model:
-    """The model in a file; `source` is what was read already. Raises InputError, which names the file."""
+def read_file(path: Path, source: Source | None = None, *, convert_opset: bool = True) -> ir.Model:
+    """The model in a file; `source` is what was read of it already. Raises InputError, which names the file."""
     from relayout.model.io import read_model
 
     try:
-        return read_model(source_at(path) if source is None else source)
+        return read_model(source_at(path) if source is None else source, convert_opset=convert_opset)
     except InputError as error:
         if path == STDIN:
             error.where = error.where.replace("the bytes given", "standard input")
@@ -82,7 +82,7 @@ def legalize_file(
 
     progress("read")
     source = source_at(path) if source is None else source
-    model = read_file(path, source)
+    model = read_file(path, source, convert_opset=request.convert_opset)
     if strict:
         # A number is TVM's count of convolutions, which the backend resolves.
         names = [name for name in request.skipped if not name.isdecimal()]

@@ -49,6 +49,7 @@ class Request:
     backend: str
     options: Options
     skipped: tuple[str, ...] = ()
+    convert_opset: bool = True
 
 
 def with_options(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -93,7 +94,7 @@ def _backend_names(incomplete: str) -> list[str]:
 
 
 def _shared(
-    name: str, default: Any, kind: Any, *names: str, metavar: str, text: str, completed: Any = None
+    name: str, default: Any, kind: Any, *names: str, metavar: str | None, text: str, completed: Any = None
 ) -> Parameter:
     shown = isinstance(default, str)
     declared = typer.Option(*names, metavar=metavar, help=text, show_default=shown, autocompletion=completed)
@@ -114,6 +115,10 @@ SHARED = (
         "skip", [], list[str], "--skip", metavar="NODE",
         text="Short for the option skip of convert-layout: a node, by name or TVM's count. May be repeated.",
     ),
+    _shared(
+        "convert_opset", True, bool, "--convert-opset/--no-convert-opset", metavar=None,
+        text="Lift a model of opset 1 to 6 to opset 7 by onnx's version converter, with a note.",
+    ),
 )  # fmt: skip
 
 
@@ -130,4 +135,4 @@ def _request(verb: str, given: Mapping[str, Any]) -> Request:
             raise UsageError("the option is given twice", where=where, expected="once", found=str(value))
         if value:
             values["backend_options"][name] = value
-    return Request(given["backend"], given_options(verb, values), skipped)
+    return Request(given["backend"], given_options(verb, values), skipped, given["convert_opset"])

@@ -155,7 +155,7 @@ def _verified(task: _Task, bar: Bar) -> Report:
     options, backend = task.request.options, task.backend
     dims = options.dims or {}
     bar("read")
-    subject = read_file(task.model)
+    subject = read_file(task.model, convert_opset=task.request.convert_opset)
     if task.strict:
         check_dims(task.request, subject)
     original = read_file(task.original) if task.original is not None else None

@@ -30,6 +30,7 @@ from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
+from relayout.model.opset_conversion import lifted
 from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
@@ -66,17 +67,20 @@ _OTHER_FORMATS = {
 
 
 @collector_paused()
-def read_model(source: Source, *, external_data: bool = True, bodies: bool = True) -> ir.Model:
+def read_model(
+    source: Source, *, external_data: bool = True, bodies: bool = True, convert_opset: bool = True
+) -> ir.Model:
     """Read a model from a path (.onnx or .json), ONNX bytes, a ModelProto, an onnx_ir.Model or graph JSON.
 
     Weights in files stay there and are mapped when read. With `external_data=False` a model that refers to a file is
     refused before any path is accessed. A constant without data becomes an `AbsentTensor`. An operator of the domain
-    `relayout` without a body gets one, unless `bodies` is False.
+    `relayout` without a body gets one, unless `bodies` is False. A model of opset 1 to 6 is lifted to opset 7, with a
+    warning, unless `convert_opset` is False.
 
     Raises InputError, with location, expectation and finding, for an invalid model.
     """
     try:
-        return _read(source, external_data, bodies)
+        return _read(source, external_data, bodies, convert_opset)
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
@@ -139,7 +143,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
 # --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
 
 
-def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
+def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool) -> ir.Model:
     notes: list[str] = []
     folder = Folder(None, external_data)
     if isinstance(source, str | os.PathLike):
@@ -156,6 +160,7 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
         proto, weights = detach_from_model(source, folder)
         in_order = check_structure(proto)
     else:
+        source = lifted(source, notes) if convert_opset else source
         in_order = check_structure(source)
         proto, weights = detach(source, folder)
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
