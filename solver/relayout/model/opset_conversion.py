@@ -31,9 +31,13 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
             lifted = onnx.shape_inference.infer_shapes(lifted)
             if target == OLDEST_OPSET:
                 _align(lifted.graph)
+                _size(lifted.graph)
             lifted = version_converter.convert_version(lifted, target)
             # Not all shapes that it writes down are right; inference finds them again.
             lifted.graph.ClearField("value_info")
+        for values, declared in ((lifted.graph.input, proto.graph.input), (lifted.graph.output, proto.graph.output)):
+            del values[:]
+            values.extend(declared)
     except Exception as error:  # onnx raises errors of several types
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
@@ -48,10 +52,11 @@ def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
 
 
 def _align(graph: onnx.GraphProto) -> None:
-    """Replace `axis`, the axis of the first operand where the second begins, by an Unsqueeze of the second.
+    """Write operators that broadcast by an attribute as those of opset 7, which broadcast as NumPy does.
 
-    onnx 1.20 reads every `axis` as 0: the bias of a channel would be added along the batch. Raises InputError where a
-    rank is unknown.
+    `axis`, the axis of the first operand where the second begins, becomes an Unsqueeze of the second. onnx 1.20 reads
+    every `axis` as 0, so the bias of a channel would be added along the batch. Raises InputError where a rank is
+    unknown.
     """
     values = (*graph.input, *graph.value_info, *graph.output)
     ranks = {info.name: len(info.type.tensor_type.shape.dim) for info in values if _has_shape(info)}
@@ -59,17 +64,18 @@ def _align(graph: onnx.GraphProto) -> None:
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | {*ranks}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        if any(_has_axis(inner) for inner in _inner_nodes(node)):
-            raise InputError("an operator in a nested graph broadcasts along an axis")
-        if _has_axis(node):
+        if any(_broadcasts(inner) for inner in _inner_nodes(node)):
+            raise InputError("an operator in a nested graph broadcasts by an attribute")
+        if _broadcasts(node):
+            axis = next((each.i for each in node.attribute if each.name == "axis"), None)
+            kept = [each for each in node.attribute if each.name not in ("axis", "broadcast")]
+            del node.attribute[:]
+            node.attribute.extend(kept)
             own, other = (ranks.get(name) for name in node.input)
-            if own is None or other is None:
+            if axis is not None and (own is None or other is None):
                 raise InputError(f"the ranks that {node.op_type} broadcasts are unknown")
-            attributes = {each.name: each for each in node.attribute}
-            axis = attributes["axis"].i
-            following = own - (axis + own if axis < 0 else axis) - other
-            node.attribute.remove(attributes["axis"])
-            if following > 0:
+            following = 0 if axis is None or own is None or other is None else own - axis % own - other
+            if following > 0 and other is not None:
                 name = next(name for n in range(len(taken) + 1) if (name := f"{node.input[1]}_aligned{n}") not in taken)
                 taken.add(name)
                 axes = [*range(other, other + following)]
@@ -81,13 +87,22 @@ def _align(graph: onnx.GraphProto) -> None:
     graph.node.extend(nodes)
 
 
-def _has_axis(node: onnx.NodeProto) -> bool:
-    names = {each.name: each.i for each in node.attribute}
-    return bool(names.get("broadcast")) and "axis" in names
+def _size(graph: onnx.GraphProto) -> None:
+    """Give every unknown dim the size 1: the converter refuses to look at an operator with one, even where there is
+    nothing left to convert."""
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.dim_value = 1
+
+
+def _broadcasts(node: onnx.NodeProto) -> bool:
+    # The converter knows that of Gemm, which has no axis.
+    return node.op_type != "Gemm" and any(each.name == "broadcast" and each.i for each in node.attribute)
 
 
 def _has_shape(info: onnx.ValueInfoProto) -> bool:
-    return info.type.tensor_type.HasField("shape")
+    return bool(info.type.tensor_type.HasField("shape"))
 
 
 def _inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
