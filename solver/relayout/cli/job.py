@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +73,12 @@ def legalize_file(
     *,
     strict: bool = True,
     source: Source | None = None,
+    time_for_search: Callable[[], float | None] = lambda: None,
 ) -> Outcome:
     """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
-    `source` is what was read of it already. With `strict`, a name in the options that is not in the model is a
+    `source` is what was read of it already, and `time_for_search` the seconds that the solver has, once the model is
+    read. With `strict`, a name in the options that is not in the model is a
     UsageError.
     """
     from relayout.legalization import finish, legalize_model
@@ -88,7 +91,9 @@ def legalize_file(
         names = [name for name in request.skipped if not name.isdecimal()]
         check_known("--skip", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
         check_dims(request, model)
-    outcome = legalize_model(model, backend, request.options, progress=progress)
+    left = time_for_search()
+    options = request.options if left is None else replace(request.options, time_limit=left)
+    outcome = legalize_model(model, backend, options, progress=progress)
     return finish(outcome, backend, request.options, source, progress=progress)
 
 

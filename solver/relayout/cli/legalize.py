@@ -61,10 +61,10 @@ def legalize(
     if output is not None:
         check_output(output)
     check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
-    with Bar(STEPS) as bar:
+    with Bar(STEPS, request.options.time_limit) as bar:
         try:
             source = source_at(model)
-            outcome = legalize_file(model, request, backend, bar, source=source)
+            outcome = legalize_file(model, request, backend, bar, source=source, time_for_search=bar.time_for_search)
         except (InfeasibleError, OutOfTimeError) as error:
             if reports:
                 unsolved = _unsolved(read_file(model, source), backend, request, error)
