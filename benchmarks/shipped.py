@@ -5,8 +5,8 @@ on plausible inputs.
 
 The packages are installed by name into FOLDER, each into a folder of its own, without their dependencies; what is there
 already stays. Prints a line for each model and backend, a table of the conversions left, and the faults. Images are
-smooth shapes with noise in [0, 1], sounds are tones with noise, and integers are small. The exit status is 1 after a
-fault: a pair that fails, is not proved optimal, has a finding of the verifier, or computes something else.
+white pages with lines of dark strokes, sounds are tones with noise, and integers are small. The exit status is 1 after
+a fault: a pair that fails, is not proved optimal, has a finding of the verifier, or computes something else.
 """
 
 from __future__ import annotations
@@ -96,13 +96,17 @@ def _drawn(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataT
         # Sampling rates of a voice detector are the one scalar that must not be small.
         small = generator.integers(0, 8, shape)
         return np.full(shape, SOUND, kind) if shape in ([], [1]) else small.astype(kind)
-    waves = [np.sin(np.arange(extent) * (0.05 + 0.11 * axis) + axis) for axis, extent in enumerate(shape)]
-    smooth = np.ones(())
-    for wave in waves:
-        smooth = np.multiply.outer(smooth, wave + 1.5)
-    smooth = smooth / max(float(np.max(smooth, initial=1.0)), 1.0)
-    picture = np.clip(smooth + 0.05 * generator.random(shape), 0.0, 1.0)
-    return (picture if len(shape) > 2 else picture - 0.5).astype(kind)
+    noise = 0.05 * generator.random(shape)
+    if len(shape) != 4:
+        tones = sum(np.sin(np.arange(shape[-1]) * pitch) for pitch in (0.05, 0.17, 0.6)) if shape else 0.0
+        return (0.2 * tones + noise).astype(kind)
+    # A white page with lines of dark strokes; a detector finds nothing in noise, and its results are all zero.
+    down, across = (axis for axis in (1, 2, 3) if axis != (1 if shape[1] <= 4 else 3))
+    rows = np.arange(shape[down]) % 40 < 24
+    strokes = np.arange(shape[across]) % 9 < 3
+    page = np.multiply.outer(rows, strokes)
+    picture = 1.0 - 2.0 * np.expand_dims(page, (0, 1) if shape[1] <= 4 else (0, 3))
+    return (picture + noise).astype(kind)
 
 
 def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[Any]:
