@@ -46,5 +46,7 @@ def _key(transpose: TransposeFacts) -> tuple[object, ...]:
 
 
 def _text(value: ValueFacts) -> str:
-    shape = "?" if value.shape is None else ",".join("?" if dim is None else str(dim) for dim in value.shape)
+    # Inference numbers the symbols that it makes up anew in each model.
+    dims = ["?" if dim is None or str(dim).startswith("unk__") else str(dim) for dim in value.shape or ()]
+    shape = "?" if value.shape is None else ",".join(dims)
     return f"{value.layout or '-'} [{shape}]"
