@@ -109,7 +109,9 @@ def _reader(by: RequiredBy) -> str:
 
 def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
     number, conversion = alike[0]
-    change = f"{conversion.from_} -> {conversion.to}, {conversion.kind}, {conversion.bytes} bytes"
+    from relayout.report.conversion_table import in_words
+
+    change = f"{in_words(conversion.from_)} -> {in_words(conversion.to)}, {conversion.kind}, {conversion.bytes} bytes"
     lines = [f"{number}. {conversion.value}: {change}"]
     if len(alike) > 1:
         others = [f"{number}. {other.value}" for number, other in alike[1:]]
@@ -119,6 +121,7 @@ def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
     rows += [("required by", _reader(by), by.layout, "") for by in conversion.required_by]
     for reason in _first_reasons(conversion):
         rows.append(("caused by", _dropped(reason), reason.layout, f"without it: {_saves(reason.saved)}"))
+    rows = [(row[0], row[1], in_words(row[2]), row[3]) for row in rows]
     node, layout = (max(len(row[column]) for row in rows) for column in (1, 2))
     lines += [f"   {row[0]:<11}  {row[1]:<{node}}  {row[2]:<{layout}}  {row[3]}".rstrip() for row in rows]
     saved = conversion.saved

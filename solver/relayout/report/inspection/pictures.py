@@ -147,15 +147,20 @@ def to_svg(picture: Picture) -> str:
         '<path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
+    labels: set[tuple[int, str]] = set()
     for arrow in picture.arrows:
         (x, y, w, h), (to_x, to_y, to_w, _) = place[arrow.tail], place[arrow.head]
         start, end = x + w // 2, to_x + to_w // 2
         bend = (y + h + to_y) // 2
         parts.append(
             f'<path d="M{start},{y + h} C{start},{bend} {end},{bend} {end},{to_y}" fill="none" stroke="dimgray" '
-            f'marker-end="url(#tip)"/><text x="{(start + end) // 2 + 4}" y="{bend}" fill="dimgray">'
-            f"{escape(arrow.text)}</text>"
+            'marker-end="url(#tip)"/>'
         )
+        # Several readers of one value have one label.
+        if (arrow.tail, arrow.text) not in labels:
+            labels.add((arrow.tail, arrow.text))
+            at = f'x="{(start + end) // 2 + 4}" y="{bend}"'
+            parts.append(f'<text {at} fill="dimgray">{escape(arrow.text)}</text>')
     for box, (x, y, w, h) in zip(picture.boxes, place, strict=True):
         fill = "lightsalmon" if box.is_conversion else "whitesmoke"
         parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="4" fill="{fill}" stroke="black"/>')
