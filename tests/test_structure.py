@@ -22,7 +22,10 @@ LIBRARY = ROOT / "solver" / "relayout"
 LATE = {
     "relayout.cli": ("*", "--help and a wrong option need no model, no solver and no report"),
     "relayout.options": ("relayout.backend.options relayout.layout.layout", "the parser of the command needs neither"),
-    "relayout.legalization": ("relayout.verification.verifier", "only --check needs the verifier"),
+    "relayout.legalization": (
+        "relayout.verification.certificate_findings relayout.verification.verifier",
+        "only --check and --certify need the verifier",
+    ),
     "relayout.model.io": (
         "relayout.model.graph_json.codec relayout.model.graph_json.schema",
         "only graph JSON needs pydantic's schema of it",
@@ -40,6 +43,7 @@ LATE = {
         "relayout_backends.x86_nchwc.checks.blocked relayout_backends.x86_nchwc.checks.blocked_types",
         "only the verifier runs the checks of a backend",
     ),
+    "relayout.ops.logical_node": ("relayout.ops.logical_view", "loading a backend does not import onnx_ir"),
     "relayout.solve.engines": (
         "relayout.solve.kernel_search relayout.solve.or_tools",
         "most problems are solved without ortools, whose import takes longest",

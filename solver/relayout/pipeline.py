@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.interface import Backend
 from relayout.candidates.boundary_options import boundary_layouts
@@ -47,8 +47,7 @@ Elements = Callable[[ir.Shape | None], int]
 """The number of elements of a shape, with a size assumed for each symbolic dim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """The results of the stages for one model. `is_changed`: the rewrite changed the model."""
 
     formulation: Formulation

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import onnx
 import pytest
 from command_line import Run
 
@@ -22,9 +23,34 @@ def test_a_legal_model_passes(model: Path, tmp_path: Path, run: Run) -> None:
 
 
 def test_another_model_does_not_pass_against_the_source(model: Path, plain: Path, run: Run) -> None:
-    said = run("verify", plain, "--against", model)
+    said = run("verify", plain, "--backend", "onnx", "--against", model)
     assert said.status == 1
     assert "error: [" in said.out
+
+
+def test_without_a_backend_the_recorded_one_counts(model: Path, plain: Path, tmp_path: Path, run: Run) -> None:
+    assert run("legalize", model, "-o", tmp_path / "legal.onnx", "--backend", "nhwc").status == 0
+    said = run("verify", tmp_path / "legal.onnx")
+    assert (said.status, said.out) == (0, "verification for the backend nhwc passed\n")
+    said = run("verify", plain)
+    assert said.status == 2
+    assert "the model records no backend" in said.err
+
+
+def test_what_was_not_compared_does_not_pass(tmp_path: Path, run: Run) -> None:
+    odd = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20, "mine" : 1]>
+        g (float[2] x) => (float[2] y) { y = mine.Odd (x) }""")
+    onnx.save(odd, tmp_path / "odd.onnx")
+    out = tmp_path / "out.onnx"
+    said = run("legalize", tmp_path / "odd.onnx", "-o", out, "--check", "-q")
+    assert said.status == 1
+    assert "error: [not-compared]" in said.err
+    assert not out.exists()
+    assert run("legalize", tmp_path / "odd.onnx", "-o", out, "--check", "--static", "-q").status == 0
+    said = run("verify", out, "--against", tmp_path / "odd.onnx", "-q")
+    assert said.status == 1
+    assert run("verify", out, "--against", tmp_path / "odd.onnx", "-q", "--static").status == 0
 
 
 @pytest.mark.parametrize(("backend", "status"), [("onnx", "verified"), ("nhwc", "failed")])
@@ -96,7 +122,7 @@ def test_a_report_on_stdout_has_stdout_to_itself(model: Path, run: Run) -> None:
 def test_a_budget_is_kept_or_a_finding(name: str, text: str, status: int, model: Path, run: Run) -> None:
     budget = model.parent / name
     budget.write_text(text)
-    said = run("verify", model, "--budget", budget)
+    said = run("verify", model, "--backend", "onnx", "--budget", budget)
     assert said.status == status
     assert ("[budget]" in said.out) == (status == 1)
     assert (name in said.err) == (status == 2)
@@ -124,7 +150,7 @@ def test_a_folder_of_models_is_one_run_and_a_bad_one_does_not_stop_it(model: Pat
     (folder / "deep").mkdir()
     (folder / "deep" / "cut.onnx").write_bytes(model.read_bytes()[:-40])
     (folder / "other.json").write_text("{}")
-    said = run("verify", folder, "--report", folder / "junit.xml", "--report", folder / "all.json")
+    said = run("verify", folder, "--backend", "onnx", "--report", folder / "junit.xml", "--report", folder / "all.json")
     assert said.status == 2
     assert "1 .json" in said.err
     rows = [line.split()[:3] for line in said.err.splitlines() if ".onnx  " in line]
@@ -145,7 +171,7 @@ def test_originals_of_a_folder_are_those_of_the_same_names(model: Path, tmp_path
     legal.mkdir()
     run("legalize", model, "-o", legal / model.name, "--backend", "nhwc")
     assert run("verify", legal, "--backend", "nhwc", "--against", tmp_path).status == 0
-    said = run("verify", model, legal / model.name, "--against", model)
+    said = run("verify", model, legal / model.name, "--backend", "onnx", "--against", model)
     assert said.status == 2
     assert "one original for many models" in said.err
 
@@ -156,23 +182,23 @@ def test_a_baseline_allows_what_was_there_and_no_more(model: Path, plain: Path, 
     said = run("verify", model, "--backend", "nhwc", "--baseline", baseline)
     assert said.status == 0
     assert "note: [layout-requirement] conv1, operand 0: in the baseline too" in said.out
-    run("verify", plain, "--report", baseline)
-    said = run("verify", model, "--baseline", baseline)
+    run("verify", plain, "--backend", "onnx", "--report", baseline)
+    said = run("verify", model, "--backend", "onnx", "--baseline", baseline)
     assert said.status == 1
     assert "[baseline] model: more transposes than in the baseline (expected at most 0, found 6)" in said.out
-    assert run("verify", model, plain, "--baseline", baseline).status == 2
-    assert run("verify", model, "--baseline", plain).status == 2
-    assert run("verify", model, "--baseline", model.parent / "none.json").status == 2
+    assert run("verify", model, plain, "--backend", "onnx", "--baseline", baseline).status == 2
+    assert run("verify", model, "--backend", "onnx", "--baseline", plain).status == 2
+    assert run("verify", model, "--backend", "onnx", "--baseline", model.parent / "none.json").status == 2
 
 
 def test_a_baseline_of_many_models_goes_by_name(model: Path, plain: Path, run: Run) -> None:
     baseline = model.parent / "all.json"
-    assert run("verify", model, plain, "--report", baseline).status == 0
-    said = run("verify", model, "--baseline", baseline)
+    assert run("verify", model, plain, "--backend", "onnx", "--report", baseline).status == 0
+    said = run("verify", model, "--backend", "onnx", "--baseline", baseline)
     assert said.status == 0
     assert f"the baseline has {plain}, which is not among the models" in said.err
     plain.rename(model.parent / "new.onnx")
-    assert "the baseline does not have this model" in run("verify", model.parent, "--baseline", baseline).out
+    assert "the baseline does not have this model" in run("verify", model.parent, "--backend", "onnx", "--baseline", baseline).out
 
 
 def test_a_folder_without_models_is_2(tmp_path: Path, run: Run) -> None:

@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
+from relayout.ops.logical_node import logical, logical_order
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ __all__ = [
     "finished_by",
     "guarded",
     "is_met_by",
+    "misspelt_hooks",
     "opaque_values_of",
     "operator_layouts_of",
     "prepared_by",
@@ -41,6 +44,7 @@ __all__ = [
     "supported_by",
     "transfer_cost_of",
     "violations_of",
+    "warnings_about",
     "wrong_answer",
 ]
 
@@ -48,6 +52,7 @@ MAX_COST = 1 << 48
 """The largest cost of an implementation, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
 _NO_TENSOR = Layout.any(0)
+_OUR_PACKAGES = ("relayout", "relayout_backends")
 _ANSWERS = frozenset(
     "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
     "supports order_cost at devices".split()
@@ -105,10 +110,13 @@ def shown(answer: object) -> str:
 def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The implementations of `node` on `backend`, checked: a layout for each operand, of its rank, and a cost.
 
-    A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the backend's layout. The backend is not called if it is not enabled or if an operand has more
-    dimensions than layouts have. Raises BackendError.
+    The backend is asked about the logical node (see `relayout.ops.logical_node`), so that its answer does not depend on
+    how the operands of `node` lie; layouts have the axes of the logical operands. A single `*` is any
+    layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of unknown rank keeps the
+    backend's layout. The backend is not called if it is not enabled or if an operand has more dimensions than layouts
+    have. Raises BackendError.
     """
+    node = logical(node)
     if not backend.is_enabled or any(rank_of(value) > MAX_RANK for value in (*node.inputs, *node.outputs)):
         return tuple([_without_requirements(node, device) for device in backend.devices() or ("",)])
     check = _NodeCheck(backend, "implementations", node)
@@ -153,7 +161,8 @@ def ask_order_cost(
         return traffic
     where = _node_location(node)
     with guarded(backend, "order_cost", where):
-        answer = backend.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
+        order = logical_order(node, axes)
+        answer = backend.order_cost(logical(node), order, traffic, is_rewritten=is_rewritten)
     return None if answer is None else _checked_cost(backend, "order_cost", where, answer)
 
 
@@ -196,7 +205,7 @@ def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: L
 def supported_by(backend: Backend, node: ir.Node) -> bool:
     """Whether the backend runs the node at all. Raises BackendError."""
     with guarded(backend, "supports", _node_location(node)):
-        return bool(backend.supports(node))
+        return bool(backend.supports(logical(node)))
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
@@ -256,6 +265,40 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
         if not isinstance(each, ir.Value):
             raise wrong_answer(backend, "opaque_values", "", "values of the model", shown(each))
     return frozenset(found)
+
+
+def warnings_about(backend: Backend, model: ir.Model) -> tuple[str, ...]:
+    """What a user should know about a backend and a model: methods that no hook has the name of, nodes that the backend
+    does not run, and the backend's own warnings, checked. Raises BackendError."""
+    with guarded(backend, "warnings"):
+        own = tuple(backend.warnings(model))
+    for each in own:
+        if not isinstance(each, str):
+            raise wrong_answer(backend, "warnings", "", "a sequence of texts", shown(each))
+    return (*misspelt_hooks(backend), *_refused(backend, model), *own)
+
+
+def misspelt_hooks(backend: Backend) -> Iterator[str]:
+    """A warning for each method of a plugin whose name is nearly that of a hook."""
+    for kind in type(backend).__mro__:
+        if kind.__module__.partition(".")[0] in _OUR_PACKAGES or kind is object:
+            continue
+        for name, member in vars(kind).items():
+            near = get_close_matches(name, _METHODS, n=1, cutoff=0.8)
+            if callable(member) and not name.startswith("_") and name not in _METHODS and near:
+                text = f"backend {backend.name}: no hook has the name {name}, so relayout never calls it"
+                yield f"{text}; did you mean {near[0]}?"
+
+
+def _refused(backend: Backend, model: ir.Model) -> Iterator[str]:
+    """A warning where a backend of one device does not run some nodes: it has no other place to run them."""
+    if backend.devices() or type(backend).supports is Backend.supports:
+        return
+    refused = [node for node in model.graph.all_nodes() if not supported_by(backend, node)]
+    if refused:
+        named = ", ".join(f"{node.name or node.outputs[0].name} ({node.op_type})" for node in refused[:5])
+        more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+        yield f"backend {backend.name} does not run {named}{more}, and there is no other device"
 
 
 def check_members(backend: Backend) -> None:
@@ -340,7 +383,6 @@ class _NodeCheck:
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
         role = input_role(self.node, n) if side == "input" else result_role(self.node, n)
-        # ONNX's axis names, whatever the layout of the node, so that a legal model gets the same answer again.
         letters = onnx_letters(self.node, role, given.rank)
         return given if letters is None else given.with_names(letters)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import ask
+from relayout.backend.calls import ask, misspelt_hooks
 from relayout.backend.interface import Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
@@ -143,6 +143,16 @@ class Composite(Backend):
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
         for backend in self._at.values():
             yield from backend.opaque_values(model)
+
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        for name, backend in self._at.items():
+            yield from (f"device {name}: {text}" for text in (*misspelt_hooks(backend), *backend.warnings(model)))
+        costly = {name for each in self._assignments for name, cost in each.devices.items() if cost}
+        free = [name for name, device in self._devices.items() if not device.transfer and not device.transfer_fixed]
+        unpriced = [name for name in free if name not in costly]
+        if unpriced and len(self._devices) > 1:
+            named = ", ".join(unpriced)
+            yield f"backend {self.name}: {named} has no cost, neither of running a node there nor of a copy to it"
 
     def able(self, node: ir.Node) -> dict[str, int]:
         """The devices that may run `node`, and its cost there beyond that of the device's own backend.

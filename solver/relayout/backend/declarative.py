@@ -15,14 +15,16 @@ The first rule whose operator, domain and conditions fit a node decides; if none
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.layout.layout import Layout
+from relayout.ops.logical_node import logical
 from relayout.ops.operand_roles import (
     DATA,
     KERNEL,
@@ -111,6 +113,23 @@ class DeclarativeBackend(Backend):
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
         return self._extended.opaque_values(model)
 
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        """Rules for operators that neither ONNX nor the model has, and a table of which no rule fits a node."""
+        yield from self._extended.warnings(model)
+        nodes = [logical(node) for node in model.graph.all_nodes()]
+        present = {node.op_type for node in nodes}
+        known = present | _onnx_operators()
+        for place, rule in enumerate(self.table.rule):
+            if rule.domain is not None:
+                continue
+            for pattern in rule.op:
+                if not any(fnmatchcase(operator, pattern) for operator in known):
+                    near = get_close_matches(pattern, known, n=1)
+                    hint = f"; did you mean {near[0]}?" if near else ""
+                    yield f"table {self.name}, rule[{place}]: there is no operator {pattern}{hint}"
+        if self.table.rule and not any(_applies(rule, node) for rule in self.table.rule for node in nodes):
+            yield f"table {self.name}: no rule fits a node of the model, so {self.table.extends} decides all"
+
     def supports(self, node: ir.Node) -> bool:
         return self._extended.supports(node)
 
@@ -119,6 +138,13 @@ class DeclarativeBackend(Backend):
 
     def _rule(self, node: ir.Node) -> Rule | None:
         return next((rule for rule in self.table.rule if _applies(rule, node)), None)
+
+
+@cache
+def _onnx_operators() -> frozenset[str]:
+    from onnx import defs
+
+    return frozenset(schema.name for schema in defs.get_all_schemas() if schema.domain == "")
 
 
 def _input_layout(way: Way, node: ir.Node, n: int) -> Layout:
@@ -197,8 +223,7 @@ def _channels(node: ir.Node) -> int | None:
     data = node.inputs[0] if node.inputs else None
     if input_role(node, 0) != DATA or data is None or data.shape is None or len(data.shape) < 2:
         return None
-    axis = own_layout(node, DATA, len(data.shape)).names.find("C")
-    extent = data.shape[axis if axis >= 0 else 1]
+    extent = data.shape[1]
     return extent if isinstance(extent, int) else None
 
 
@@ -211,9 +236,7 @@ def _kernel_sizes(node: ir.Node) -> list[int]:
     kernel = node.inputs[index] if index is not None and index < len(node.inputs) else None
     if kernel is None or kernel.shape is None:
         return []
-    names = own_layout(node, KERNEL, len(kernel.shape)).names
-    letters = names if "O" in names else "OI" + "*" * (len(kernel.shape) - 2)
-    extents = [extent for letter, extent in zip(letters, kernel.shape, strict=True) if letter not in "OI"]
+    extents = list(kernel.shape)[2:]
     known = [extent for extent in extents if isinstance(extent, int)]
     return known if len(known) == len(extents) else []
 

@@ -168,7 +168,7 @@ class Rule(Way):
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains of the rule; by default ONNX's own operators in any layout."""
-        return ("ai.onnx", "relayout") if self.domain is None else (self.domain or "ai.onnx",)
+        return (self.domain or "ai.onnx",)
 
     @model_validator(mode="after")
     def _says_each_thing_once(self) -> Rule:

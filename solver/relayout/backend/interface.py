@@ -273,6 +273,17 @@ class Backend:
         """
         return ()
 
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        """What a user should know about this backend and a model, such as a setting that fits no node of it.
+
+        Reports list it, and `relayout verify` has a finding for each.
+
+            def warnings(self, model):
+                if not any(node.op_type == self.operator for node in model.graph.all_nodes()):
+                    yield f"the model has no {self.operator}"
+        """
+        return ()
+
     def supports(self, node: ir.Node) -> bool:
         """Whether this backend runs `node` at all."""
         return True

@@ -9,9 +9,11 @@ The backends that ship with relayout are registered the same way. A backend is i
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -27,12 +29,20 @@ GROUP = "relayout.backends"
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A backend that is installed but not yet imported: its name, its import path, and its distribution."""
+    """A backend that is installed but not yet imported: its name, its import path, and where it comes from."""
 
     name: str
     value: str
-    distribution: str
-    version: str
+    source: metadata.Distribution | None
+
+    # A distribution reads and parses a file to tell its name, which most runs do not need.
+    @property
+    def distribution(self) -> str:
+        return self.source.name if self.source is not None else "(no distribution)"
+
+    @property
+    def version(self) -> str:
+        return self.source.version if self.source is not None else ""
 
     @property
     def owner(self) -> str:
@@ -62,7 +72,7 @@ class Plugin:
 
 def find_backends() -> dict[str, Plugin]:
     """The installed backends by name, sorted; none is imported. Raises BackendError where two share a name."""
-    claims = _claims()
+    claims = _claims(tuple(sys.path))
     return {name: _only(name, claims[name]) for name in sorted(claims)}
 
 
@@ -92,24 +102,21 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
-def _claims(name: str | None = None) -> dict[str, list[Plugin]]:
-    """The entry points by name, or those of one name alone: to read the name of a distribution is slow."""
+@cache
+def _claims(path: tuple[str, ...]) -> dict[str, list[Plugin]]:
+    """The entry points by name. `path` is sys.path: its folders are read once. An entry that is found twice counts
+    once."""
     claims: dict[str, list[Plugin]] = {}
-    entries = metadata.entry_points(group=GROUP)
-    for entry in entries if name is None else entries.select(name=name):
-        owner = entry.dist
-        plugin = Plugin(
-            entry.name, entry.value, owner.name if owner else "(no distribution)", owner.version if owner else ""
-        )
-        if plugin not in claims.setdefault(entry.name, []):
-            claims[entry.name].append(plugin)
+    for entry in metadata.entry_points(group=GROUP):
+        plugin, others = Plugin(entry.name, entry.value, entry.dist), claims.setdefault(entry.name, [])
+        if all((plugin.value, plugin.owner) != (other.value, other.owner) for other in others):
+            others.append(plugin)
     return claims
 
 
 def find_plugin(name: str) -> Plugin:
-    claims = _claims(name)
+    claims = _claims(tuple(sys.path))
     if name not in claims:
-        claims = _claims()
         near = get_close_matches(name, claims, n=3, cutoff=0.5)
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
         raise BackendError(

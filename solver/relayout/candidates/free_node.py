@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 
 import onnx_ir as ir
@@ -251,6 +252,7 @@ class FreeNode:
         return sum(times * self._elements(ir.Shape([shape[p] for p in places])) * size for places, times in traffic)
 
 
+@lru_cache(maxsize=4096)
 def operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:
     """An operand's dimensions when the iteration space has these; `axes` are the operand's in the space."""
     if axes is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Box, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.layout.view import View
@@ -35,8 +36,7 @@ __all__ = ["Operand", "Tensor", "Tensors", "collect_tensors"]
 _ELIDABLE = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True, eq=False):
     """One tensor in memory: its base value and the base's extents. `constant`: known before the model runs."""
 
     index: int
@@ -45,8 +45,7 @@ class Tensor:
     constant: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """A value as a node reads or produces it: a view of a tensor."""
 
     tensor: Tensor
@@ -63,8 +62,7 @@ class Operand:
         return tuple([(own[box[0]], *box[1:]) for box in boxes if box[0] in own])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Tensors:
+class Tensors(Struct, frozen=True, eq=False):
     """Every value of a graph and its subgraphs as an operand; None for a value of unknown rank, which never changes.
 
     `rules` has each node's rule (None: pinned), `classes` its operator class, `region_edges` the values that cross the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,6 +53,7 @@ def batch(
     """Legalize every model of a folder.
 
     A model that fails does not stop the others."""
+    gc.enable()
     backend = backend_of(request)
     models = _models(folder)
     if report is not None:

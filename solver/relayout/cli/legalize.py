@@ -60,6 +60,8 @@ def legalize(
     outputs = [] if output is None else [("-o", output)]
     if output is not None:
         check_output(output)
+        if not is_stdout(output) and output.exists() and model.exists() and output.samefile(model):
+            print_status(f"relayout: warning: {output} is the source too, and the legal model takes its place")
     check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
     with Bar(STEPS, request.options.time_limit) as bar:
         try:

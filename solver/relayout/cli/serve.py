@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Annotated
 
 import typer
@@ -18,6 +19,8 @@ def serve(
 ) -> int:
     """Run the HTTP service."""
     import uvicorn
+
+    gc.enable()
 
     try:
         uvicorn.run("relayout_api.app:create_app", factory=True, host=host, port=port)

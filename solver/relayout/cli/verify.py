@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import STDIN, backend_of, check_dims, read_file
+from relayout.cli.job import STDIN, backend_of, check_dims, read_file, source_at
 from relayout.cli.model_files import model_files
 from relayout.cli.options import Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
@@ -86,7 +86,8 @@ def verify(
     """List what breaks a backend's contract, in one model or many.
 
     The exit status is 1 where something does."""
-    backend = backend_of(request)
+    # A wrong name is told before a model is read.
+    backend = backend_of(request) if request.backend is not None else None
     reports = report_formats(report, format)
     files = model_files(models)
     originals = _originals(files, against)
@@ -118,12 +119,13 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One model to verify. `strict`: a size for a dim that the model does not have is an error."""
+    """One model to verify. Without a backend it is that which the model records. `strict`: a size for a dim that the
+    model does not have is an error."""
 
     model: Path
     original: Path | None
     request: Request
-    backend: Backend
+    backend: Backend | None
     limits: Budget
     earlier: Mapping[Path, Report] | None
     strict: bool
@@ -152,18 +154,21 @@ def _verified(task: _Task, bar: Bar) -> Report:
     from relayout.report.totals import totals
     from relayout.verification.verifier import verify
 
-    options, backend = task.request.options, task.backend
+    options = task.request.options
     dims = options.dims or {}
     bar("read")
-    subject = read_file(task.model, convert_opset=task.request.convert_opset)
+    source = source_at(task.model)
+    subject = read_file(task.model, source, convert_opset=task.request.convert_opset)
     if task.strict:
         check_dims(task.request, subject)
-    original = read_file(task.original) if task.original is not None else None
+    backend = task.backend or backend_of(task.request, subject)
+    # The files themselves: the verifier also runs them as they are, without relayout's reader.
+    original = source_at(task.original) if task.original is not None else None
     operators = conversion_operators_of(backend)
     after = totals(subject, dims, operators)
-    before = after if original is None else totals(original, dims, operators)
+    before = after if task.original is None else totals(read_file(task.original, original), dims, operators)
     bar("verify")
-    verification = verify(subject, backend, original, samples=options.samples, dims=dims)
+    verification = verify(source, backend, original, samples=options.samples, dims=dims, static=options.static)
 
     def with_findings(findings: tuple[Finding, ...]) -> Report:
         passed = all(finding.severity != "error" for finding in findings)

@@ -69,10 +69,10 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelP
 def _is_static(graph: onnx.GraphProto) -> bool:
     """Whether the graph has no subgraphs and every extent is known, so that values add nothing to the shapes."""
     shapes = _shapes(graph)
-    return all(value.name in shapes for value in graph.input) and not any(
-        any(name and name not in shapes for name in node.output) or any(map(graphs_in, node.attribute))
-        for node in graph.node
-    )
+    results = (name for node in graph.node for name in node.output if name)
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    known = all(value.name in shapes for value in graph.input) and all(name in shapes for name in results)
+    return known and not any(map(graphs_in, attributes))
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -86,7 +86,7 @@ def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
-        small = int(np.prod(tensor.dims)) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
+        small = math.prod(tensor.dims) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
         if small and tensor.data_location != onnx.TensorProto.EXTERNAL and not is_absent(tensor):
             known[name] = numpy_helper.to_array(tensor)
     return known
@@ -131,9 +131,9 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
     if node.op_type == "Range":
         start, limit, delta = (float(o.reshape(-1)[0]) for o in operands)
         return delta == 0 or abs(limit - start) > LARGEST * abs(delta)
-    shape = operands[-1].astype(np.float64)
+    shape = operands[-1].ravel().tolist()
     base = operands[0].size if node.op_type == "Tile" else 1
-    return bool(base * np.prod(shape) > LARGEST or (shape < 0).any())
+    return base * math.prod(shape) > LARGEST or any(extent < 0 for extent in shape)
 
 
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
@@ -210,8 +210,9 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
         kind = value.type
         if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
             dims = kind.tensor_type.shape.dim
-            if all(dim.HasField("dim_value") for dim in dims):
-                found[value.name] = tuple([dim.dim_value for dim in dims])
+            known = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
+            if len(known) == len(dims):
+                found[value.name] = tuple(known)
     return found
 
 

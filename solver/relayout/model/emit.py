@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.conversion import Dims, Stage, dims_shape, path
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
@@ -20,8 +20,7 @@ _CONSTANTS_OF_ANY_TYPE = 9
 __all__ = ["Emitter", "Physical", "same_but_leading_units"]
 
 
-@dataclass(frozen=True, slots=True)
-class Physical:
+class Physical(Struct, frozen=True):
     """A value of the legal model, and the atoms of its dimensions.
 
     `shape` is the value's own shape if it differs from `dims` over the same memory: a blocked tensor that an operator

@@ -11,13 +11,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 from onnx_ir import serde
 
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
@@ -36,6 +36,7 @@ from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
 from relayout.model.weights import attach, detach, detach_from_model
+from relayout.ops import nested_graphs
 
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
@@ -166,14 +167,15 @@ def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
-    graphs = [model.graph, *model.graph.subgraphs()]
+    graphs = nested_graphs(model.graph)
     for graph in graphs:
         # ONNX lists them once for the whole model; here each graph of a node has them.
         graph.opset_imports.update(model.opset_imports)
     own = [function.graph for function in model.functions.values()]
-    graphs += [graph for body in own for graph in (body, *body.subgraphs())]
+    graphs += [graph for body in own for graph in nested_graphs(body)]
     attach(model, graphs, weights, folder)
-    _note_values(model.graph, known)
+    if known:
+        _note_values(model.graph, known)
     check_shapes(graphs)
     complete_ranks(model.graph, model.opset_imports)
     _check_boundary(model.graph)
@@ -278,8 +280,7 @@ def _check_boundary(graph: ir.Graph) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
+class FileFormat(Struct, frozen=True):
     """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
 
     parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]

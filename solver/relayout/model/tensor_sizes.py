@@ -60,16 +60,19 @@ def _size_reshaped(model: ir.Model, sizes: dict[str | None, int], elements: Call
     seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
     for node in all_nodes(model.graph):
         for value in node.outputs:
-            new = [name for name in _names(value.shape) if name not in seen]
-            if not new:
+            names = _names(value.shape)
+            if not names:
                 continue
+            new = [name for name in names if name not in seen]
             seen.update(new)
             source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
             if len(new) != 1 or source is None or source.shape is None or value.shape is None:
                 continue
             (name,) = new
             read = elements_of(source, elements)
-            rest = elements(ir.Shape([1 if _name(dim) == name else dim for dim in value.shape]))
+            rest = elements(
+                ir.Shape([1 if not isinstance(dim, int) and dim.value == name else dim for dim in value.shape])
+            )
             if name.isidentifier() and rest and read % rest == 0:
                 sizes[name] = read // rest
 
@@ -85,11 +88,9 @@ def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> 
 
 
 def _names(shape: ir.Shape | None) -> list[str]:
-    return [] if shape is None else [name for dim in shape.dims if (name := _name(dim)) is not None]
-
-
-def _name(dim: int | ir.SymbolicDim) -> str | None:
-    return None if isinstance(dim, int) else dim.value
+    if shape is None:
+        return []
+    return [dim.value for dim in shape.dims if not isinstance(dim, int) and dim.value is not None]
 
 
 def _first(value: ir.Value) -> int | ir.SymbolicDim:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 
 __all__ = ["NoRuleError", "NodeSnapshot", "Reading", "constant_array", "extents_of"]
 
@@ -32,13 +33,12 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
         return None
     tensor = ir.convenience.get_const_tensor(value)
     # A constant without data has no numbers to read; `size` is cheap where `numpy` may read a file.
-    if tensor is None or tensor.size > 4096 or isinstance(tensor, AbsentTensor):
+    if tensor is None or tensor.size > 4096 or is_one_of(tensor, AbsentTensor):
         return None
     return tensor.numpy()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
+class NodeSnapshot(Struct, frozen=True):
     """An immutable copy of a node before the rewrite, for the rule that the nodes of a class share."""
 
     domain: str

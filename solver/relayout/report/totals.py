@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Set
 
 import onnx_ir as ir
@@ -16,7 +15,10 @@ __all__ = ["data_transposes", "moved_bytes", "totals"]
 
 
 def totals(
-    model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
+    model: ir.Model,
+    dims: Mapping[str, int],
+    conversion_operators: Set[tuple[str, str]] = frozenset(),
+    elements: Callable[[ir.Shape | None], int] | None = None,
 ) -> Totals:
     """Count the nodes, the transposes that run on data, the bytes that they read and write, and the backend's reorders.
 
@@ -24,15 +26,18 @@ def totals(
     The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
     call. A transpose that moves only dims of extent 1 does not change memory: it counts as a transpose of 0 bytes.
     `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are those of
-    `Backend.conversion_operators`.
+    `Backend.conversion_operators`, `elements` is `price_dims` of the model where it is known.
     """
     flat = _inlined(model)
-    elements = price_dims(flat, dims)
-    transposes = data_transposes(flat)
+    if elements is None or flat is not model:
+        elements = price_dims(flat, dims)
+    operators = [(node.domain, node.op_type) for node in all_nodes(flat.graph)]
+    nodes = sum(operator != "Constant" for _, operator in operators)
+    reorders = sum(operator in conversion_operators for operator in operators) if conversion_operators else 0
+    has_transposes = any(operator == "Transpose" for _, operator in operators)
+    transposes = data_transposes(flat) if has_transposes else []
     moved = sum(moved_bytes(node, elements) for node in transposes)
-    counted = Counter((node.domain, node.op_type) for node in all_nodes(flat.graph) if node.op_type != "Constant")
-    reorders = sum(counted[operator] for operator in conversion_operators)
-    return Totals(nodes=counted.total(), transposes=len(transposes), bytes=2 * moved, reorders=reorders)
+    return Totals(nodes=nodes, transposes=len(transposes), bytes=2 * moved, reorders=reorders)
 
 
 def data_transposes(model: ir.Model) -> list[ir.Node]:

@@ -26,7 +26,7 @@ def relayout_verify() -> Callable[..., str]:
     def run(*arguments: str | os.PathLike[str]) -> str:
         __tracebackhide__ = True
         # A process of its own: the command takes the signal of Ctrl-C over.
-        command = [sys.executable, "-m", "relayout", "verify", "--quiet", *map(os.fspath, arguments)]
+        command = [sys.executable, "-m", "relayout", "verify", "--quiet", *(str(each) for each in arguments)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
             pytest.fail(f"{' '.join(command[2:])} ended with {done.returncode}\n{done.stdout}", pytrace=False)
