@@ -194,7 +194,8 @@ def test_a_model_comes_from_a_pipe_and_goes_into_one(model: Path, tmp_path: Path
 @pytest.mark.parametrize("option", [[], ["--report", "/dev/full"], ["--format", "junit"]])
 def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([BIN, "verify", model, "-b", "onnx", *option], stdout=full, stderr=subprocess.PIPE, text=True)
+        command = [BIN, "verify", model, "-b", "onnx", *option]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert "No space left on device" in done.stderr
     assert "bug" not in done.stderr

@@ -198,7 +198,8 @@ def test_a_baseline_of_many_models_goes_by_name(model: Path, plain: Path, run: R
     assert said.status == 0
     assert f"the baseline has {plain}, which is not among the models" in said.err
     plain.rename(model.parent / "new.onnx")
-    assert "the baseline does not have this model" in run("verify", model.parent, "--backend", "onnx", "--baseline", baseline).out
+    said = run("verify", model.parent, "--backend", "onnx", "--baseline", baseline)
+    assert "the baseline does not have this model" in said.out
 
 
 def test_a_folder_without_models_is_2(tmp_path: Path, run: Run) -> None:
