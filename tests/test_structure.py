@@ -39,6 +39,8 @@ LATE = {
         "relayout.backend.declarative relayout.backend.declarative_reader",
         "only tables need pydantic's schema of them",
     ),
+    "relayout.testing.pytest_plugin": ("relayout.testing.checks", "every run of pytest loads it"),
+    "relayout_backends.canonical": ("relayout.ops", "a backend that is loaded but not asked needs no operator table"),
     "relayout_backends.x86_nchwc.backend": (
         "relayout_backends.x86_nchwc.checks.blocked relayout_backends.x86_nchwc.checks.blocked_types",
         "only the verifier runs the checks of a backend",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +20,8 @@ from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.recorded_backend import recorded_backend
 from relayout.options import Options
-from relayout.report.schema import Report, Status
+from relayout.report.budget import within_budget
+from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.verification.verifier import verify
 from relayout_api.messages import Answer, Task
@@ -83,9 +84,10 @@ def _verify(task: Task) -> Answer:
     after = totals(model, dims, operators)
     before = after if original is None else totals(original, dims, operators)
     verification = verify(model, backend, against=original, samples=options.samples, dims=dims, static=options.static)
-    status: Status = "verified" if verification.passed else "failed"
-    report = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)
-    return _answer(report)
+    report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
+    report = within_budget(report, asdict(options))
+    passed = report.verification is not None and report.verification.passed
+    return _answer(report.model_copy(update={"status": "verified" if passed else "failed"}))
 
 
 def _read(task: Task, schema: type[_Parameters]) -> tuple[Source, dict[str, Any] | None, _Parameters]:

@@ -117,6 +117,20 @@ class Composite(Backend):
     def host(self) -> str | None:
         return self._host
 
+    def device_words(self, device: str) -> str:
+        """The nodes that a device takes and the cost of transfers, in words that follow its name."""
+        own = self._devices[device]
+        fixed = f" and {own.transfer_fixed} bytes a tensor" if own.transfer_fixed else ""
+        return f"{_words(own.takes)}; transfers cost {own.transfer:g} times their bytes{fixed}"
+
+    def assignment_words(self) -> list[str]:
+        """Each assignment in words."""
+        return [
+            f"assigned{_words(each.nodes)}: "
+            + " or ".join(f"{device}{f' ({cost} bytes more)' * bool(cost)}" for device, cost in each.devices.items())
+            for each in self._assignments
+        ]
+
     def transfer_cost(self, nbytes: int, source: str, target: str) -> int:
         ends = self._devices[source], self._devices[target]
         return round(sum(end.transfer for end in ends) * nbytes) + sum(end.transfer_fixed for end in ends)
@@ -223,3 +237,12 @@ class Composite(Backend):
                 found=f"{backend.name}, of {', '.join(backend.devices())}",
             )
         return backend
+
+
+def _words(nodes: Callable[[ir.Node], bool]) -> str:
+    if not isinstance(nodes, Nodes):
+        return ", the nodes that its function takes"
+    parts = [", ".join(nodes.operators)] if nodes.operators != ("*",) else []
+    parts += [f"named {', '.join(nodes.names)}"] if nodes.names != ("*",) else []
+    parts += ["under a condition"] if nodes.when is not None else []
+    return f", nodes {' '.join(parts)}" if parts else ", all nodes"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,9 +22,9 @@ from relayout.errors import InputError, UsageError
 if TYPE_CHECKING:
     from relayout.backend.interface import Backend
     from relayout.report.results import ModelResult, Results
-    from relayout.report.schema import Finding, Report, Status, Totals
+    from relayout.report.schema import Report
 
-__all__ = ["Budget", "finding_lines", "over_budget", "read_budget", "read_earlier", "verify"]
+__all__ = ["finding_lines", "read_budget", "read_earlier", "verify"]
 
 # read, verify
 STEPS = 2
@@ -58,18 +58,11 @@ BudgetFile = Annotated[
     typer.Option(
         "--budget",
         metavar="FILE",
-        help="A .toml or .json file with max_transposes and max_bytes; exceeding a limit is a finding.",
+        help="A .toml or .json file with max_transposes, max_conversions and max_bytes; the options of these names "
+        "come first. Exceeding a limit is a finding.",
         show_default=False,
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The limits on the transposes and bytes of a model; None: no limit."""
-
-    max_transposes: int | None = None
-    max_bytes: int | None = None
 
 
 @with_options("verify")
@@ -94,7 +87,8 @@ def verify(
     if [*files, *originals].count(STDIN) > 1:
         raise UsageError("two models from stdin", where="-", expected="- once", found="the model and the original")
     check_files([("--report", path) for path in report or reports], reads=[*files, *originals, budget, baseline])
-    limits = read_budget(budget) if budget is not None else Budget()
+    limits = read_budget(budget) if budget is not None else {}
+    limits |= {name: value for name, value in asdict(request.options).items() if value is not None}
     earlier = read_earlier(baseline, files) if baseline is not None else None
     from relayout.report.results import Results
 
@@ -126,7 +120,7 @@ class _Task:
     original: Path | None
     request: Request
     backend: Backend | None
-    limits: Budget
+    limits: Mapping[str, Any]
     earlier: Mapping[Path, Report] | None
     strict: bool
 
@@ -150,7 +144,8 @@ def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
 def _verified(task: _Task, bar: Bar) -> Report:
     from relayout.backend.calls import conversion_operators_of
     from relayout.report.baseline import against_baseline
-    from relayout.report.schema import Finding, Report
+    from relayout.report.budget import within_budget
+    from relayout.report.schema import Report
     from relayout.report.totals import totals
     from relayout.verification.verifier import verify
 
@@ -169,20 +164,12 @@ def _verified(task: _Task, bar: Bar) -> Report:
     before = after if task.original is None else totals(read_file(task.original, original), dims, operators)
     bar("verify")
     verification = verify(source, backend, original, samples=options.samples, dims=dims, static=options.static)
-
-    def with_findings(findings: tuple[Finding, ...]) -> Report:
-        passed = all(finding.severity != "error" for finding in findings)
-        judged = verification.model_copy(update={"findings": findings, "passed": passed})
-        status: Status = "verified" if passed else "failed"
-        return Report(status=status, backend=backend.name, before=before, after=after, verification=judged)
-
-    report = with_findings((*verification.findings, *over_budget(task.limits, after)))
-    if task.earlier is None:
-        return report
-    if task.model not in task.earlier:
-        note = Finding(rule="baseline", severity="note", message="the baseline does not have this model")
-        return with_findings((*verification.findings, *over_budget(task.limits, after), note))
-    return with_findings(against_baseline(report, task.earlier[task.model]))
+    report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
+    if task.earlier is not None:
+        report = against_baseline(report, task.earlier.get(task.model))
+    report = within_budget(report, task.limits)
+    passed = report.verification is not None and report.verification.passed
+    return report.model_copy(update={"status": "verified" if passed else "failed"})
 
 
 def _originals(files: Sequence[Path], against: Path | None) -> list[Path | None]:
@@ -254,10 +241,12 @@ def _tables(results: Results) -> str:
     return "\n".join(lines)
 
 
-def read_budget(path: Path) -> Budget:
-    """The budget in a .toml or .json file. Raises InputError, UsageError."""
+def read_budget(path: Path) -> dict[str, int]:
+    """The limits in a .toml or .json file, by option. Raises InputError, UsageError."""
     import json
     import tomllib
+
+    from relayout.report.budget import LIMITS
 
     where = f"--budget {path}"
     try:
@@ -268,7 +257,7 @@ def read_budget(path: Path) -> Budget:
     except (ValueError, RecursionError) as error:
         expected = "TOML" if path.suffix == ".toml" else "JSON"
         raise InputError("not a budget", where=where, expected=expected, found=str(error)[:200]) from error
-    known = tuple(Budget.__dataclass_fields__)
+    known = tuple(LIMITS)
     if not isinstance(table, dict) or not table:
         raise InputError("not a budget", where=where, expected=" and ".join(known), found=type(table).__name__)
     for key, value in table.items():
@@ -276,22 +265,7 @@ def read_budget(path: Path) -> Budget:
             raise InputError("not a budget", where=where, expected=" or ".join(known), found=str(key))
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise InputError("not a limit", where=f"{where}, {key}", expected="0 or more", found=str(value)[:100])
-    return Budget(**table)
-
-
-def over_budget(budget: Budget, spent: Totals) -> Iterator[Finding]:
-    """A finding for each limit that the model exceeds."""
-    from relayout.report.schema import Finding
-
-    limits = ("transposes", budget.max_transposes, spent.transposes), ("bytes", budget.max_bytes, spent.bytes)
-    for unit, limit, found in limits:
-        if limit is not None and found > limit:
-            yield Finding(
-                rule="budget",
-                expected=f"at most {limit}",
-                found=str(found),
-                message=f"the model's {unit} exceed the budget",
-            )
+    return table
 
 
 def finding_lines(report: Report) -> Iterator[str]:

@@ -16,7 +16,7 @@ __all__ = ["against_baseline", "read_baseline"]
 
 RULE = "baseline"
 # More nodes are no fault: a conversion that is gone may leave a Reshape.
-_COUNTS = ("transposes", "reorders", "bytes")
+_COUNTS = {"transposes": "transposes", "conversions": "conversions", "moved": "bytes moved by conversions"}
 
 
 def read_baseline(text: str, where: str) -> dict[str | None, Report]:
@@ -36,22 +36,28 @@ def read_baseline(text: str, where: str) -> dict[str | None, Report]:
         ) from error
 
 
-def against_baseline(report: Report, earlier: Report) -> tuple[Finding, ...]:
-    """The findings of `report`, those that `earlier` has too as notes, and a finding for each count that differs."""
+def against_baseline(report: Report, earlier: Report | None) -> Report:
+    """The report with those findings as notes that `earlier` has too, and a finding for each count that differs.
+
+    Without an earlier report a note says so."""
     assert report.verification is not None
-    if report.backend != earlier.backend:
-        wrong = Finding(
-            rule=RULE, expected=earlier.backend, found=report.backend, message="the baseline is of another backend"
-        )
-        return (*report.verification.findings, wrong)
-    known = Counter(map(_key, earlier.verification.findings if earlier.verification is not None else ()))
-    return (*_judged(report.verification.findings, known), *_counts(report.after, earlier.after))
+    findings = report.verification.findings
+    if earlier is None:
+        findings = (*findings, Finding(rule=RULE, severity="note", message="the baseline does not have this model"))
+    elif report.backend != earlier.backend:
+        message = "the baseline is of another backend"
+        findings = (*findings, Finding(rule=RULE, expected=earlier.backend, found=report.backend, message=message))
+    else:
+        known = Counter(map(_key, earlier.verification.findings if earlier.verification is not None else ()))
+        findings = (*_judged(findings, known), *_counts(report.after, earlier.after))
+    passed = all(finding.severity != "error" for finding in findings)
+    verification = report.verification.model_copy(update={"passed": passed, "findings": findings})
+    return report.model_copy(update={"verification": verification})
 
 
 def _judged(findings: tuple[Finding, ...], known: Counter[tuple[object, ...]]) -> Iterator[Finding]:
     for finding in findings:
-        # A budget is a limit of its own, whatever was there before.
-        if finding.severity == "error" and finding.rule != "budget" and known[_key(finding)] > 0:
+        if finding.severity == "error" and known[_key(finding)] > 0:
             known[_key(finding)] -= 1
             yield finding.model_copy(update={"severity": "note", "message": f"in the baseline too: {finding.message}"})
         else:
@@ -59,8 +65,8 @@ def _judged(findings: tuple[Finding, ...], known: Counter[tuple[object, ...]]) -
 
 
 def _counts(now: Totals, before: Totals) -> Iterator[Finding]:
-    for name in _COUNTS:
-        found, expected = getattr(now, name), getattr(before, name)
+    for attribute, name in _COUNTS.items():
+        found, expected = getattr(now, attribute), getattr(before, attribute)
         if found > expected:
             yield Finding(
                 rule=RULE, expected=f"at most {expected}", found=str(found), message=f"more {name} than in the baseline"
