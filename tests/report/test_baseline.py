@@ -30,6 +30,7 @@ def judged(now: Report, before: Report) -> list[tuple[str, str, str | None]]:
         (report(2, "a"), report(2, "a"), [("note", "layout-requirement", "a")]),
         (report(2, "a", "a"), report(2, "a"), [(way, "layout-requirement", "a") for way in ("note", "error")]),
         (report(2, "b"), report(2, "a"), [("error", "layout-requirement", "b")]),
+        (report(2, "a", rule="runtime"), report(2, "a", rule="runtime"), [("error", "runtime", "a")]),
         (report(3), report(2), [("error", "baseline", None)] * 3),
         (report(1), report(2), [("note", "baseline", None)] * 3),
         (report(2), report(2, backend="nchw"), [("error", "baseline", None)]),
