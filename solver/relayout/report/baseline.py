@@ -40,9 +40,8 @@ def read_baseline(text: str, where: str) -> dict[str | None, Report]:
 
 
 def against_baseline(report: Report, earlier: Report | None) -> Report:
-    """The report with those broken requirements as notes that `earlier` has too, and a finding for each count that differs.
-
-    Without an earlier report a note says so."""
+    """The report with a finding for each count that differs, and with notes for the broken requirements that `earlier`
+    has too. Without an earlier report a note says so."""
     assert report.verification is not None
     findings = report.verification.findings
     if earlier is None:
