@@ -16,7 +16,7 @@ from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
 from relayout.errors import InfeasibleError
-from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
+from relayout.layout.metadata_keys import BACKEND_KEY, BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
@@ -129,7 +129,9 @@ def legalize_model(
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
-    changed = record_backend(model, backend.name, options.backend_options) or changed
+    if changed or BACKEND_KEY in model.metadata_props:
+        # A model that was legal before relayout saw it stays as it is, byte for byte.
+        changed = record_backend(model, backend.name, options.backend_options) or changed
     if changed:
         annotate_run(model, _facts(model, report))
     proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
