@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx
@@ -14,6 +15,8 @@ from relayout.backend.calls import conversion_operators_of, finished_by, prepare
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
+from relayout.errors import InfeasibleError
+from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
@@ -24,10 +27,11 @@ from relayout.model.tensor_sizes import price_dims
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
+from relayout.report.budget import within_budget
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
-from relayout.rewrite.annotations import annotate_boundary
+from relayout.rewrite.annotations import annotate_boundary, annotate_run
 from relayout.solve.certificate import certificate_of
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
@@ -57,8 +61,8 @@ def legalize(
     `options` are fields of `Options`: `objective` ("bytes" or "transposes"), `input_layouts` and `output_layouts`
     ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `verify` (off:
     no report of the verifier), `check` (compare the legal model with the source too), `static` (a comparison that could
-    not be made is no error), `certify` (derive the proof again), `inline` (no function is left), `max_transposes` and
-    `samples`.
+    not be made is no error), `certify` (derive the proof again), `inline` (no function is left), `samples`, and the
+    budget `max_transposes`, `max_conversions` and `max_bytes`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
@@ -90,8 +94,18 @@ def explain(
 
 
 @collector_paused()
-def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None) -> Outcome:
-    """Run the stages on a model, which is changed in place."""
+def legalize_model(
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    *,
+    progress: Progress | None = None,
+    improved: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Run the stages on a model, which is changed in place.
+
+    `progress` is called with the name of each stage, and `improved` with cost and bound of each better solution.
+    """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
     elements = price_dims(model, dims)
@@ -101,7 +115,7 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     if unmet := unmet_packed(model, backend):
         unpack(model, unmet)
         changed = True
-    result = run(model, backend, options, elements, progress or (lambda stage: None))
+    result = run(model, backend, options, elements, progress or (lambda stage: None), improved)
     if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)
@@ -110,14 +124,44 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
         sweep(model.graph)
     changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
-    report = describe(result, backend, before, after)
+    report = describe(result, backend, before, after, elements.assumed)
     report = report.model_copy(update={"warnings": tuple(dict.fromkeys((*report.warnings, *warnings)))})
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
     changed = record_backend(model, backend.name, options.backend_options) or changed
+    if changed:
+        annotate_run(model, _facts(model, report))
     proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
     return Outcome(model, report, changed, proof)
+
+
+def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
+    """The legal model for ONNX's own layouts: the Transposes at the ends of inlined bodies cancel against each other.
+
+    Inputs and outputs stay as they are. A model that has no such form, with black boxes, comes back as it is.
+    """
+    with suppress(InfeasibleError):
+        # Values of the bodies have no shapes yet.
+        again = read_model(model)
+        return legalize_model(
+            again, load_backend("onnx"), Options(dims=options.dims, time_limit=options.time_limit)
+        ).model
+    return model
+
+
+def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
+    """The facts of a run that the legal model records. They are the same in each run."""
+    from importlib.metadata import version
+
+    return {
+        VERSION_KEY: version("relayout"),
+        OBJECTIVE_KEY: report.objective,
+        COST_KEY: report.cost,
+        BOUND_KEY: report.bound,
+        # A legal model that is made legal again keeps the hash of the first source.
+        SOURCE_HASH_KEY: model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY),
+    }
 
 
 def finish(
@@ -138,6 +182,8 @@ def finish(
         stated = check_statically(model, backend) if inlines else []
     if inlines:
         inline(model)
+        model = _without_border_transposes(model, options)
+        annotate_run(model, _facts(model, outcome.report))
         report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
     if verifies:
         if options.check:
@@ -149,6 +195,7 @@ def finish(
         others = [finding for finding in verification.findings if finding.rule not in left_out]
         verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
+    report = within_budget(report, asdict(options))
     if outcome.certificate is not None:
         from relayout.verification.certificate_findings import with_proof
 

@@ -58,7 +58,7 @@ def test_the_table_and_the_report_say_whether_the_model_failed(
     backend: str, status: str, plain: Path, tmp_path: Path, run: Run
 ) -> None:
     said = run("verify", plain, "--backend", backend, "--report", tmp_path / "report.json")
-    assert [line.split()[-2] for line in said.err.splitlines() if "| status" in line] == [status]
+    assert [line.split()[-4] for line in said.err.splitlines() if "| status" in line] == [status]
     assert Report.model_validate_json((tmp_path / "report.json").read_text()).status == status
 
 
@@ -119,6 +119,18 @@ def test_a_budget_is_kept_or_a_finding(name: str, text: str, status: int, model:
     assert said.status == status
     assert ("[budget]" in said.out) == (status == 1)
     assert (name in said.err) == (status == 2)
+
+
+@pytest.mark.parametrize("verb", ["verify", "legalize"])
+@pytest.mark.parametrize("option", ["--max-conversions", "--max-transposes", "--max-bytes"])
+def test_a_budget_may_be_given_by_options(verb: str, option: str, model: Path, run: Run) -> None:
+    target = model.parent / "legal.onnx"
+    spent = Report.model_validate_json(run("legalize", model, "-o", target, "--report", "-").out).after
+    exact = {"--max-conversions": spent.conversions, "--max-transposes": spent.transposes, "--max-bytes": spent.moved}
+    words = ["verify", target] if verb == "verify" else ["legalize", model, "-o", model.parent / "again.onnx"]
+    assert run(*words, option, str(exact[option])).status == 0
+    over = run(*words, option, str(exact[option] - 1))
+    assert over.status == (3 if verb == "legalize" and option != "--max-bytes" else 1)
 
 
 def test_a_budget_that_is_not_there_is_2(model: Path, run: Run) -> None:

@@ -18,7 +18,7 @@ from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.io import read_model
-from relayout.report.schema import Conversion, Report, Totals, Verification
+from relayout.report.schema import Account, Conversion, Entry, Report, Totals, Verification
 from relayout.verification.numeric.runtimes import Session
 from relayout.verification.numeric.symbolic_sizes import plans
 from relayout.verification.verifier import check_report, verify
@@ -337,25 +337,36 @@ def test_names_travel_to_operators_that_have_none() -> None:
 def report(**fields: object) -> Report:
     totals = Totals(nodes=4, transposes=1, bytes=100)
     facts = {"status": "optimal", "cost": 100, "bound": 100, "backend": "nhwc", "before": totals, "after": totals}
-    return Report.model_validate({**facts, **fields})
+    return Report.model_validate({**facts, "account": account(100), "conversions": (conversion(100),), **fields})
 
 
 def conversion(spent: int, kind: str = "transpose") -> Conversion:
-    return Conversion.model_validate({"value": "x", "from": "NCHW", "to": "NHWC", "kind": kind, "bytes": spent})
+    padding = spent if kind == "pad" else 0
+    facts = {"value": "x", "from": "NCHW", "to": "NHWC", "kind": kind, "bytes": spent, "padding": padding}
+    return Conversion.model_validate(facts)
+
+
+def account(moved: int, **others: Entry) -> Account:
+    return Account(transposes=Entry(count=bool(moved), bytes=moved, cost=moved), **others)
 
 
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [
-        ({"conversions": (conversion(100),)}, None),
+        ({}, None),
+        ({"account": None}, "cost-accounting"),
+        ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7))}, "cost-accounting"),
+        ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7)), "cost": 107, "bound": 107}, None),
+        ({"account": account(0, reorders=Entry(count=1, bytes=100, cost=100))}, "cost-accounting"),
+        ({"account": account(100, transfers=Entry(count=1, bytes=8)), "cost": 100}, "cost-accounting"),
         ({"conversions": (conversion(120),)}, "cost-accounting"),
         ({"conversions": (conversion(40), conversion(40))}, "cost-accounting"),
         ({"conversions": (conversion(8, "folded"),)}, "cost-accounting"),
-        ({"conversions": (conversion(80, "reorder"), conversion(80, "pad"))}, None),
+        ({"conversions": (conversion(80, "reorder"), conversion(80, "pad"))}, "cost-accounting"),
         ({"bound": 99}, "status"),
         ({"bound": 101, "status": "feasible"}, "status"),
         ({"bound": None}, "status"),
-        ({"cost": None, "bound": None}, "status"),
+        ({"cost": None, "bound": None, "account": None}, "status"),
         ({"bound": 50, "status": "feasible"}, None),
         ({"bound": 50, "status": "feasible", "gap": 0.1}, "status"),
     ],

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
@@ -33,9 +35,11 @@ __all__ = [
     "conversion_cost_of",
     "conversion_of",
     "conversion_operators_of",
+    "failure_text",
     "finished_by",
     "guarded",
     "is_met_by",
+    "is_pure",
     "misspelt_hooks",
     "opaque_values_of",
     "operator_layouts_of",
@@ -80,14 +84,13 @@ def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") ->
         raise wrong_answer(backend, hook, ", ".join(filter(None, [where, operand])), error.expected, found) from error
     except RelayoutError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         operand = _operand_of(error)
-        first_line = next(iter(str(error).splitlines()), "no message")
         raise BackendError(
             f"the backend failed in {hook}",
             where=_location(backend, ", ".join(filter(None, [where, operand]))),
             expected="a layout" if operand else expected,
-            found=f"{type(error).__name__}: {first_line}",
+            found=failure_text(error, type(backend).__module__),
             hint="this is a fault of the backend, not of the model",
         ) from error
 
@@ -95,7 +98,10 @@ def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") ->
 def wrong_answer(backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = "") -> BackendError:
     """The error for an answer of the wrong form."""
     problem = f"invalid value from the backend's {hook}"
-    return BackendError(problem, where=_location(backend, where), expected=expected, found=found, hint=hint)
+    location = _location(backend, where)
+    return BackendError(
+        problem, where=location, expected=expected, found=found, hint=hint or _defined_at(backend, hook)
+    )
 
 
 def shown(answer: object) -> str:
@@ -153,6 +159,11 @@ def answers_by_type(backend: Backend) -> bool:
     return False
 
 
+def is_pure(backend: Backend) -> bool:
+    """Whether the backend's own class, or the backend itself, declares `is_pure`; nothing is inherited."""
+    return bool(vars(backend).get("is_pure", vars(type(backend)).get("is_pure", False)))
+
+
 def ask_order_cost(
     backend: Backend, node: ir.Node, axes: tuple[int, ...], traffic: int, *, is_rewritten: bool
 ) -> int | None:
@@ -166,9 +177,14 @@ def ask_order_cost(
     return None if answer is None else _checked_cost(backend, "order_cost", where, answer)
 
 
-def conversion_of(backend: Backend, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
-    """The backend's own operator for a conversion, checked. Raises BackendError."""
-    where = f"{source} to {target}"
+def conversion_of(
+    backend: Backend, tensor: TensorType, source: Layout, target: Layout, value: str | None = None
+) -> Reordering | None:
+    """The backend's own operator for a conversion, checked. `value`: the tensor's name, for errors.
+
+    Raises BackendError.
+    """
+    where = _conversion_location(tensor, source, target, value)
     with guarded(backend, "conversion", where):
         answer = backend.conversion(tensor, source, target)
     if answer is None:
@@ -180,9 +196,11 @@ def conversion_of(backend: Backend, tensor: TensorType, source: Layout, target: 
     return answer
 
 
-def conversion_cost_of(backend: Backend, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-    """The backend's cost of a conversion, checked. Raises BackendError."""
-    where = f"{source} to {target}"
+def conversion_cost_of(
+    backend: Backend, tensor: TensorType, source: Layout, target: Layout, value: str | None = None
+) -> int | None:
+    """The backend's cost of a conversion, checked. `value`: the tensor's name, for errors. Raises BackendError."""
+    where = _conversion_location(tensor, source, target, value)
     with guarded(backend, "conversion_cost", where):
         answer = backend.conversion_cost(tensor, source, target)
     return None if answer is None else _checked_cost(backend, "conversion_cost", where, answer)
@@ -305,7 +323,8 @@ def check_members(backend: Backend) -> None:
     """Raise BackendError if a hook is not a method, or if an attribute, the devices or the host are invalid."""
     for name, (kind, expected) in _ATTRIBUTES.items():
         with guarded(backend, name):
-            member = getattr(backend, name)
+            # Without super().__init__ there is no context.
+            member = getattr(backend, name, None)
         if not isinstance(member, kind):
             hint = "a constructor of one's own calls super().__init__(context)" if name == "context" else ""
             raise wrong_answer(backend, name, "", expected, shown(member), hint=hint)
@@ -350,7 +369,7 @@ class _NodeCheck:
         devices = self.backend.devices() or ("",)
         if not isinstance(given.device, str) or given.device not in devices:
             raise self.wrong(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given.device))
-        return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device)
+        return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device, given.any_order)
 
     def operands(self, given: Implementation) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         inputs = self.layouts(given.inputs, "input", self.node.inputs)
@@ -401,7 +420,7 @@ def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int
     return number
 
 
-def _operand_of(error: Exception) -> str:
+def _operand_of(error: BaseException) -> str:
     """The operand that `Backend.implementations` noted on an error of a requirement method; empty without one."""
     notes = [note for note in getattr(error, "__notes__", ()) if re.fullmatch(r"(input|result) \d+", note)]
     return notes[-1] if notes else ""
@@ -410,6 +429,46 @@ def _operand_of(error: Exception) -> str:
 def _node_location(node: ir.Node) -> str:
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     return f"node {node.name or '(no name)'} ({kind})"
+
+
+def _conversion_location(tensor: TensorType, source: Layout, target: Layout, value: str | None) -> str:
+    shape = "x".join(str(extent if extent is not None else "?") for extent in tensor.shape)
+    name = f"tensor '{value}'" if value else "a tensor"
+    return f"{name} ({shape}, {tensor.element_size} bytes an element), {source} to {target}"
+
+
+def _defined_at(backend: Backend, hook: str) -> str:
+    """The line of the class that defines a hook; empty for a hook of `Backend` itself."""
+    member = getattr(type(backend), hook, None)
+    code = getattr(member, "__code__", None)
+    if code is None or member is getattr(Backend, hook, None):
+        return ""
+    return f"{hook} is defined in {shown_path(code.co_filename)}, line {code.co_firstlineno}"
+
+
+def failure_text(error: BaseException, module: str) -> str:
+    """The type and the first line of an exception, with the innermost line of the plugin's own package.
+
+    `module` is a module of that package. Without a line there, the innermost line outside relayout is told.
+    """
+    first_line = next(iter(str(error).splitlines()), "no message")
+    own, others = None, None
+    package = module.partition(".")[0]
+    for frame, line in walk_tb(error.__traceback__):
+        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if root == package:
+            own = frame.f_code.co_filename, line
+        elif root != "relayout" and not frame.f_code.co_filename.startswith("<"):
+            others = frame.f_code.co_filename, line
+    place = own or others
+    at = f", in {shown_path(place[0])}, line {place[1]}" if place is not None else ""
+    return f"{type(error).__name__}: {first_line}{at}"
+
+
+def shown_path(file: str) -> str:
+    """A file below the current folder relative to it, any other by its last two parts: servers keep their paths."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else Path(*path.parts[-2:]))
 
 
 def _location(backend: Backend, where: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import ask, misspelt_hooks
+from relayout.backend.calls import ask, is_pure, misspelt_hooks
 from relayout.backend.interface import Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
@@ -107,6 +107,7 @@ class Composite(Backend):
         self._host = host
         self._check([each for a in self._assignments for each in a.devices] + ([host] if host is not None else []))
         self._at = {device.name: self._loaded(device) for device in self._devices.values()}
+        self.is_pure = all(map(is_pure, self._at.values()))
 
     def devices(self) -> tuple[str, ...]:
         return tuple(self._devices)
@@ -116,6 +117,20 @@ class Composite(Backend):
 
     def host(self) -> str | None:
         return self._host
+
+    def device_words(self, device: str) -> str:
+        """The nodes that a device takes and the cost of transfers, in words that follow its name."""
+        own = self._devices[device]
+        fixed = f" and {own.transfer_fixed} bytes a tensor" if own.transfer_fixed else ""
+        return f"{_words(own.takes)}; transfers cost {own.transfer:g} times their bytes{fixed}"
+
+    def assignment_words(self) -> list[str]:
+        """Each assignment in words."""
+        return [
+            f"assigned{_words(each.nodes)}: "
+            + " or ".join(f"{device}{f' ({cost} bytes more)' * bool(cost)}" for device, cost in each.devices.items())
+            for each in self._assignments
+        ]
 
     def transfer_cost(self, nbytes: int, source: str, target: str) -> int:
         ends = self._devices[source], self._devices[target]
@@ -223,3 +238,12 @@ class Composite(Backend):
                 found=f"{backend.name}, of {', '.join(backend.devices())}",
             )
         return backend
+
+
+def _words(nodes: Callable[[ir.Node], bool]) -> str:
+    if not isinstance(nodes, Nodes):
+        return ", the nodes that its function takes"
+    parts = [", ".join(nodes.operators)] if nodes.operators != ("*",) else []
+    parts += [f"named {', '.join(nodes.names)}"] if nodes.names != ("*",) else []
+    parts += ["under a condition"] if nodes.when is not None else []
+    return f", nodes {' '.join(parts)}" if parts else ", all nodes"

@@ -18,11 +18,31 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache, partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+from relayout.backend.calls import is_pure
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
-from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
+from relayout.backend.declarative_schema import (
+    AssignTable,
+    BackendTable,
+    Condition,
+    DeviceTable,
+    Range,
+    Rule,
+    TensorCondition,
+    Way,
+)
+from relayout.backend.interface import (
+    Backend,
+    Implementation,
+    Reordering,
+    TensorType,
+    Violation,
+    axis_count,
+    element_size,
+    rank_of,
+)
 from relayout.layout.layout import Layout
 from relayout.ops.logical_node import logical
 from relayout.ops.operand_roles import (
@@ -41,6 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclarativeBackend", "composite", "holds", "table_of"]
 
+_NO_CONDITION = TensorCondition()
+
 
 class DeclarativeBackend(Backend):
     """The backend that a table describes. `extended` makes the backend that the table extends, given its context."""
@@ -52,6 +74,7 @@ class DeclarativeBackend(Backend):
         self.name = table.name
         self.table = table
         self._extended = extended(self.context)
+        self.is_pure = is_pure(self._extended)
         # A backend that is not enabled requires nothing; the table's own rules hold.
         self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
 
@@ -77,11 +100,14 @@ class DeclarativeBackend(Backend):
         rule = self._rule(node)
         if rule is None:
             return self._fallback.implementations(node)
+        traffic = _traffic(node)
         return [
             Implementation(
                 tuple(_input_layout(way, node, n) for n in range(len(node.inputs))),
                 tuple(_result_layout(way, node, n) for n in range(len(node.outputs))),
-                way.cost,
+                way.cost + round(way.cost_per_byte * traffic),
+                pads=way.pads,
+                any_order=way.any_order,
             )
             for way in rule.ways
         ]
@@ -147,6 +173,15 @@ def _onnx_operators() -> frozenset[str]:
     return frozenset(schema.name for schema in defs.get_all_schemas() if schema.domain == "")
 
 
+def _traffic(node: ir.Node) -> int:
+    """The bytes that a node reads and writes; an unknown extent counts as 1."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.shape is not None]
+    return sum(
+        element_size(value) * prod(extent for extent in value.shape or () if isinstance(extent, int))
+        for value in values
+    )
+
+
 def _input_layout(way: Way, node: ir.Node, n: int) -> Layout:
     role = input_role(node, n)
     by_role = {DATA: way.data, KERNEL: way.kernel}.get(role)
@@ -193,15 +228,34 @@ def _spellable(rule: Rule, node: ir.Node) -> bool:
 def holds(condition: Condition, node: ir.Node) -> bool:
     """Whether a node meets a condition."""
     data = node.inputs[0] if node.inputs else None
+    result = node.outputs[0] if node.outputs else None
     return (
-        (not condition.rank or (data is not None and data.shape is not None and len(data.shape) in condition.rank))
-        and (
-            not condition.dtype or (data is not None and data.dtype is not None and data.dtype.name in condition.types)
-        )
+        _tensor_holds(condition, data, input_role(node, 0))
+        and (condition.result == _NO_CONDITION or _tensor_holds(condition.result, result, result_role(node, 0)))
         and all(_equals(_attribute(node, name), value) for name, value in condition.attributes.items())
-        and (condition.channels is None or _inside(condition.channels, _channels(node)))
         and (condition.kernel is None or _all_inside(condition.kernel, _kernel_sizes(node)))
+        and all(_is_constant(node, n) is True for n in condition.constant)
+        and all(_is_constant(node, n) is False for n in condition.variable)
     )
+
+
+def _tensor_holds(condition: TensorCondition, value: ir.Value | None, role: str) -> bool:
+    """Whether an operand in a role meets a condition; one of unknown rank or type meets none on these."""
+    return (
+        (not condition.rank or (value is not None and value.shape is not None and len(value.shape) in condition.rank))
+        and (
+            not condition.dtype
+            or (value is not None and value.dtype is not None and value.dtype.name in condition.types)
+        )
+        and (condition.channels is None or _inside(condition.channels, _channels(value, role)))
+        and (condition.spatial is None or _all_inside(condition.spatial, _spatial(value, role)))
+    )
+
+
+def _is_constant(node: ir.Node, n: int) -> bool | None:
+    """Whether the n-th input is a constant; None where there is no such input."""
+    value = node.inputs[n] if n < len(node.inputs) else None
+    return None if value is None else value.const_value is not None
 
 
 def _inside(bounds: Range, number: int | None) -> bool:
@@ -218,13 +272,26 @@ def _all_inside(bounds: Range, numbers: Sequence[int]) -> bool:
     return bool(numbers) and all(_inside(bounds, number) for number in numbers)
 
 
-def _channels(node: ir.Node) -> int | None:
-    """The extent of the data's channels, where the operator names its axes and the extent is known."""
-    data = node.inputs[0] if node.inputs else None
-    if input_role(node, 0) != DATA or data is None or data.shape is None or len(data.shape) < 2:
-        return None
-    extent = data.shape[1]
-    return extent if isinstance(extent, int) else None
+def _channels(value: ir.Value | None, role: str) -> int | None:
+    """The extent of an operand's channels, where the operator names its axes and the extent is known."""
+    named = _named_extents(value, role)
+    return next((extent for name, extent in named if name == "C"), None)
+
+
+def _spatial(value: ir.Value | None, role: str) -> list[int]:
+    """The extents of an operand's spatial axes; empty where the operator has none, or where one is unknown."""
+    found = [extent for name, extent in _named_extents(value, role) if name in "DHW"]
+    known = [extent for extent in found if extent is not None]
+    return known if len(known) == len(found) else []
+
+
+def _named_extents(value: ir.Value | None, role: str) -> list[tuple[str, int | None]]:
+    """The name and the extent of each axis of a data operand; an unknown extent is None."""
+    if role != DATA or value is None or value.shape is None or len(value.shape) < 2:
+        return []
+    names = "NC" + (spatial_letters(len(value.shape)) or "")
+    extents = [extent if isinstance(extent, int) else None for extent in value.shape]
+    return list(zip(names, extents, strict=False))
 
 
 def _kernel_sizes(node: ir.Node) -> list[int]:

@@ -87,6 +87,10 @@ class Implementation:
     operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is padded with zeros. The
     rewrite must write zeros there too, as readers may sum over them. `device` is the device that runs the node, for
     backends with several devices (see `relayout.backend.Composite`).
+
+    `any_order`: without a requirement, the node runs in any order of its axes, as Glow's `acceptsAnyLayout` says; else
+    an operator whose axes have names runs as ONNX defines it. It is for operators that work at each place of their
+    data alike, such as pools, normalizations and Resize; a convolution lists its orders.
     """
 
     inputs: tuple[Layout, ...]
@@ -95,6 +99,7 @@ class Implementation:
     rewrite: Rewrite | None = None
     pads: bool = False
     device: str = ""
+    any_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,9 @@ class Backend:
     and on which operands are constants: not on names, numbers, metadata or neighbours. The backend is then called once
     for all nodes that are equal in these. A subclass that overrides an answer must set this attribute again, else it is
     called for every node."""
+    is_pure = False
+    """Whether the answers of this class depend on nothing but their arguments and the backend's options: not on time,
+    chance, files or the machine. A service may then keep results. A subclass must set this attribute again."""
     flows_down = False
     """On equal cost, an operator that accepts any order runs in the layout of its producer, as in TVM and OneFlow, and
     not in the source's."""

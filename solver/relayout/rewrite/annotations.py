@@ -18,7 +18,7 @@ from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, ORDER_
 from relayout.layout.view import View
 from relayout.model.metadata import LAYOUT_KEY
 
-__all__ = ["annotate", "annotate_boundary", "forget", "noted_view"]
+__all__ = ["annotate", "annotate_boundary", "annotate_run", "forget", "noted_view"]
 
 """The key for tiled axes: dimensions separated by commas, their atoms by `+`, each atom as axis:inner:outer."""
 
@@ -76,6 +76,14 @@ def annotate_boundary(
                 props[BOUNDARY_LAYOUT_KEY] = chosen
             else:
                 del props[BOUNDARY_LAYOUT_KEY]
+
+
+def annotate_run(model: ir.Model, facts: Mapping[str, str | int | None]) -> None:
+    """Replace the facts of an earlier run in the model's metadata by these, by key; None: not known."""
+    for key, fact in facts.items():
+        model.metadata_props.pop(key, None)
+        if fact is not None:
+            model.metadata_props[key] = str(fact)
 
 
 def _has_boxes(wanted: str) -> bool:

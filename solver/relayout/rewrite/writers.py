@@ -221,11 +221,17 @@ class SpaceWriter(_Writer):
         return self._context.read(port.operand, format_, self._base(port, axes, dims))
 
     def emit_dims(
-        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dims: Sequence[Axes],
+        *,
+        like: ir.Value | None = None,
     ) -> ir.Value:
         every = tuple(range(len(self._rule.extents)))
         shape = dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents)
-        return self.emit(operator, inputs, attributes, shape=shape)
+        return self.emit(operator, inputs, attributes, shape=shape, like=like)
 
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         axes = self._rule.outputs[index]

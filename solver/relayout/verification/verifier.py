@@ -19,6 +19,7 @@ from relayout.errors import InputError, RelayoutError
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
 from relayout.model.metadata import recorded_backend
+from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Report, Severity, Verification
 from relayout.verification.accounting import check_report
 from relayout.verification.against_original import check_against
@@ -26,6 +27,7 @@ from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
 from relayout.verification.constant_data import check_constants
+from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
 from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes, skeleton_of
@@ -54,6 +56,9 @@ def verify(
     run: bool = True,
     static: bool = False,
     backend_options: Mapping[str, Any] | None = None,
+    max_transposes: int | None = None,
+    max_conversions: int | None = None,
+    max_bytes: int | None = None,
 ) -> Verification:
     """Return all faults of `model` for `backend`, as findings. None is the backend that a legal model records.
 
@@ -89,6 +94,9 @@ def verify(
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
         findings += check_price(report, subject, chosen, dims)
+    limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
+    if any(limit is not None for limit in limits.values()):
+        findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     numeric: Numeric | None = None
     if original is not None and run:
         found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))

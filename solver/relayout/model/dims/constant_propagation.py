@@ -15,7 +15,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dim_unification import GENERATED, unify_names
+from relayout.model.dims.dim_unification import GENERATED, unify_names
+from relayout.model.dims.spatial_dims import name_spatial_dims
+from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.inference_placeholders import carry_over, graphs_in
 from relayout.model.tensor_types import is_absent
 
@@ -52,8 +54,9 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelP
             break
         inferred = infer(proto)
     for _ in range(ROUNDS):
-        found = _compute(inferred, known)
-        hints = _same_shapes(inferred.graph)
+        found, hints = _follow_symbols(inferred.graph, known)
+        found |= _compute(inferred, known)
+        hints += _same_shapes(inferred.graph)
         if not found and not hints:
             break
         if not hints and not _adds_shapes(inferred.graph, found):
@@ -62,7 +65,8 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelP
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
     _enter_scan_inputs(inferred.graph, {})
-    unify_names(inferred.graph)
+    unify_names(inferred.graph, _equal_dims(inferred.graph, known))
+    name_spatial_dims(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
 
@@ -95,8 +99,7 @@ def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     """Compute every value whose inputs are known, into `known`; return the new names."""
     # Most models have no Shape or Size, and then the list of all shapes is not needed.
-    asks = any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in model.graph.node)
-    shapes = _shapes(model.graph) if asks else {}
+    shapes = _shapes(model.graph) if _asks_for_shapes(model.graph, known) else {}
     found: set[str] = set()
     for node in model.graph.node:
         if node.op_type not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
@@ -117,6 +120,27 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
             known.update(zip(node.output, results, strict=False))
             found.update(name for name in node.output if name)
     return found
+
+
+def _asks_for_shapes(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
+    return any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in graph.node)
+
+
+def _equal_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
+    if not _asks_for_shapes(graph, known):
+        return []
+    return list(Symbols(graph, known).equal_dims())
+
+
+def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tuple[set[str], list[onnx.ValueInfoProto]]:
+    """Enter the constants that dims of partly unknown shapes determine into `known`; return their names, and the shapes
+    of Reshapes that become better known."""
+    if not _asks_for_shapes(graph, known):
+        return set(), []
+    symbols = Symbols(graph, known)
+    found = {name: array for name, array in symbols.constants().items() if name not in known}
+    known.update(found)
+    return set(found), list(symbols.better_shapes())
 
 
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
@@ -369,6 +393,10 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
     stable = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend(stable)
+    for value in probe.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param.startswith(GENERATED):
+                dim.Clear()
     return probe
 
 
