@@ -18,7 +18,7 @@ from relayout.errors import InfeasibleError
 from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
-from relayout.model.layout_functions import drop_unused
+from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
@@ -169,5 +169,6 @@ def finish(
             passed = all(finding.severity != "error" for finding in findings)
             verification = verification.model_copy(update={"findings": findings, "passed": passed})
         report = report.model_copy(update={"verification": verification})
+    name_overloads(model)
     report = within_budget(report, asdict(options))
     return Outcome(model, report, outcome.changed or inlines)

@@ -24,7 +24,16 @@ from relayout.model.operator_schema import attribute_number
 from relayout.ops import all_nodes
 from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
 
-__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_body", "ensure_function", "with_bodies"]
+__all__ = [
+    "DOMAIN",
+    "LAYOUT_ATTRIBUTES",
+    "Signature",
+    "Turn",
+    "ensure_body",
+    "ensure_function",
+    "name_overloads",
+    "with_bodies",
+]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
@@ -86,6 +95,22 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
 def ensure_body(model: ir.Model, node: ir.Node) -> None:
     """Make `node`, an operator of the domain `relayout` with layout attributes, call a function that is its body."""
     node.overload = ensure_function(model, _signature(node))
+
+
+def name_overloads(model: ir.Model) -> None:
+    """Write the overloads of our functions as parts of their names, `Conv_NHWC_HWIO`: tools that edit ONNX files drop
+    overloads. `read_model` reads them back."""
+    if not any(domain == DOMAIN and overload for domain, _, overload in model.functions):
+        return
+    functions = list(model.functions.values())
+    model.functions.clear()
+    for function in functions:
+        if function.domain == DOMAIN and function.overload:
+            function.name, function.overload = f"{function.name}_{function.overload}", ""
+        model.functions[function.identifier()] = function
+    for node in model.graph.all_nodes():
+        if node.domain == DOMAIN and node.overload:
+            node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
 
 
 def drop_unused(model: ir.Model) -> None:
