@@ -22,7 +22,10 @@ LIBRARY = ROOT / "solver" / "relayout"
 LATE = {
     "relayout.cli": ("*", "--help and a wrong option need no model, no solver and no report"),
     "relayout.options": ("relayout.backend.options relayout.layout.layout", "the parser of the command needs neither"),
-    "relayout.legalization": ("relayout.verification.verifier", "only --check needs the verifier"),
+    "relayout.legalization": (
+        "relayout.verification.certificate_findings relayout.verification.verifier",
+        "only --check and --certify need the verifier",
+    ),
     "relayout.model.io": (
         "relayout.model.graph_json.codec relayout.model.graph_json.schema",
         "only graph JSON needs pydantic's schema of it",
@@ -36,10 +39,13 @@ LATE = {
         "relayout.backend.declarative relayout.backend.declarative_reader",
         "only tables need pydantic's schema of them",
     ),
+    "relayout.testing.pytest_plugin": ("relayout.testing.checks", "every run of pytest loads it"),
+    "relayout_backends.canonical": ("relayout.ops", "a backend that is loaded but not asked needs no operator table"),
     "relayout_backends.x86_nchwc.backend": (
         "relayout_backends.x86_nchwc.checks.blocked relayout_backends.x86_nchwc.checks.blocked_types",
         "only the verifier runs the checks of a backend",
     ),
+    "relayout.ops.logical_node": ("relayout.ops.logical_view", "loading a backend does not import onnx_ir"),
     "relayout.solve.engines": (
         "relayout.solve.kernel_search relayout.solve.or_tools",
         "most problems are solved without ortools, whose import takes longest",

@@ -38,21 +38,25 @@ def _query_fields(verb: str) -> dict[str, Any]:
     return fields
 
 
+_BACKEND = "an installed backend's name, or a table in JSON"
+
+
 class _Query(Strict):
     # All values in a query are text.
     model_config = ConfigDict(strict=False)
 
-    backend: str = Field("onnx", max_length=32_000, description="an installed backend's name, or a table in JSON")
+    backend: str | None = Field("onnx", max_length=32_000, description=f"{_BACKEND}; onnx by default")
 
     def _values(self, verb: str) -> dict[str, Any]:
         """The backend and the options, as the JSON body has them. Raises UsageError."""
-        is_table = self.backend.startswith("{")
+        backend = self.backend
+        is_table = backend is not None and backend.startswith("{")
         options = {}
         for option in options_of(verb):
             value = getattr(self, option.single)
             options[option.name] = option.parse(value, f"query.{option.single}") if option.is_mapping else value
         return {
-            "backend": load_body(self.backend.encode(), "query.backend") if is_table else self.backend,
+            "backend": load_body(backend.encode(), "query.backend") if backend is not None and is_table else backend,
             "options": options,
         }
 
@@ -78,6 +82,10 @@ class ExplainQuery(_Query):
 @with_fields(_query_fields("verify"))
 class VerifyQuery(_Query):
     """The query of an ONNX model to verify."""
+
+    backend: str | None = Field(
+        None, max_length=32_000, description=f"{_BACKEND}; by default the backend that the model records"
+    )
 
     def parameters(self) -> VerifyParameters:
         """The same as in JSON. Raises UsageError."""

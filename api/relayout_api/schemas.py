@@ -94,6 +94,9 @@ class VerifyOptions(Strict):
 
 
 _Backend = Field("onnx", description="the name of an installed backend, or a declarative backend")
+_Recorded = Field(
+    None, description="the name of an installed backend, or a declarative backend; by default the one recorded"
+)
 _Weights = Field(True, description="false: leave the data of constants above 1 KiB out of the answer's graph")
 
 
@@ -115,7 +118,7 @@ class ExplainParameters(Strict):
 class VerifyParameters(Strict):
     """All of a request but the graphs."""
 
-    backend: str | dict[str, Any] = _Backend
+    backend: str | dict[str, Any] | None = _Recorded
     options: VerifyOptions = VerifyOptions()
 
 
@@ -144,7 +147,7 @@ class VerifyRequest(Strict):
 
     graph: GraphJson
     against: GraphJson | None = Field(None, description="the original, to compare with by running both")
-    backend: _Word | BackendTable = _Backend
+    backend: _Word | BackendTable | None = _Recorded
     options: VerifyOptions = VerifyOptions()
 
 

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of
@@ -18,6 +18,7 @@ from relayout.errors import InputError
 from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
+from relayout.model.recorded_backend import recorded_backend
 from relayout.options import Options
 from relayout.report.budget import within_budget
 from relayout.report.schema import Report
@@ -28,11 +29,17 @@ from relayout_api.schemas import ExplainParameters, LegalizeParameters, Paramete
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
 __all__ = ["WORK"]
 
 # The solver's share of the server's time limit.
 _SEARCH_SHARE = 0.6
-_SUMMARY = {"status", "cost", "bound", "gap", "objective", "backend", "before", "after"}
+_SUMMARY: dict[str, Any] = {
+    **dict.fromkeys(("status", "cost", "bound", "gap", "objective", "backend", "before", "after"), True),
+    "verification": {"passed": True},
+}
 
 _Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters)
 
@@ -69,13 +76,14 @@ def _explain(task: Task) -> Answer:
 def _verify(task: Task) -> Answer:
     """The report, whose `verification` has the findings."""
     source, against, parameters = _read(task, VerifyParameters)
-    backend, options = _backend(parameters), _options(parameters)
+    options = _options(parameters)
     model = read_model(source, external_data=False)
+    backend = _verified_for(parameters, model)
     original = None if against is None else read_model(against, external_data=False)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
     after = totals(model, dims, operators)
     before = after if original is None else totals(original, dims, operators)
-    verification = verify(model, backend, against=original, samples=options.samples, dims=dims)
+    verification = verify(model, backend, against=original, samples=options.samples, dims=dims, static=options.static)
     report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
     report = within_budget(report, asdict(options))
     passed = report.verification is not None and report.verification.passed
@@ -103,9 +111,17 @@ def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     )
 
 
-def _backend(parameters: Parameters) -> Backend:
+def _backend(parameters: LegalizeParameters | ExplainParameters) -> Backend:
     # A string is the name of an installed backend, never a file.
     return load_backend(parameters.backend, options=_options(parameters).backend_options, allow_files=False)
+
+
+def _verified_for(parameters: VerifyParameters, model: ir.Model) -> Backend:
+    """The backend of the request; without one, that which the model records. Raises UsageError."""
+    name, options = parameters.backend, _options(parameters).backend_options
+    if name is None:
+        name, options = recorded_backend(model, options)
+    return load_backend(name, options=options, allow_files=False)
 
 
 def _options(parameters: Parameters) -> Options:

@@ -11,9 +11,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
+from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by, warnings_about
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
+from relayout.candidates.backend_requirements import unmet_packed
 from relayout.errors import InfeasibleError
 from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
@@ -21,7 +22,9 @@ from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
+from relayout.model.recorded_backend import record_backend
 from relayout.model.tensor_sizes import price_dims
+from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
 from relayout.report.budget import within_budget
@@ -29,6 +32,7 @@ from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
 from relayout.rewrite.annotations import annotate_boundary, annotate_run
+from relayout.solve.certificate import certificate_of
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -37,11 +41,12 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, and whether it differs from the source."""
+    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out."""
 
     model: ir.Model
     report: Report
     changed: bool
+    certificate: Mapping[str, Any] | None = None
 
 
 @takes_options("legalize")
@@ -54,9 +59,10 @@ def legalize(
     `model` is a path (.onnx or .json), ONNX bytes, an onnx.ModelProto, an onnx_ir.Model or graph JSON (a dict). The
     legal model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument is never changed.
     `options` are fields of `Options`: `objective` ("bytes" or "transposes"), `input_layouts` and `output_layouts`
-    ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `check` (verify the legal
-    model against the source), `inline` (no function is left), `samples`, and the budget `max_transposes`,
-    `max_conversions` and `max_bytes`.
+    ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `verify` (off:
+    no report of the verifier), `check` (compare the legal model with the source too), `static` (a comparison that could
+    not be made is no error), `certify` (derive the proof again), `inline` (no function is left), `samples`, and the
+    budget `max_transposes`, `max_conversions` and `max_bytes`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
@@ -94,7 +100,11 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     operators = conversion_operators_of(backend)
     elements = price_dims(model, dims)
     before = totals(model, dims, operators, elements)
+    warnings = warnings_about(backend, model)
     changed = prepared_by(backend, model)
+    if unmet := unmet_packed(model, backend):
+        unpack(model, unmet)
+        changed = True
     result = run(model, backend, options, elements, progress or (lambda stage: None))
     if result.is_changed:
         drop_unused(model)
@@ -105,12 +115,15 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
     report = describe(result, backend, before, after, elements.assumed)
+    report = report.model_copy(update={"warnings": tuple(dict.fromkeys((*report.warnings, *warnings)))})
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
+    changed = record_backend(model, backend.name, options.backend_options) or changed
     if changed:
         annotate_run(model, _facts(model, report))
-    return Outcome(model, report, changed)
+    proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
+    return Outcome(model, report, changed, proof)
 
 
 def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
@@ -150,25 +163,31 @@ def finish(
     place. The body of a function does not state its layout, so the layout requirements are checked before inlining.
     """
     model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
-    inlines = options.inline and bool(model.functions)
-    if options.check:
-        from relayout.verification.verifier import verify
+    inlines, verifies = options.inline and bool(model.functions), options.verify or options.check
+    if verifies:
+        from relayout.verification.verifier import check_statically, verification_of, verify
 
         if progress is not None:
             progress("check")
-        stated = verify(model, backend).findings if inlines else ()
+        stated = check_statically(model, backend) if inlines else []
     if inlines:
         inline(model)
         model = _without_border_transposes(model, options)
+        annotate_run(model, _facts(model, outcome.report))
         report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
-    if options.check:
-        verification = verify(model, backend, source, samples=options.samples, dims=dims)
+    if verifies:
+        if options.check:
+            verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
+        else:
+            verification = verification_of(check_statically(model, backend))
         if inlines:
             others = [finding for finding in verification.findings if finding.rule != "layout-requirement"]
-            findings = tuple(dict.fromkeys([*stated, *others]))
-            passed = all(finding.severity != "error" for finding in findings)
-            verification = verification.model_copy(update={"findings": findings, "passed": passed})
+            verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
     name_overloads(model)
     report = within_budget(report, asdict(options))
-    return Outcome(model, report, outcome.changed or inlines)
+    if outcome.certificate is not None:
+        from relayout.verification.certificate_findings import with_proof
+
+        report = with_proof(report, outcome.certificate)
+    return Outcome(model, report, outcome.changed or inlines, outcome.certificate)

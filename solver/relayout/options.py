@@ -67,7 +67,14 @@ class Options:
         metavar="NAME=VALUE",
         example="max_batch=16",
     )
+    verify: bool = _option(True, "Verify the legal model without running it.", _WRITING)
     check: bool = _option(False, "Verify the legal model, and compare it numerically with the source.", _WRITING)
+    static: bool = _option(
+        False, "Accept a model that cannot be run: what is checked without a run is enough.", (*_WRITING, "verify")
+    )
+    certify: bool = _option(
+        False, "Derive the cost and the bound again from the written-out problem, apart from the solver.", _WRITING
+    )
     inline: bool = _option(False, "Replace the calls of functions by their bodies in standard ONNX.", _WRITING)
     max_transposes: int | None = _option(
         None, "Allow no more than K transposes.", _GATED, metavar="K", least=0, most=1 << 31

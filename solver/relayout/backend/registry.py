@@ -17,7 +17,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from relayout.backend.calls import check_members
+from relayout.backend.calls import check_members, failure_text
 from relayout.backend.interface import Backend
 from relayout.backend.options import check_options
 from relayout.errors import BackendError, RelayoutError
@@ -53,11 +53,11 @@ class Plugin:
         """Import the backend. Raises BackendError that names the distribution."""
         try:
             found = metadata.EntryPoint(self.name, self.value, GROUP).load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BackendError(
                 f"the backend {self.name!r} of {self.owner} cannot be imported",
                 where=self.value,
-                found=f"{type(error).__name__}: {error}",
+                found=failure_text(error, self.value.partition(":")[0]),
                 hint=f"repair or uninstall {self.distribution}",
             ) from error
         if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
@@ -157,9 +157,9 @@ def _configured(
             backend = found(**options, **({"context": context} if context is not None and takes_context else {}))
     except RelayoutError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BackendError(
-            f"the backend {given_name or kind.__name__!r} cannot be made", found=f"{type(error).__name__}: {error}"
+            f"the backend {given_name or kind.__name__!r} cannot be made", found=failure_text(error, kind.__module__)
         ) from error
     check_members(backend)
     if backend is not found:

@@ -28,8 +28,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-for verb in (legalize, verify, explain, backends, layout, batch, serve):
+for verb in (legalize, verify, explain, layout, batch, serve):
     app.command()(verb)
+app.add_typer(backends)
 
 
 def _print_version(asked: bool) -> None:

@@ -56,7 +56,8 @@ def verify(
     """List what breaks a backend's contract.
 
     The exit status is 1 where something does."""
-    backend = backend_of(request)
+    if request.backend is not None:
+        backend_of(request)  # a wrong name is told before the model is read
     reports = report_formats(report, format)
     check_files([("--report", path) for path in report], reads=[model, against, budget])
     limits = read_budget(budget) if budget is not None else {}
@@ -72,12 +73,15 @@ def verify(
         bar("read")
         subject = read_file(model)
         check_dims(request, subject)
+        backend = backend_of(request, subject)
         original = read_file(against) if against is not None else None
         operators = conversion_operators_of(backend)
         after = totals(subject, dims, operators)
         before = after if original is None else totals(original, dims, operators)
         bar("verify")
-        verification = verify(subject, backend, original, samples=samples, dims=dims)
+        # The files themselves: the verifier also runs them as they are, without relayout's reader.
+        static = request.options.static
+        verification = verify(model, backend, against, samples=samples, dims=dims, static=static)
     done = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
     done = within_budget(done, limits)
     passed = done.verification is not None and done.verification.passed

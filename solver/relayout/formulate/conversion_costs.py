@@ -157,9 +157,11 @@ class ConversionCosts:
         backend = self._at[device]
         if query.is_nameless:
             numbered = transpose_query(query.tensor.element_size, tensor.extents, source, target)
-            return None if numbered is None else conversion_cost_of(backend, *numbered)
-        own = conversion_of(backend, *query)
-        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *query)
+            return None if numbered is None else conversion_cost_of(backend, *numbered, tensor.base.name)
+        own = conversion_of(backend, *query, tensor.base.name)
+        if own is not None and own.cost is not None:
+            return own.cost
+        return conversion_cost_of(backend, *query, tensor.base.name)
 
 
 def _prices_itself(backend: Backend) -> bool:

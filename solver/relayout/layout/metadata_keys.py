@@ -7,6 +7,8 @@ from __future__ import annotations
 
 __all__ = [
     "ATOMS_KEY",
+    "BACKEND_KEY",
+    "BACKEND_OPTIONS_KEY",
     "BLOCK_KEY",
     "BOUNDARY_LAYOUT_KEY",
     "BOUND_KEY",
@@ -47,6 +49,12 @@ DEVICE_KEY = "relayout.device"
 
 WRITTEN_KEY = "relayout.written_at"
 """On a node that was rewritten for a device: that device."""
+
+BACKEND_KEY = "relayout.backend"
+"""On a legal model: the name of the backend that it is legal for."""
+
+BACKEND_OPTIONS_KEY = "relayout.backend_options"
+"""On a legal model: the options of that backend, in JSON; absent where it has none."""
 
 BLOCK_KEY = "relayout.block"
 """On an operator of onnxruntime's blocked layout: the number of channels of a block."""

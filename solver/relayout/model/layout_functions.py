@@ -22,23 +22,30 @@ from relayout.model.emit import Emitter, Physical
 from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import attribute_number
 from relayout.ops import all_nodes
-from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
+from relayout.ops.operand_roles import (
+    DATA,
+    KERNEL,
+    LAYOUT_ATTRIBUTES,
+    has_roles,
+    is_transposed,
+    native_role,
+    spatial_letters,
+)
 
 __all__ = [
     "DOMAIN",
-    "LAYOUT_ATTRIBUTES",
     "Signature",
     "Turn",
     "ensure_body",
     "ensure_function",
     "name_overloads",
+    "use_onnx_operator",
     "with_bodies",
 ]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
 NATIVE = "_native"
-LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
 
 
 class Turn(Struct, frozen=True):
@@ -86,7 +93,7 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and has_letters(node) and (node.op_type, node.overload) not in bodies:
+        if node.domain == DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
             ensure_body(model, node)
     completed: onnx.ModelProto = ir.to_proto(model)
     return completed
@@ -111,6 +118,13 @@ def name_overloads(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         if node.domain == DOMAIN and node.overload:
             node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
+
+
+def use_onnx_operator(node: ir.Node) -> None:
+    """Turn the node into ONNX's own operator, without layout attributes."""
+    node.domain, node.overload = "", ""
+    for name in LAYOUT_ATTRIBUTES:
+        node.attributes.pop(name, None)
 
 
 def drop_unused(model: ir.Model) -> None:

@@ -101,9 +101,15 @@ class DecompositionWriter(Protocol):
         """A new constant."""
 
     def emit_dims(
-        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dims: Sequence[Axes],
+        *,
+        like: ir.Value | None = None,
     ) -> ir.Value:
-        """A new node of ONNX's with one result of these dimensions."""
+        """A new node of ONNX's with one result of these dimensions, of the type of `like` (default: the first input)."""
 
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         """Define result `index` as `value`, which has these dimensions."""

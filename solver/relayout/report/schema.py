@@ -20,6 +20,7 @@ __all__ = [
     "Entry",
     "Explanation",
     "Finding",
+    "NotCompared",
     "Numeric",
     "OutputDifference",
     "Part",
@@ -284,11 +285,20 @@ class OutputDifference(_Record):
     tolerance_in_float64: float | None = None
 
 
+class NotCompared(_Record):
+    """An output that no run says anything about, and why."""
+
+    name: str
+    reason: str
+
+
 class Numeric(_Record):
     """The comparison on random inputs, or the reason why there was none.
 
-    `float64` is the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None
-    without such a difference.
+    `status` is `skipped` where no value was compared; `not_compared` has the outputs that were not, each with the
+    reason. `untried` says what the runs could not vary, such as a dim that the original takes one size of. `float64` is
+    the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None without such a
+    difference.
     """
 
     status: Literal["compared", "skipped"]
@@ -297,6 +307,8 @@ class Numeric(_Record):
     samples: int = 0
     seed: int = 0
     outputs: tuple[OutputDifference, ...] = ()
+    not_compared: tuple[NotCompared, ...] = ()
+    untried: tuple[str, ...] = ()
     float64: str | None = None
 
 

@@ -18,7 +18,7 @@ from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, ORDER_
 from relayout.layout.view import View
 from relayout.model.metadata import LAYOUT_KEY
 
-__all__ = ["annotate", "annotate_boundary", "annotate_run", "noted_view"]
+__all__ = ["annotate", "annotate_boundary", "annotate_run", "forget", "noted_view"]
 
 """The key for tiled axes: dimensions separated by commas, their atoms by `+`, each atom as axis:inner:outer."""
 
@@ -28,9 +28,8 @@ _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> None:
     """Annotate `value` with its dimensions, in atoms of the source's `rank` axes. The annotation is composed with
     `earlier`, that of the source's value by an earlier run."""
+    forget(value)
     props = value.metadata_props
-    for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY) if props else ():
-        props.pop(key, None)
     composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
     groups = [group for group in composed if group is not None]
     if len(groups) < len(composed):
@@ -46,6 +45,13 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
         props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
     if layout is not None and layout.rank == len(own):
         props[LAYOUT_KEY] = str(layout)
+
+
+def forget(value: ir.Value) -> None:
+    """Remove the annotation of an earlier run."""
+    props = value.metadata_props
+    for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY) if props else ():
+        props.pop(key, None)
 
 
 def annotate_boundary(
