@@ -19,7 +19,7 @@ from relayout.errors import InfeasibleError
 from relayout.layout.metadata_keys import BACKEND_KEY, BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
-from relayout.model.layout_functions import drop_unused
+from relayout.model.layout_functions import drop_unused, name_overloads
 from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
@@ -169,7 +169,8 @@ def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
 def finish(
     outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
 ) -> Outcome:
-    """Inline, count again and verify, as `options` require. Verification comes last, so it covers the returned model.
+    """Inline, count again and verify, as `options` require. Verification covers the returned model: after it only the
+    overloads of our functions are written as parts of their names, which reading undoes.
 
     `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
     place. The body of a function does not state its layout, so the layout requirements are checked before inlining.
@@ -197,6 +198,7 @@ def finish(
         others = [finding for finding in verification.findings if finding.rule not in left_out]
         verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
+    name_overloads(model)
     report = within_budget(report, asdict(options))
     if outcome.certificate is not None:
         from relayout.verification.certificate_findings import with_proof
