@@ -139,7 +139,8 @@ def serving(command: str, folder: Path, environment: dict[str, str]) -> Iterator
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = [*shlex.split(command.removesuffix("&")), "--port", str(port)]
-    server = subprocess.Popen(arguments, cwd=folder, env=environment)
+    state = {"RELAYOUT_DATA": str(folder / "data")}
+    server = subprocess.Popen(arguments, cwd=folder, env={**environment, **state})
     try:
         wait_until_healthy(server, f"http://127.0.0.1:{port}/healthz")
         yield f"127.0.0.1:{port}"

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.middleware.gzip import GZipMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Route
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi
-from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
+from relayout_api.access.entry import finders
+from relayout_api.access.guard import Guard
+from relayout_api.http_headers import HeadAsGet, SecurityHeaders
+from relayout_api.job_routes import router as jobs_router
+from relayout_api.problems import AnsweredError, RefusedError, answer_of, response_of
 from relayout_api.routes import router
+from relayout_api.service import Service
 from relayout_api.settings import Settings
+from relayout_api.telemetry.observer import Observer
+from relayout_api.telemetry.tracing import trace
 from relayout_api.validation import usage_error
-from relayout_api.workers import Workers
+from relayout_api.workers.processes import Template
 
 __all__ = ["create_app"]
 
 _log = logging.getLogger("relayout_api")
 
-# A client may still send a body that the server no longer reads.
-_HEADERS = {408: {"Connection": "close"}, 413: {"Connection": "close"}, 503: {"Retry-After": "1"}}
+_LEAST_COMPRESSED = 1000
+_ID = re.compile(r"[\w.:-]{1,80}")
+# Headers of requests and of answers that a page of another origin may send and read.
+_TAKEN = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-Request-ID"]
+_SHOWN = ["ETag", "Location", "Relayout-Report", "Retry-After", "X-Request-ID"]
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
-    """The service, with settings from the environment where none are given. Raises UsageError for a bad setting."""
+def create_app(settings: Settings | None = None, template: Template | None = None) -> FastAPI:
+    """The service, with settings from the environment where none are given. Raises UsageError for a bad setting.
+
+    `template`: the template of the workers, where it was started before.
+    """
     app = FastAPI(
         title="relayout",
         version=version("relayout"),
@@ -38,12 +56,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         # FastAPI's pages load scripts from other servers; any OpenAPI viewer reads /openapi.json.
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
     )
-    app.state.settings = settings or Settings.from_environment()
-    app.state.workers = Workers(app.state.settings)
+    settings = settings or Settings.from_environment()
+    app.state.service = service = Service(settings, template)
     app.include_router(router)
+    app.include_router(jobs_router)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
+    _add_middleware(app, settings, service)
     app.add_exception_handler(RelayoutError, _on_error)
+    app.add_exception_handler(AnsweredError, _on_answered)
+    app.add_exception_handler(OSError, _on_system)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(ClientDisconnect, _on_gone)
@@ -51,15 +74,48 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
+def _add_middleware(app: FastAPI, settings: Settings, service: Service) -> None:
+    """Each one is outside of those that are added before it."""
+    app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(Guard, **finders(settings))
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
+            allow_headers=_TAKEN,
+            expose_headers=_SHOWN,
+        )
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(Observer, metrics=service.metrics)
+    # A caller's own id is taken if it is short and plain; it ends up in logs.
+    app.add_middleware(CorrelationIdMiddleware, validator=lambda text: _ID.fullmatch(text) is not None)
+    trace(app)
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with app.state.workers.open():
+    async with app.state.service.open():
         yield
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RelayoutError)
     return _respond(request, error)
+
+
+async def _on_answered(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AnsweredError)
+    return answer_of(error.problem)
+
+
+async def _on_system(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return await _on_fault(request, error)
+    _log.error("%s %s: %s", request.method, request.url.path, error)
+    return _respond(request, RefusedError("no-space", "the server's disk is full", retry_after=60))
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
@@ -71,7 +127,18 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-body")
     found = f"{request.method} {request.url.path}"
-    return _respond(request, RefusedError(kind, str(error.detail), found=found), error.headers)
+    # A router names the methods of the first route that matches the path; a path may have several.
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return _respond(request, RefusedError(kind, str(error.detail), found=found), headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods that the path of a request has."""
+    methods: set[str] = set()
+    for route in (*router.routes, *jobs_router.routes):
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:
@@ -86,11 +153,8 @@ async def _on_fault(request: Request, error: Exception) -> Response:
 
 
 def _respond(request: Request, error: RelayoutError, headers: Mapping[str, str] | None = None) -> Response:
-    problem = problem_of(error)
-    if problem.status == 500:
+    response = response_of(error, headers)
+    if response.status_code == 500:
         # The problem has no details.
         _log.error("%s %s: %s", request.method, request.url.path, error)
-    more = _HEADERS.get(problem.status, {})
-    return JSONResponse(
-        problem.model_dump(exclude_none=True), problem.status, {**(headers or {}), **more}, media_type=MEDIA_TYPE
-    )
+    return response

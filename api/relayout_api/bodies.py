@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import math
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
 import anyio
 from fastapi import Request
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from relayout_api.problems import RefusedError
+from relayout.errors import UsageError
+from relayout_api.problems import MalformedBodyError, RefusedError
 from relayout_api.settings import Settings
 
-__all__ = ["JSON", "ONNX", "media_type", "read_body"]
+__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "files_in", "media_type"]
 
 JSON = "application/json"
 ONNX = "application/octet-stream"
+MULTIPART = "multipart/form-data"
+ZIP = "application/zip"
 
 # A client that is still sending does not read the answer, so its body is read a little longer before the answer.
 _DRAIN_SECONDS = 2.0
+_DRAIN_BYTES = 1 << 20
+# A body has this long before its rate counts.
+_SLOW_START_SECONDS = 5.0
+# What is decompressed at once, while other requests wait.
+_PIECE = 1 << 20
 
 
 def media_type(request: Request, *accepted: str) -> str:
-    """The body's media type, one of `accepted`. Raises RefusedError for another, and for a body that is compressed."""
+    """The body's media type, one of `accepted`. Raises RefusedError for another, or a compression other than gzip."""
     given = request.headers.get("content-type", "")
     name = given.partition(";")[0].strip().lower()
     if name not in accepted:
@@ -30,52 +45,151 @@ def media_type(request: Request, *accepted: str) -> str:
             found=given or "no Content-Type",
         )
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding.strip().lower() not in ("", "identity"):
+    if encoding.strip().lower() not in ("", "identity", "gzip"):
         raise RefusedError(
             "unsupported-media-type",
-            "the body is compressed",
-            expected="an uncompressed body",
+            "the body is compressed in another way",
+            expected="gzip, or an uncompressed body",
             found=f"{encoding} encoding",
         )
     return name
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
-    """The whole body. Raises RefusedError if it is too large, with any Content-Length, or too slow.
+async def files_in(request: Request, body: bytes) -> tuple[bytes, int | None]:
+    """The models in a body: the whole body, or the files `model` and `against` of a form, one after the other.
 
-    Raises ClientDisconnect if the caller disconnects. Never holds more than the limit.
+    The number is the length of the first where there are two. Raises MalformedBodyError, UsageError.
     """
-    most = settings.max_body_bytes
-    declared = request.headers.get("content-length", "")
-    too_large = RefusedError("too-large", "the body is too large", expected=f"at most {most} bytes", found=declared)
-    is_too_large = declared.isdecimal() and int(declared) > most
-    if is_too_large and "expect" in request.headers:
-        raise too_large
-    chunks: list[bytes] = []
-    size = 0
+    if media_type(request, JSON, ONNX, MULTIPART) != MULTIPART:
+        return body, None
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    expected = "a form with the files `model` and, to compare with, `against`"
     try:
-        with anyio.fail_after(_DRAIN_SECONDS if is_too_large else settings.body_seconds) as scope:
-            while size <= 2 * most:
-                message = await request.receive()
+        form = await MultiPartParser(request.headers, chunks(), max_files=2, max_fields=0).parse()
+    except (MultiPartException, KeyError) as error:
+        raise MalformedBodyError(expected, str(error)[:200]) from None
+    found = {name: await file.read() for name, file in form.multi_items() if isinstance(file, UploadFile)}
+    await form.close()
+    if "model" not in found or found.keys() - {"model", "against"}:
+        raise UsageError("the form has other files", where="body", expected=expected, found=", ".join(found) or "none")
+    return found["model"] + found.get("against", b""), len(found["model"]) if "against" in found else None
+
+
+class Bodies:
+    """Reads bodies, and bounds what all of them hold in memory together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.held = 0
+        self._settings = settings
+
+    @asynccontextmanager
+    async def read(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
+        """The whole body, of at most `most` bytes. Its bytes count as held until the block ends.
+
+        Raises RefusedError if it is too large, with any Content-Length, too slow, or one too many; ClientDisconnect if
+        the caller disconnects. Never holds more than the limits.
+        """
+        reading = _Reading(request, self, self._settings, self._settings.max_body_bytes if most is None else most)
+        try:
+            yield await reading.body()
+        finally:
+            self.held -= reading.size
+
+
+class _Reading:
+    """One body while it arrives. `size`: the bytes held so far."""
+
+    def __init__(self, request: Request, bodies: Bodies, settings: Settings, most: int) -> None:
+        self.size = 0
+        self._request = request
+        self._bodies = bodies
+        self._settings = settings
+        self._most = most
+        self._chunks: list[bytes] = []
+        self._refusal: RefusedError | None = None
+        compressed = request.headers.get("content-encoding", "").strip().lower() == "gzip"
+        self._inflater = zlib.decompressobj(wbits=31) if compressed else None
+
+    async def body(self) -> bytes:
+        declared = self._request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._most:
+            self._refuse(self._too_large(f"{declared} bytes"))
+            if "expect" in self._request.headers:
+                raise self._too_large(declared)
+        await self._read()
+        if self._refusal is not None:
+            raise self._refusal
+        if self._inflater is not None and (not self._inflater.eof or self._inflater.unused_data):
+            raise MalformedBodyError("one gzip file", f"{self.size} bytes, and then another end")
+        return b"".join(self._chunks)
+
+    async def _read(self) -> None:
+        started = anyio.current_time()
+        seen = 0
+        with anyio.move_on_at(math.inf) as scope:
+            while seen <= 2 * self._most + _DRAIN_BYTES:
+                scope.deadline = self._deadline(started, seen) if self._refusal is None else scope.deadline
+                message = await self._request.receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                if size > most and not is_too_large:
-                    is_too_large = True
-                    scope.deadline = min(scope.deadline, anyio.current_time() + _DRAIN_SECONDS)
-                if is_too_large:
-                    chunks.clear()
+                chunk = message.get("body", b"")
+                seen += len(chunk)
+                if self._refusal is None:
+                    await self._take(chunk)
+                    if self._refusal is not None:
+                        scope.deadline = anyio.current_time() + _DRAIN_SECONDS
                 if not message.get("more_body", False):
-                    break
-    except TimeoutError:
-        if not is_too_large:
-            raise RefusedError(
+                    return
+        if scope.cancelled_caught and self._refusal is None:
+            settings = self._settings
+            self._refusal = RefusedError(
                 "slow-body",
                 "the body took too long to arrive",
-                expected=f"all of it within {settings.body_seconds:g} s",
-                found=f"{size} bytes",
-            ) from None
-    if is_too_large:
-        raise too_large
-    return b"".join(chunks)
+                expected=f"all of it within {settings.body_seconds:g} s, {settings.body_rate} bytes a second or more",
+                found=f"{seen} bytes",
+            )
+
+    def _deadline(self, started: float, seen: int) -> float:
+        """The time by which the next chunk must be there."""
+        settings = self._settings
+        end = started + settings.body_seconds
+        if not settings.body_rate:
+            return end
+        return min(end, started + _SLOW_START_SECONDS + seen / settings.body_rate)
+
+    async def _take(self, chunk: bytes) -> None:
+        """Hold a chunk, decompressed piece by piece, so that neither time nor memory goes beyond the limits."""
+        if self._inflater is None:
+            self._hold(chunk)
+            return
+        while chunk and not self._inflater.eof and self._refusal is None:
+            try:
+                self._hold(self._inflater.decompress(chunk, _PIECE))
+            except zlib.error as error:
+                self._refuse(MalformedBodyError("a gzip file", str(error)))
+            chunk = self._inflater.unconsumed_tail
+            await anyio.sleep(0)
+
+    def _hold(self, chunk: bytes) -> None:
+        if self.size + len(chunk) > self._most:
+            self._refuse(self._too_large(f"more than {self._most} bytes"))
+        elif self._bodies.held + len(chunk) > self._settings.bodies_bytes:
+            self._refuse(
+                RefusedError("busy", "the bodies of other requests fill the memory", hint="retry later", retry_after=5)
+            )
+        else:
+            self._chunks.append(chunk)
+            self.size += len(chunk)
+            self._bodies.held += len(chunk)
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        self._refusal = refusal
+        self._chunks.clear()
+        self._bodies.held -= self.size
+        self.size = 0
+
+    def _too_large(self, found: str) -> RefusedError:
+        return RefusedError("too-large", "the body is too large", expected=f"at most {self._most} bytes", found=found)

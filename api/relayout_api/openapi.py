@@ -10,8 +10,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from relayout.model.graph_json.schema import GraphJson
+from relayout.report.schema import Report
 from relayout_api import examples
-from relayout_api.bodies import JSON, ONNX
+from relayout_api.bodies import JSON, MULTIPART, ONNX, ZIP
+from relayout_api.jobs.schema import Job, JobList
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.schemas import (
     BackendList,
@@ -25,14 +28,32 @@ from relayout_api.schemas import (
     VerifyRequest,
 )
 
-__all__ = ["BACKENDS", "EXPLAIN", "HEALTH", "LEGALIZE", "PARSE", "PROBLEM", "READY", "VERIFY", "describe"]
+__all__ = [
+    "BACKENDS",
+    "CANCEL",
+    "EXPLAIN",
+    "HEALTH",
+    "JOB",
+    "JOBS",
+    "JOB_EVENTS",
+    "JOB_MODEL",
+    "JOB_REPORT",
+    "LEGALIZE",
+    "METRICS",
+    "PARSE",
+    "PROBLEM",
+    "READY",
+    "SUBMIT",
+    "VERIFY",
+    "describe",
+]
 
 _DESCRIPTION = """\
 relayout makes a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.
 A request never names a file of the server. Errors are problem details (RFC 9457)."""
 _MODELS: tuple[type[BaseModel], ...] = (
     *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
-    *(LayoutText, LayoutInfo, BackendList, Problem),
+    *(LayoutText, LayoutInfo, BackendList, Problem, Job, JobList, Report, GraphJson),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
 _WORK = (*_BODY, "invalid-input", "invalid-layout", "invalid-options", "invalid-backend", "busy", "out-of-time")
@@ -69,19 +90,92 @@ def _says(description: str, content: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": content}
 
 
+_READ = ("not-found", "starting", "internal")
+SUBMIT: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "Submit a job",
+    "status_code": 202,
+    "openapi_extra": _takes(
+        {
+            JSON: {
+                "schema": {"anyOf": [_ref(LegalizeRequest), _ref(VerifyRequest), _ref(ExplainRequest)]},
+                "examples": {name: {"value": value} for name, value in examples.LEGALIZE.items()},
+            },
+            ONNX: {"schema": {"type": "string", "format": "binary"}},
+        }
+    ),
+    "responses": {
+        202: {
+            "description": "The job is accepted",
+            "content": _json(Job),
+            "headers": {"Location": {"description": "the path of the job", "schema": {"type": "string"}}},
+        },
+        **_errors(*_BODY, "invalid-options", "key-reused", "busy", "starting", "no-space"),
+    },
+}
+JOBS: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The jobs",
+    "responses": {200: _says("A page", _json(JobList)), **_errors("invalid-options", "starting", "internal")},
+}
+JOB: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "A job",
+    "responses": {200: _says("Its state", _json(Job)), **_errors(*_READ)},
+}
+CANCEL: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "Cancel a job",
+    "responses": {200: _says("Its state", _json(Job)), **_errors(*_READ)},
+}
+_RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend", "out-of-time", "too-large", *_READ)
+JOB_REPORT: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The report of a job",
+    "responses": {
+        200: _says("The report", _json(Report)),
+        304: {"description": "The caller has it"},
+        **_errors(*_RESULT_ERRORS),
+    },
+}
+JOB_MODEL: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The model of a job",
+    "responses": {
+        200: _says(
+            "The model", {JSON: {"schema": _ref(GraphJson)}, ONNX: {"schema": {"type": "string", "format": "binary"}}}
+        ),
+        304: {"description": "The caller has it"},
+        **_errors(*_RESULT_ERRORS),
+    },
+}
+JOB_EVENTS: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The events of a job",
+    "responses": _errors(*_READ, "invalid-options"),
+}
+
 _ANY_JSON = {JSON: {"schema": {"type": "object"}}}
-_MODEL = {ONNX: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY = {"type": "string", "format": "binary"}
+_MODEL = {ONNX: {"schema": _BINARY}}
+_FORM = {MULTIPART: {"schema": {"type": "object", "properties": {"model": _BINARY}, "required": ["model"]}}}
+_FORM_OF_TWO = {
+    MULTIPART: {
+        "schema": {"type": "object", "properties": {"model": _BINARY, "against": _BINARY}, "required": ["model"]}
+    }
+}
 
 LEGALIZE: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Make a graph legal",
-    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL}),
+    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_FORM}),
     "responses": {
         200: {
             "description": "The legal graph or model, and the report",
             "content": {
                 JSON: {"schema": {"anyOf": [_ref(LegalizeResponse), _ref(ModelResponse)]}},
                 **_MODEL,
+                ZIP: {"schema": _BINARY},
             },
             "headers": {
                 "Relayout-Report": {
@@ -96,13 +190,13 @@ LEGALIZE: dict[str, Any] = {
 VERIFY: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Verify a graph",
-    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL}),
+    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_FORM_OF_TWO}),
     "responses": {200: _says("The report with the findings", _json(ReportResponse)), **_errors(*_WORK)},
 }
 EXPLAIN: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Explain the conversions",
-    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL}),
+    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_FORM}),
     "responses": {
         200: _says("The report with the reasons", _json(ReportResponse)),
         **_errors(*_WORK, "infeasible"),
@@ -132,6 +226,11 @@ HEALTH: dict[str, Any] = {
     "summary": "Whether it is alive",
     "responses": {200: _says("Yes", _ANY_JSON)},
 }
+METRICS: dict[str, Any] = {
+    "tags": ["service"],
+    "summary": "Metrics for Prometheus",
+    "responses": {200: _says("In Prometheus's text format", {"text/plain": {"schema": {"type": "string"}}})},
+}
 READY: dict[str, Any] = {
     "tags": ["service"],
     "summary": "Whether it is warm",
@@ -149,8 +248,22 @@ def describe(app: FastAPI) -> dict[str, Any]:
             [(model, "validation") for model in _MODELS], ref_template="#/components/schemas/{model}"
         )
         document.setdefault("components", {})["schemas"] = schemas["$defs"]
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                _correct(operation["responses"])
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _correct(responses: dict[str, Any]) -> None:
+    """Replace what FastAPI declares by itself: its own form of a wrong parameter, and a keyword of OpenAPI 3.2."""
+    for status, response in responses.items():
+        content = response.get("content", {})
+        if "HTTPValidationError" in str(content.get(JSON)):
+            responses[status] = _errors("invalid-options")[422]
+        for media in content.values():
+            if media.pop("itemSchema", None) is not None:
+                media["schema"] = {"type": "string"}
 
 
 _LICENSE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from relayout.errors import (
@@ -18,10 +19,28 @@ from relayout.errors import (
     UsageError,
 )
 
-__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "MalformedBodyError", "Problem", "RefusedError", "problem_of"]
+__all__ = [
+    "KINDS",
+    "MEDIA_TYPE",
+    "AnsweredError",
+    "Kind",
+    "MalformedBodyError",
+    "Problem",
+    "RefusedError",
+    "answer_of",
+    "problem_of",
+    "response_of",
+]
 
 MEDIA_TYPE = "application/problem+json"
 _LONGEST = 2000
+# A client may still send a body that the server no longer reads.
+_HEADERS = {
+    401: {"WWW-Authenticate": 'Bearer realm="relayout"'},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
+    503: {"Retry-After": "1"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +53,30 @@ class Kind:
 
 
 KINDS = {
+    "malformed-request": Kind(400, "Malformed request", "The bytes are no HTTP request."),
     "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON."),
+    "unauthorized": Kind(401, "Unauthorized", "The request needs a valid API key or token."),
+    "forbidden": Kind(403, "Forbidden", "The scope of the key or token does not include this."),
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
-    "slow-body": Kind(408, "Slow body", "The body did not arrive in time."),
+    "slow-body": Kind(408, "Slow request", "The head or the body did not arrive in time."),
+    "no-result": Kind(409, "No result", "The job has not succeeded, or has no such result."),
     "infeasible": Kind(409, "The requirements contradict each other", "`conflict` has a smallest contradicting set."),
     "too-large": Kind(413, "Too large", "The body, or the memory for its work, exceeds the server's limit."),
     "unsupported-media-type": Kind(
-        415, "Unsupported media type", "Send application/json, or ONNX as application/octet-stream, uncompressed."
+        415, "Unsupported media type", "Send JSON, ONNX as application/octet-stream, or a form; as it is or as gzip."
     ),
     "invalid-input": Kind(422, "Invalid input", "The graph or model is invalid."),
     "invalid-layout": Kind(422, "Not a layout", "`column` is the column of the fault, counted from 1."),
     "invalid-options": Kind(422, "Invalid options", "An option, or a combination of them, is wrong."),
     "invalid-backend": Kind(422, "Invalid backend", "No such backend, or its table or options are wrong."),
     "internal": Kind(500, "Internal error", "A fault of the service; its log has the details."),
+    "key-reused": Kind(422, "Idempotency-Key reused", "The key belongs to a job with another body or query."),
+    "too-many-requests": Kind(429, "Too many requests", "Retry after the seconds of the header Retry-After."),
     "busy": Kind(503, "Busy", "The queue is full; retry after the seconds of the header Retry-After."),
-    "starting": Kind(503, "Starting", "No worker is warm yet."),
+    "starting": Kind(503, "Not ready", "No worker is warm, or the job database or the store cannot be used."),
+    "stopping": Kind(503, "Stopping", "The server is being stopped; retry after the seconds of Retry-After."),
+    "no-space": Kind(507, "No space", "The server's disk is full; nothing was accepted."),
     "out-of-time": Kind(504, "Out of time", "No solution was found within the time limit."),
 }
 
@@ -66,11 +93,33 @@ _NAMES: dict[type[RelayoutError], str] = {
 
 
 class RefusedError(RelayoutError):
-    """A request that is refused, for example for its size or media type. `kind` is one of KINDS."""
+    """A request that is refused, for example for its size or media type. `kind` is one of KINDS.
 
-    def __init__(self, kind: str, problem: str, *, expected: str = "", found: str = "", hint: str = "") -> None:
-        super().__init__(problem, expected=expected, found=found, hint=hint)
+    `retry_after` is in seconds.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        problem: str,
+        *,
+        where: str = "",
+        expected: str = "",
+        found: str = "",
+        hint: str = "",
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(problem, where=where, expected=expected, found=found, hint=hint)
         self.kind = kind
+        self.retry_after = retry_after
+
+
+class AnsweredError(Exception):
+    """A problem that is already in its final form: a worker or a job ended with it."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
 
 
 class MalformedBodyError(RefusedError):
@@ -96,6 +145,19 @@ class Problem(BaseModel):
     column: int | None = Field(None, description="the column of the fault in a layout string, counted from 1")
     conflict: list[str] | None = Field(None, description="a smallest set of requirements that contradict each other")
     relaxation: list[str] | None = Field(None, description="the fewest changes that allow a solution")
+
+
+def response_of(error: RelayoutError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer to a request that failed."""
+    seconds = error.retry_after if isinstance(error, RefusedError) else None
+    retry = {} if seconds is None else {"Retry-After": str(seconds)}
+    return answer_of(problem_of(error), {**(headers or {}), **retry})
+
+
+def answer_of(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer that tells this problem."""
+    more = {**_HEADERS.get(problem.status, {}), **(headers or {})}
+    return JSONResponse(problem.model_dump(exclude_none=True), problem.status, more, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: RelayoutError) -> Problem:

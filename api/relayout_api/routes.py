@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
+from io import BytesIO
 from typing import Annotated
+from zipfile import ZipFile, ZipInfo
 
 import anyio
 from fastapi import APIRouter, Query, Request, Response
@@ -18,10 +20,10 @@ from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
-from relayout_api.bodies import JSON, ONNX, media_type, read_body
-from relayout_api.messages import Answer, Task
-from relayout_api.problems import KINDS, RefusedError
-from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, refuse_query
+from relayout_api.access.callers import caller_of
+from relayout_api.bodies import JSON, ONNX, ZIP, files_in, media_type
+from relayout_api.problems import KINDS, AnsweredError, RefusedError
+from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
     BackendInfo,
     BackendList,
@@ -31,13 +33,17 @@ from relayout_api.schemas import (
     OptionInfo,
     Parameters,
 )
-from relayout_api.settings import Settings
+from relayout_api.service import Service
+from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
-from relayout_api.workers import Workers
+from relayout_api.workers.messages import Answer, Form, Task
 
 __all__ = ["router"]
 
 router = APIRouter()
+
+_FORMS: dict[str, Form] = {ONNX: "bytes", ZIP: "parts", JSON: "json"}
+_MOST_LAYOUT_BYTES = 64 << 10
 
 
 @router.post("/v1/legalize", **openapi.LEGALIZE)
@@ -46,6 +52,7 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
 
     The answer to graph JSON is graph JSON, and to an ONNX model the model in base64. With `Accept:
     application/octet-stream` it is the model's bytes; the header `Relayout-Report` has the report without its lists.
+    With `Accept: application/zip` it is a ZIP file with the model and the whole report.
     """
     return await _work(request, "legalize", query.parameters)
 
@@ -78,8 +85,8 @@ def backends() -> Response:
 async def parse_layout(request: Request) -> Response:
     """The parts of a layout string."""
     media_type(request, JSON)
-    body = load_body(await read_body(request, request.app.state.settings))
-    layout = Layout.parse(validated(LayoutText, body).layout)
+    async with request.app.state.service.bodies.read(request, _MOST_LAYOUT_BYTES) as content:
+        layout = Layout.parse(validated(LayoutText, load_body(content)).layout)
     dims = [DimInfo(name=dim.name, extensions=list(dim.extensions), alignment=dim.alignment) for dim in layout.dims]
     info = LayoutInfo(layout=str(layout), names=layout.names, rank=layout.rank, dims=dims, tvm=_tvm(layout))
     return JSONResponse(info.model_dump())
@@ -102,10 +109,19 @@ async def healthz() -> Response:
 
 @router.get("/readyz", **openapi.READY)
 async def readyz(request: Request) -> Response:
-    """Whether a worker is warm."""
-    if not request.app.state.workers.ready:
-        raise RefusedError("starting", "no worker is warm yet")
+    """Whether work is accepted: a worker is warm, and the job database and the store can be used."""
+    service: Service = request.app.state.service
+    await service.check()
     return JSONResponse({"status": "ready"})
+
+
+@router.get("/metrics", **openapi.METRICS)
+async def metrics(request: Request) -> Response:
+    """The metrics of this server, for Prometheus."""
+    service: Service = request.app.state.service
+    # The gauges ask the database.
+    text = await anyio.to_thread.run_sync(service.metrics.text)
+    return Response(text, media_type=METRICS_MEDIA_TYPE)
 
 
 @router.get("/", include_in_schema=False)
@@ -116,57 +132,84 @@ async def index() -> Response:
 
 async def _work(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
     """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
-    settings: Settings = request.app.state.settings
-    workers: Workers = request.app.state.workers
-    kind = media_type(request, JSON, ONNX)
-    if kind == JSON:
-        refuse_query(request)
-    given = parameters() if kind == ONNX else None
-    as_bytes = kind == ONNX and verb == "legalize" and _prefers_bytes(request)
-    with workers.admitted():
-        body = await read_body(request, settings)
-        task = Task(verb, body, given, settings.time_limit, settings.memory_bytes, as_bytes)
-        answer = await _unless_gone(request, workers, task)
-    if as_bytes:
-        return Response(answer.content, media_type=ONNX, headers={"Relayout-Report": answer.summary, "Vary": "Accept"})
-    return Response(answer.content, media_type=JSON, headers={"Vary": "Accept"})
+    service: Service = request.app.state.service
+    settings = service.settings
+    given, kind = given_parameters(request, parameters)
+    preferred = _preferred(request) if kind == ONNX and verb == "legalize" else JSON
+    form = _FORMS[preferred]
+    async with service.bodies.read(request) as sent:
+        body, split = await files_in(request, sent)
+        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split)
+        key = service.results.key(task, body)
+        tag = f'"{key}"'
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
+
+        async def run() -> Answer:
+            return await service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+
+        answer = await _unless_gone(request, service, service.results.whole(key, run))
+    headers = {"Vary": "Accept"}
+    if answer.repeats:
+        headers["ETag"] = tag
+    if form == "bytes":
+        headers["Relayout-Report"] = bytes(answer.report).decode()
+    content = await anyio.to_thread.run_sync(_zipped, answer) if form == "parts" else answer.content
+    return Response(content, media_type=preferred, headers=headers)
 
 
-async def _unless_gone(request: Request, workers: Workers, task: Task) -> Answer:
-    """The worker's answer. If the caller disconnects, the worker is killed. Raises ClientDisconnect."""
-    answer: Answer | RelayoutError = InternalError("no answer")
-    gone = False
+def _zipped(answer: Answer) -> bytes:
+    """A ZIP file with the model and the whole report, not compressed: weights hardly shrink."""
+    packed = BytesIO()
+    with ZipFile(packed, "w") as archive:
+        for name, content in (("model.onnx", answer.content), ("report.json", answer.report)):
+            # The same answer has the same bytes.
+            archive.writestr(ZipInfo(name), bytes(content))
+    return packed.getvalue()
+
+
+async def _unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
+    """The worker's answer. If the caller disconnects, the worker is killed, also when the server's grace is over.
+
+    Raises ClientDisconnect, RefusedError.
+    """
+    answer: Answer | Exception = InternalError("no answer")
 
     async def leave_when_gone() -> None:
-        nonlocal gone
+        nonlocal answer
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        gone = True
+        answer = ClientDisconnect()
+        both.cancel_scope.cancel()
+
+    async def leave_when_stopped() -> None:
+        nonlocal answer
+        await service.stopped.wait()
+        answer = RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
         both.cancel_scope.cancel()
 
     async with anyio.create_task_group() as both:
         both.start_soon(leave_when_gone)
+        both.start_soon(leave_when_stopped)
         try:
-            answer = await workers.run(task)
-        except RelayoutError as error:
+            answer = await answering
+        except (RelayoutError, AnsweredError) as error:
             # An exception that leaves this block becomes a group.
             answer = error
         both.cancel_scope.cancel()
-    if gone:
-        raise ClientDisconnect
-    if isinstance(answer, RelayoutError):
+    if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def _prefers_bytes(request: Request) -> bool:
-    """Whether the header Accept gives ONNX's media type at least the weight of JSON's."""
+def _preferred(request: Request) -> str:
+    """The media type of _FORMS to which the header Accept gives the most weight; JSON where it names none."""
     weights: dict[str, float] = {}
     for part in request.headers.get("accept", "").split(","):
         name, _, rest = part.partition(";")
         weight = re.search(r"\bq=([01](?:\.\d{0,3})?)", rest)
         weights[name.strip().lower()] = float(weight[1]) if weight else 1.0
-    return weights.get(ONNX, 0.0) > 0.0 and weights[ONNX] >= weights.get(JSON, 0.0)
+    return max((ONNX, ZIP, JSON), key=lambda kind: weights.get(kind, 0.0)) if weights.keys() & _FORMS.keys() else JSON
 
 
 @cache

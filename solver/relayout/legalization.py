@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -94,8 +94,18 @@ def explain(
 
 
 @collector_paused()
-def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None) -> Outcome:
-    """Run the stages on a model, which is changed in place."""
+def legalize_model(
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    *,
+    progress: Progress | None = None,
+    improved: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Run the stages on a model, which is changed in place.
+
+    `progress` is called with the name of each stage, and `improved` with cost and bound of each better solution.
+    """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
     elements = price_dims(model, dims)
@@ -105,7 +115,7 @@ def legalize_model(model: ir.Model, backend: Backend, options: Options, *, progr
     if unmet := unmet_packed(model, backend):
         unpack(model, unmet)
         changed = True
-    result = run(model, backend, options, elements, progress or (lambda stage: None))
+    result = run(model, backend, options, elements, progress or (lambda stage: None), improved)
     if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)

@@ -41,6 +41,7 @@ from relayout.report.schema import (
     Transfer,
 )
 from relayout.rewrite import is_placed, rewrite
+from relayout.solve.deadline import Improved
 from relayout.solve.solver import Solution, solve
 
 __all__ = ["Elements", "Result", "describe", "run"]
@@ -65,8 +66,16 @@ class Result(Struct, frozen=True):
     is_changed: bool
 
 
-def run(model: ir.Model, backend: Backend, options: Options, elements: Elements, progress: Progress) -> Result:
-    """Run all stages. The model is rewritten in place if the plan spends less than the source or changes a node.
+def run(
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    elements: Elements,
+    progress: Progress,
+    improved: Improved | None = None,
+) -> Result:
+    """Run all stages. `progress` takes the name of each, and `improved` the cost and bound of each better solution in
+    the objective's unit. The model is rewritten in place if the plan spends less than the source or changes a node.
 
     Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
     """
@@ -78,7 +87,7 @@ def run(model: ir.Model, backend: Backend, options: Options, elements: Elements,
         found = candidates(model, backend, options, elements)
         formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
     progress("solve")
-    solution = solved(formulation, backend, options, deadline)
+    solution = solved(formulation, backend, options, deadline, improved)
     for stage, spent in solution.seconds.items():
         seconds[stage] = seconds.get(stage, 0.0) + spent
     progress("rewrite")
@@ -121,15 +130,22 @@ def candidates(model: ir.Model, backend: Backend, options: Options, elements: El
     )
 
 
-def solved(formulation: Formulation, backend: Backend, options: Options, deadline: float | None) -> Solution:
+def solved(
+    formulation: Formulation,
+    backend: Backend,
+    options: Options,
+    deadline: float | None,
+    improved: Improved | None = None,
+) -> Solution:
     """A solution with an assignment. Raises InfeasibleError, OutOfTimeError."""
-    source = formulation.source_assignment()
+    source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
     option, limit = _limit(backend, options)
     solution = solve(
         formulation.problem,
         engine=options.engine,
         time_limit=None if deadline is None else max(deadline - perf_counter(), 0.001),
         hint=None if source is None else formulation.with_transfers(source),
+        improved=None if improved is None else lambda cost, bound: improved(unpacked(cost), unpacked(bound)),
         max_conversions=limit,
     )
     if solution.status == "infeasible":

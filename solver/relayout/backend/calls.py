@@ -39,6 +39,7 @@ __all__ = [
     "finished_by",
     "guarded",
     "is_met_by",
+    "is_pure",
     "misspelt_hooks",
     "opaque_values_of",
     "operator_layouts_of",
@@ -156,6 +157,11 @@ def answers_by_type(backend: Backend) -> bool:
         if not _ANSWERS.isdisjoint(vars(each)):
             return False
     return False
+
+
+def is_pure(backend: Backend) -> bool:
+    """Whether the backend's own class, or the backend itself, declares `is_pure`; nothing is inherited."""
+    return bool(vars(backend).get("is_pure", vars(type(backend)).get("is_pure", False)))
 
 
 def ask_order_cost(

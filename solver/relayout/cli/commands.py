@@ -13,7 +13,7 @@ from relayout.cli.explain import explain
 from relayout.cli.inspect import inspect
 from relayout.cli.layout import layout
 from relayout.cli.legalize import legalize
-from relayout.cli.serve import serve
+from relayout.cli.serve import service
 from relayout.cli.verify import verify
 
 __all__ = ["app"]
@@ -29,9 +29,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-for verb in (legalize, verify, explain, inspect, layout, batch, serve):
+for verb in (legalize, verify, explain, inspect, layout, batch):
     app.command()(verb)
 app.add_typer(backends)
+app.add_typer(service, name="serve")
 
 
 def _print_version(asked: bool) -> None:

@@ -281,6 +281,8 @@ def finding_lines(report: Report) -> Iterator[str]:
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         yield f"not compared: {numeric.reason}"
+    for limit in numeric.untried if numeric is not None else ():
+        yield f"not tried: {limit}"
     for output in numeric.outputs if numeric is not None else ():
         yield (
             f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "
