@@ -13,6 +13,7 @@ from zipfile import ZipFile, ZipInfo
 import anyio
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 
 from relayout.backend.options import options_of
@@ -145,17 +146,20 @@ async def _work(request: Request, verb: str, parameters: Callable[[], Parameters
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
 
-        async def run() -> Answer:
-            return await service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
-
-        answer = await _unless_gone(request, service, service.results.whole(key, run))
+        background = None
+        answer = await service.results.known(key)
+        if answer is None:
+            working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+            answer = await _unless_gone(request, service, working)
+            if answer.repeats:
+                background = BackgroundTask(service.results.learn, key, answer)
     headers = {"Vary": "Accept"}
     if answer.repeats:
         headers["ETag"] = tag
     if form == "bytes":
         headers["Relayout-Report"] = bytes(answer.report).decode()
     content = await anyio.to_thread.run_sync(_zipped, answer) if form == "parts" else answer.content
-    return Response(content, media_type=preferred, headers=headers)
+    return Response(content, media_type=preferred, headers=headers, background=background)
 
 
 def _zipped(answer: Answer) -> bytes:
