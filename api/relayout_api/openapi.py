@@ -16,6 +16,8 @@ from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.schemas import (
     BackendList,
     ExplainRequest,
+    GraphRequest,
+    GraphResponse,
     LayoutInfo,
     LayoutText,
     LegalizeRequest,
@@ -25,13 +27,14 @@ from relayout_api.schemas import (
     VerifyRequest,
 )
 
-__all__ = ["BACKENDS", "EXPLAIN", "HEALTH", "LEGALIZE", "PARSE", "PROBLEM", "READY", "VERIFY", "describe"]
+__all__ = ["BACKENDS", "EXPLAIN", "GRAPH", "HEALTH", "LEGALIZE", "PARSE", "PROBLEM", "READY", "VERIFY", "describe"]
 
 _DESCRIPTION = """\
 relayout makes a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.
 A request never names a file of the server. Errors are problem details (RFC 9457)."""
 _MODELS: tuple[type[BaseModel], ...] = (
     *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
+    *(GraphRequest, GraphResponse),
     *(LayoutText, LayoutInfo, BackendList, Problem),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
@@ -105,6 +108,15 @@ EXPLAIN: dict[str, Any] = {
     "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL}),
     "responses": {
         200: _says("The report with the reasons", _json(ReportResponse)),
+        **_errors(*_WORK, "infeasible"),
+    },
+}
+GRAPH: dict[str, Any] = {
+    "tags": ["work"],
+    "summary": "Draw a graph",
+    "openapi_extra": _takes({**_json(GraphRequest, examples.DRAW), **_MODEL}),
+    "responses": {
+        200: _says("The graph and the legal graph, to draw", _json(GraphResponse)),
         **_errors(*_WORK, "infeasible"),
     },
 }

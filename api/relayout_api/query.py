@@ -11,6 +11,7 @@ from relayout.errors import UsageError
 from relayout.options import options_of
 from relayout_api.schemas import (
     ExplainParameters,
+    GraphParameters,
     LegalizeParameters,
     Strict,
     VerifyParameters,
@@ -19,7 +20,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.validation import load_body, validated
 
-__all__ = ["ExplainQuery", "LegalizeQuery", "VerifyQuery", "refuse_query"]
+__all__ = ["ExplainQuery", "GraphQuery", "LegalizeQuery", "VerifyQuery", "refuse_query"]
 
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
@@ -46,13 +47,14 @@ class _Query(Strict):
 
     def _values(self, verb: str) -> dict[str, Any]:
         """The backend and the options, as the JSON body has them. Raises UsageError."""
-        is_table = self.backend.startswith("{")
+        backend: str | None = self.backend
+        table = backend if backend is not None and backend.startswith("{") else None
         options = {}
         for option in options_of(verb):
             value = getattr(self, option.single)
             options[option.name] = option.parse(value, f"query.{option.single}") if option.is_mapping else value
         return {
-            "backend": load_body(self.backend.encode(), "query.backend") if is_table else self.backend,
+            "backend": load_body(table.encode(), "query.backend") if table is not None else backend,
             "options": options,
         }
 
@@ -64,6 +66,19 @@ class LegalizeQuery(_Query):
     def parameters(self) -> LegalizeParameters:
         """The same as in JSON. Raises UsageError."""
         return validated(LegalizeParameters, self._values("legalize"), "query")
+
+
+@with_fields(_query_fields("legalize"))
+class GraphQuery(_Query):
+    """The query of an ONNX model to draw."""
+
+    backend: str | None = Field(  # type: ignore[assignment]
+        None, max_length=32_000, description="an installed backend's name, or a table in JSON; none: no legal graph"
+    )
+
+    def parameters(self) -> GraphParameters:
+        """The same as in JSON. Raises UsageError."""
+        return validated(GraphParameters, self._values("legalize"), "query")
 
 
 @with_fields(_query_fields("explain"))

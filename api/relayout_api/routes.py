@@ -21,7 +21,7 @@ from relayout_api import openapi, page
 from relayout_api.bodies import JSON, ONNX, media_type, read_body
 from relayout_api.messages import Answer, Task
 from relayout_api.problems import KINDS, RefusedError
-from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, refuse_query
+from relayout_api.query import ExplainQuery, GraphQuery, LegalizeQuery, VerifyQuery, refuse_query
 from relayout_api.schemas import (
     BackendInfo,
     BackendList,
@@ -66,6 +66,15 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
     The findings are in the report's `verification`; an illegal graph is no error of the request.
     """
     return await _work(request, "verify", query.parameters)
+
+
+@router.post("/v1/graph", **openapi.GRAPH)
+async def graph(request: Request, query: Annotated[GraphQuery, Query()]) -> Response:
+    """The nodes and values of a graph, with layouts, to be drawn.
+
+    With a backend, each node also has its alternatives, and the answer has the legal graph and the report.
+    """
+    return await _work(request, "graph", query.parameters)
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
@@ -203,7 +212,13 @@ def _options(plugin: Plugin) -> list[OptionInfo]:
     except BackendError:
         return []
     return [
-        OptionInfo(name=each.name, expected=each.expected, default=each.default_text, about=each.about)
+        OptionInfo(
+            name=each.name,
+            expected=each.expected,
+            json_schema=each.json_schema,
+            default=each.default_text,
+            about=each.about,
+        )
         for each in options
     ]
 

@@ -19,11 +19,19 @@ from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.options import Options
+from relayout.report.drawing import draw, with_choices, with_conversions
 from relayout.report.schema import Report, Status
 from relayout.report.totals import totals
 from relayout.verification.verifier import verify
 from relayout_api.messages import Answer, Task
-from relayout_api.schemas import ExplainParameters, LegalizeParameters, Parameters, VerifyParameters
+from relayout_api.schemas import (
+    ExplainParameters,
+    GraphParameters,
+    GraphResponse,
+    LegalizeParameters,
+    Parameters,
+    VerifyParameters,
+)
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
 
@@ -33,7 +41,7 @@ __all__ = ["WORK"]
 _SEARCH_SHARE = 0.6
 _SUMMARY = {"status", "cost", "bound", "gap", "objective", "backend", "before", "after"}
 
-_Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters)
+_Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters, GraphParameters)
 
 
 @collector_paused()
@@ -65,6 +73,30 @@ def _explain(task: Task) -> Answer:
     return _answer(legalize_model(model, backend, _within(task, started, _options(parameters))).report)
 
 
+@collector_paused()
+def _graph(task: Task) -> Answer:
+    """The model to draw and, with a backend, the legal model and the report."""
+    started = perf_counter()
+    source, _, parameters = _read(task, GraphParameters)
+    dims = _options(parameters).dims or {}
+    drawn = draw(read_model(source, external_data=False), dims)
+    if parameters.backend is None:
+        return _drawn(GraphResponse(source=drawn))
+    backend = _backend(parameters)
+    model = read_model(source, external_data=False)
+    options = _within(task, started, _options(parameters))
+    outcome = legalize_model(model, backend, options, draws_choices=True)
+    outcome = finish(outcome, backend, options, source)
+    operators = conversion_operators_of(backend)
+    drawn = with_choices(drawn, outcome.choices)
+    legal = with_conversions(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)
+    return _drawn(GraphResponse(source=drawn, legal=legal, report=outcome.report))
+
+
+def _drawn(response: GraphResponse) -> Answer:
+    return Answer(response.model_dump_json().encode())
+
+
 def _verify(task: Task) -> Answer:
     """The report, whose `verification` has the findings."""
     source, against, parameters = _read(task, VerifyParameters)
@@ -85,14 +117,14 @@ def _read(task: Task, schema: type[_Parameters]) -> tuple[Source, dict[str, Any]
     if task.parameters is not None:
         return parse_model(task.body), None, schema.model_validate(task.parameters)
     body = load_body(task.body)
-    graph = _graph(body, "graph")
+    graph = _graph_of(body, "graph")
     if graph is None:
         raise InputError("there is no graph", where="body.graph", expected="graph JSON, version 1", found="nothing")
-    against = _graph(body, "against") if schema is VerifyParameters else None
+    against = _graph_of(body, "against") if schema is VerifyParameters else None
     return graph, against, validated(schema, body)
 
 
-def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
+def _graph_of(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     graph = body.pop(field, None)
     if graph is None or isinstance(graph, dict):
         return graph
@@ -103,6 +135,7 @@ def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
 
 def _backend(parameters: Parameters) -> Backend:
     # A string is the name of an installed backend, never a file.
+    assert parameters.backend is not None
     return load_backend(parameters.backend, options=_options(parameters).backend_options, allow_files=False)
 
 
@@ -121,5 +154,10 @@ def _answer(report: Report, **members: Any) -> Answer:
     return Answer(json.dumps(whole, separators=(",", ":")).encode())
 
 
-WORK: dict[str, Callable[[Task], Answer]] = {"legalize": _legalize, "explain": _explain, "verify": _verify}
+WORK: dict[str, Callable[[Task], Answer]] = {
+    "legalize": _legalize,
+    "explain": _explain,
+    "graph": _graph,
+    "verify": _verify,
+}
 """The function of each verb from a request to its answer. Each raises RelayoutErrors."""

@@ -35,9 +35,7 @@ class RelayoutError(Exception):
     disagreement, and `hint` is a remedy. Only `problem` is never empty.
     """
 
-    def __init__(
-        self, problem: str, *, where: str = "", expected: str = "", found: str = "", hint: str = ""
-    ) -> None:
+    def __init__(self, problem: str, *, where: str = "", expected: str = "", found: str = "", hint: str = "") -> None:
         super().__init__(problem)
         self.problem = problem
         self.where = where
@@ -72,9 +70,7 @@ class LayoutSyntaxError(InputError):
     """A layout string that does not parse. `column` counts from 1; the message has a caret under it."""
 
     def __init__(self, text: str, column: int, *, expected: str, found: str, hint: str = "") -> None:
-        super().__init__(
-            "not a layout", where=f"layout, column {column}", expected=expected, found=found, hint=hint
-        )
+        super().__init__("not a layout", where=f"layout, column {column}", expected=expected, found=found, hint=hint)
         self.text = text
         self.column = column
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -21,6 +21,7 @@ from relayout.model.rank_completion import drop_untyped_ranks
 from relayout.model.tensor_sizes import price_dims
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
+from relayout.report.drawing import DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
@@ -33,11 +34,13 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, and whether it differs from the source."""
+    """The legal model, its report, and whether it differs from the source. `choices` are the alternatives of every
+    node by its label, if they were asked for."""
 
     model: ir.Model
     report: Report
     changed: bool
+    choices: Mapping[str, DrawnChoice] = field(default_factory=dict)
 
 
 @takes_options("legalize")
@@ -84,15 +87,20 @@ def explain(
 
 @collector_paused()
 def legalize_model(
-    model: ir.Model, backend: Backend, options: Options, *, progress: Progress | None = None
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    *,
+    progress: Progress | None = None,
+    draws_choices: bool = False,
 ) -> Outcome:
-    """Run the stages on a model, which is changed in place."""
+    """Run the stages on a model, which is changed in place. `draws_choices` asks for the alternatives of every node."""
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
     before = totals(model, dims, operators)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
-    result = run(model, backend, options, elements, progress or (lambda stage: None))
+    result = run(model, backend, options, elements, progress or (lambda stage: None), draws_choices=draws_choices)
     if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)
@@ -105,7 +113,7 @@ def legalize_model(
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
-    return Outcome(model, report, changed)
+    return Outcome(model, report, changed, result.choices)
 
 
 def finish(
@@ -135,4 +143,4 @@ def finish(
             passed = all(finding.severity != "error" for finding in findings)
             verification = verification.model_copy(update={"findings": findings, "passed": passed})
         report = report.model_copy(update={"verification": verification})
-    return Outcome(model, report, outcome.changed or inlines)
+    return Outcome(model, report, outcome.changed or inlines, outcome.choices)

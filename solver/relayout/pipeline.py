@@ -5,7 +5,7 @@ Each stage takes frozen data and returns frozen data. Only `rewrite` changes any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -25,6 +25,7 @@ from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
+from relayout.report.drawing import DrawnChoice, drawn_choices
 from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
@@ -62,10 +63,20 @@ class Result:
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     is_changed: bool
+    choices: Mapping[str, DrawnChoice]
 
 
-def run(model: ir.Model, backend: Backend, options: Options, elements: Elements, progress: Progress) -> Result:
+def run(
+    model: ir.Model,
+    backend: Backend,
+    options: Options,
+    elements: Elements,
+    progress: Progress,
+    *,
+    draws_choices: bool = False,
+) -> Result:
     """Run all stages. The model is rewritten in place if the plan spends less than the source or changes a node.
+    `draws_choices`: the result has the alternatives of every node, to be drawn.
 
     Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
     """
@@ -93,6 +104,7 @@ def run(model: ir.Model, backend: Backend, options: Options, elements: Elements,
     with _timed("rewrite", seconds):
         transfers, devices = transfers_of(planned), _placements(planned, backend)
         boundary = boundary_of(model.graph, planned)
+        choices = drawn_choices(formulation, solution) if draws_choices else {}
         is_changed = not _is_in_place(planned, backend, elements)
         if is_changed:
             rewrite(model, backend, planned)
@@ -108,6 +120,7 @@ def run(model: ir.Model, backend: Backend, options: Options, elements: Elements,
         tuple(dict.fromkeys((*warnings, *found.warnings))),
         seconds,
         is_changed,
+        choices,
     )
 
 
