@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from relayout.errors import InternalError, RelayoutError
-from relayout_api import openapi
+from relayout_api import openapi, page
 from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
 from relayout_api.routes import router
 from relayout_api.settings import Settings
@@ -42,6 +42,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings or Settings.from_environment()
     app.state.workers = Workers(app.state.settings)
     app.include_router(router)
+    app.mount("/static", page.STATIC)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     app.add_exception_handler(RelayoutError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable
 from functools import cache
 from typing import Annotated
+from urllib.parse import urlencode
 
 import anyio
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.requests import ClientDisconnect
 
 from relayout.backend.options import options_of
@@ -120,7 +121,13 @@ async def readyz(request: Request) -> Response:
 @router.get("/", include_in_schema=False)
 async def index() -> Response:
     """The page."""
-    return HTMLResponse(page.HTML, headers=page.HEADERS)
+    return page.index()
+
+
+@router.get("/jobs/{job}", include_in_schema=False)
+async def job_page(job: str) -> Response:
+    """The page with a job: the files of the page are found relative to /."""
+    return RedirectResponse(f"../?{urlencode({'job': job})}")
 
 
 async def _work(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
