@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import json
 import os
 import re
 import subprocess
@@ -13,10 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import check_jsonschema
-import jsonschema
 import pytest
-import yaml
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -124,34 +120,3 @@ def test_ci_runs_the_readmes_commands_as_they_are_written_there_and_the_tests_la
     assert len(commands) == 2
     assert commands[0] in lines
     assert commands[1] == lines[-1]
-
-
-def test_the_compose_file_is_valid() -> None:
-    schema = Path(check_jsonschema.__file__).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
-    jsonschema.validate(yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text()), json.loads(schema.read_text()))
-
-
-def test_the_compose_file_builds_the_dockerfile() -> None:
-    build = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]["relayout"]["build"]
-    assert (ROOT / "docker" / build["context"] / build["dockerfile"]).resolve() == DOCKERFILE
-
-
-def test_the_dockerfile_has_no_fault_that_hadolint_knows() -> None:
-    assert run(BIN / "hadolint", "--failure-threshold", "style", DOCKERFILE) == ""
-
-
-def test_the_image_runs_the_service_as_nobody_special_and_asks_for_its_health() -> None:
-    final = DOCKERFILE.read_text().rpartition("\nFROM ")[2]
-    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, re.MULTILINE)
-    assert re.search(r"^HEALTHCHECK .*/healthz", final, re.MULTILINE | re.DOTALL)
-
-
-def test_the_image_is_built_from_files_that_are_there_and_sent() -> None:
-    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = {
-        name
-        for names in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
-        for name in names.split()
-    }
-    assert copied == sent
-    assert [name for name in sorted(copied) if not (ROOT / name).exists()] == []

@@ -10,8 +10,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from relayout.model.graph_json.schema import GraphJson
+from relayout.report.schema import Report
 from relayout_api import examples
 from relayout_api.bodies import JSON, ONNX
+from relayout_api.jobs.schema import Job, JobList
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.schemas import (
     BackendList,
@@ -27,7 +30,26 @@ from relayout_api.schemas import (
     VerifyRequest,
 )
 
-__all__ = ["BACKENDS", "EXPLAIN", "GRAPH", "HEALTH", "LEGALIZE", "PARSE", "PROBLEM", "READY", "VERIFY", "describe"]
+__all__ = [
+    "BACKENDS",
+    "CANCEL",
+    "EXPLAIN",
+    "GRAPH",
+    "HEALTH",
+    "JOB",
+    "JOBS",
+    "JOB_EVENTS",
+    "JOB_GRAPH",
+    "JOB_MODEL",
+    "JOB_REPORT",
+    "LEGALIZE",
+    "PARSE",
+    "PROBLEM",
+    "READY",
+    "SUBMIT",
+    "VERIFY",
+    "describe",
+]
 
 _DESCRIPTION = """\
 relayout makes a machine-learning graph legal for a backend's layouts, with provably the cheapest conversions.
@@ -35,7 +57,7 @@ A request never names a file of the server. Errors are problem details (RFC 9457
 _MODELS: tuple[type[BaseModel], ...] = (
     *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
     *(GraphRequest, GraphResponse),
-    *(LayoutText, LayoutInfo, BackendList, Problem),
+    *(LayoutText, LayoutInfo, BackendList, Problem, Job, JobList, Report, GraphJson),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
 _WORK = (*_BODY, "invalid-input", "invalid-layout", "invalid-options", "invalid-backend", "busy", "out-of-time")
@@ -71,6 +93,71 @@ def _takes(content: dict[str, Any]) -> dict[str, Any]:
 def _says(description: str, content: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": content}
 
+
+_READ = ("not-found", "starting", "internal")
+SUBMIT: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "Submit a job",
+    "status_code": 202,
+    "openapi_extra": _takes(
+        {
+            JSON: {
+                "schema": {"anyOf": [_ref(LegalizeRequest), _ref(VerifyRequest), _ref(ExplainRequest)]},
+                "examples": {name: {"value": value} for name, value in examples.LEGALIZE.items()},
+            },
+            ONNX: {"schema": {"type": "string", "format": "binary"}},
+        }
+    ),
+    "responses": {
+        202: {
+            "description": "The job is accepted",
+            "content": _json(Job),
+            "headers": {"Location": {"description": "the path of the job", "schema": {"type": "string"}}},
+        },
+        **_errors(*_BODY, "invalid-options", "key-reused", "busy", "starting", "no-space"),
+    },
+}
+JOBS: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The jobs",
+    "responses": {200: _says("A page", _json(JobList)), **_errors("invalid-options", "starting", "internal")},
+}
+JOB: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "A job",
+    "responses": {200: _says("Its state", _json(Job)), **_errors(*_READ)},
+}
+CANCEL: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "Cancel a job",
+    "responses": {200: _says("Its state", _json(Job)), **_errors(*_READ)},
+}
+_RESULT_ERRORS = ("no-result", "infeasible", "invalid-input", "invalid-backend", "out-of-time", "too-large", *_READ)
+JOB_REPORT: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The report of a job",
+    "responses": {
+        200: _says("The report", _json(Report)),
+        304: {"description": "The caller has it"},
+        **_errors(*_RESULT_ERRORS),
+    },
+}
+JOB_MODEL: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The model of a job",
+    "responses": {
+        200: _says(
+            "The model", {JSON: {"schema": _ref(GraphJson)}, ONNX: {"schema": {"type": "string", "format": "binary"}}}
+        ),
+        304: {"description": "The caller has it"},
+        **_errors(*_RESULT_ERRORS),
+    },
+}
+JOB_EVENTS: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The events of a job",
+    "responses": _errors(*_READ, "invalid-options"),
+}
 
 _ANY_JSON = {JSON: {"schema": {"type": "object"}}}
 _MODEL = {ONNX: {"schema": {"type": "string", "format": "binary"}}}
@@ -119,6 +206,11 @@ GRAPH: dict[str, Any] = {
         200: _says("The graph and the legal graph, to draw", _json(GraphResponse)),
         **_errors(*_WORK, "infeasible"),
     },
+}
+JOB_GRAPH: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The graphs of a job, to draw",
+    "responses": {200: _says("The graph and the legal graph", _json(GraphResponse)), **_errors(*_RESULT_ERRORS)},
 }
 BACKENDS: dict[str, Any] = {
     "tags": ["reference"],

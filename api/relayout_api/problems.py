@@ -18,7 +18,16 @@ from relayout.errors import (
     UsageError,
 )
 
-__all__ = ["KINDS", "MEDIA_TYPE", "Kind", "MalformedBodyError", "Problem", "RefusedError", "problem_of"]
+__all__ = [
+    "KINDS",
+    "MEDIA_TYPE",
+    "AnsweredError",
+    "Kind",
+    "MalformedBodyError",
+    "Problem",
+    "RefusedError",
+    "problem_of",
+]
 
 MEDIA_TYPE = "application/problem+json"
 _LONGEST = 2000
@@ -38,6 +47,7 @@ KINDS = {
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
     "slow-body": Kind(408, "Slow body", "The body did not arrive in time."),
+    "no-result": Kind(409, "No result", "The job has not succeeded, or has no such result."),
     "infeasible": Kind(409, "The requirements contradict each other", "`conflict` has a smallest contradicting set."),
     "too-large": Kind(413, "Too large", "The body, or the memory for its work, exceeds the server's limit."),
     "unsupported-media-type": Kind(
@@ -48,8 +58,12 @@ KINDS = {
     "invalid-options": Kind(422, "Invalid options", "An option, or a combination of them, is wrong."),
     "invalid-backend": Kind(422, "Invalid backend", "No such backend, or its table or options are wrong."),
     "internal": Kind(500, "Internal error", "A fault of the service; its log has the details."),
+    "key-reused": Kind(422, "Idempotency-Key reused", "The key belongs to a job with another body or query."),
+    "too-many-requests": Kind(429, "Too many requests", "Retry after the seconds of the header Retry-After."),
     "busy": Kind(503, "Busy", "The queue is full; retry after the seconds of the header Retry-After."),
-    "starting": Kind(503, "Starting", "No worker is warm yet."),
+    "starting": Kind(503, "Not ready", "No worker is warm, or the job database or the store cannot be used."),
+    "stopping": Kind(503, "Stopping", "The server is being stopped; retry after the seconds of Retry-After."),
+    "no-space": Kind(507, "No space", "The server's disk is full; nothing was accepted."),
     "out-of-time": Kind(504, "Out of time", "No solution was found within the time limit."),
 }
 
@@ -66,11 +80,33 @@ _NAMES: dict[type[RelayoutError], str] = {
 
 
 class RefusedError(RelayoutError):
-    """A request that is refused, for example for its size or media type. `kind` is one of KINDS."""
+    """A request that is refused, for example for its size or media type. `kind` is one of KINDS.
 
-    def __init__(self, kind: str, problem: str, *, expected: str = "", found: str = "", hint: str = "") -> None:
-        super().__init__(problem, expected=expected, found=found, hint=hint)
+    `retry_after` is in seconds.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        problem: str,
+        *,
+        where: str = "",
+        expected: str = "",
+        found: str = "",
+        hint: str = "",
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(problem, where=where, expected=expected, found=found, hint=hint)
         self.kind = kind
+        self.retry_after = retry_after
+
+
+class AnsweredError(Exception):
+    """A problem that is already in its final form: a worker or a job ended with it."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
 
 
 class MalformedBodyError(RefusedError):

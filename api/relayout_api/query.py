@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Request
@@ -9,10 +10,12 @@ from pydantic import ConfigDict, Field
 
 from relayout.errors import UsageError
 from relayout.options import options_of
+from relayout_api.bodies import JSON, ONNX, media_type
 from relayout_api.schemas import (
     ExplainParameters,
     GraphParameters,
     LegalizeParameters,
+    Parameters,
     Strict,
     VerifyParameters,
     value_type,
@@ -20,7 +23,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.validation import load_body, validated
 
-__all__ = ["ExplainQuery", "GraphQuery", "LegalizeQuery", "VerifyQuery", "refuse_query"]
+__all__ = ["ExplainQuery", "GraphQuery", "LegalizeQuery", "VerifyQuery", "given_parameters", "query_of"]
 
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
@@ -99,12 +102,40 @@ class VerifyQuery(_Query):
         return validated(VerifyParameters, self._values("verify"), "query")
 
 
-def refuse_query(request: Request) -> None:
-    """Raise UsageError if there is a query: a JSON body has its own options."""
-    if request.query_params:
+_QUERIES: dict[str, type[LegalizeQuery] | type[ExplainQuery] | type[VerifyQuery]] = {
+    "legalize": LegalizeQuery,
+    "explain": ExplainQuery,
+    "verify": VerifyQuery,
+}
+
+
+def query_of(kind: str, request: Request) -> Parameters:
+    """The parameters of an ONNX model in a query that also has a `kind`. Raises UsageError."""
+    schema, given = _QUERIES[kind], request.query_params
+    values: dict[str, Any] = {}
+    for name in given:
+        field = schema.model_fields.get(name)
+        if name != "kind":
+            values[name] = given.getlist(name) if field is not None and field.default == [] else given[name]
+    return validated(schema, values, "query").parameters()
+
+
+def given_parameters(
+    request: Request, parameters: Callable[[], Parameters], *own: str
+) -> tuple[dict[str, Any] | None, str]:
+    """The parameters of the query where the body is an ONNX model, else None, and the body's media type.
+
+    `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which has
+    its own options.
+    """
+    kind = media_type(request, JSON, ONNX)
+    if kind == ONNX:
+        return parameters().model_dump(mode="json"), kind
+    if others := [name for name in request.query_params if name not in own]:
         raise UsageError(
             "options in the query go with an ONNX model",
             where="query",
             expected="options in the JSON body",
-            found=", ".join(request.query_params),
+            found=", ".join(others),
         )
+    return None, kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Annotated
 from urllib.parse import urlencode
@@ -19,10 +19,10 @@ from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
-from relayout_api.bodies import JSON, ONNX, media_type, read_body
-from relayout_api.messages import Answer, Task
-from relayout_api.problems import KINDS, RefusedError
-from relayout_api.query import ExplainQuery, GraphQuery, LegalizeQuery, VerifyQuery, refuse_query
+from relayout_api.bodies import JSON, ONNX, media_type
+from relayout_api.callers import caller_of
+from relayout_api.problems import KINDS, AnsweredError, RefusedError
+from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
     BackendInfo,
     BackendList,
@@ -32,13 +32,15 @@ from relayout_api.schemas import (
     OptionInfo,
     Parameters,
 )
-from relayout_api.settings import Settings
+from relayout_api.service import Service
 from relayout_api.validation import load_body, validated
-from relayout_api.workers import Workers
+from relayout_api.workers.messages import Answer, Form, Task
 
-__all__ = ["router"]
+__all__ = ["answer", "router", "unless_gone"]
 
 router = APIRouter()
+
+_MOST_LAYOUT_BYTES = 64 << 10
 
 
 @router.post("/v1/legalize", **openapi.LEGALIZE)
@@ -48,7 +50,7 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
     The answer to graph JSON is graph JSON, and to an ONNX model the model in base64. With `Accept:
     application/octet-stream` it is the model's bytes; the header `Relayout-Report` has the report without its lists.
     """
-    return await _work(request, "legalize", query.parameters)
+    return await answer(request, "legalize", query.parameters)
 
 
 @router.post("/v1/explain", **openapi.EXPLAIN)
@@ -57,7 +59,7 @@ async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> 
 
     Each saving is found by solving the problem again without that requirement.
     """
-    return await _work(request, "explain", query.parameters)
+    return await answer(request, "explain", query.parameters)
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
@@ -66,16 +68,7 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
 
     The findings are in the report's `verification`; an illegal graph is no error of the request.
     """
-    return await _work(request, "verify", query.parameters)
-
-
-@router.post("/v1/graph", **openapi.GRAPH)
-async def graph(request: Request, query: Annotated[GraphQuery, Query()]) -> Response:
-    """The nodes and values of a graph, with layouts, to be drawn.
-
-    With a backend, each node also has its alternatives, and the answer has the legal graph and the report.
-    """
-    return await _work(request, "graph", query.parameters)
+    return await answer(request, "verify", query.parameters)
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
@@ -88,8 +81,8 @@ def backends() -> Response:
 async def parse_layout(request: Request) -> Response:
     """The parts of a layout string."""
     media_type(request, JSON)
-    body = load_body(await read_body(request, request.app.state.settings))
-    layout = Layout.parse(validated(LayoutText, body).layout)
+    async with request.app.state.service.bodies.read(request, _MOST_LAYOUT_BYTES) as content:
+        layout = Layout.parse(validated(LayoutText, load_body(content)).layout)
     dims = [DimInfo(name=dim.name, extensions=list(dim.extensions), alignment=dim.alignment) for dim in layout.dims]
     info = LayoutInfo(layout=str(layout), names=layout.names, rank=layout.rank, dims=dims, tvm=_tvm(layout))
     return JSONResponse(info.model_dump())
@@ -112,9 +105,9 @@ async def healthz() -> Response:
 
 @router.get("/readyz", **openapi.READY)
 async def readyz(request: Request) -> Response:
-    """Whether a worker is warm."""
-    if not request.app.state.workers.ready:
-        raise RefusedError("starting", "no worker is warm yet")
+    """Whether work is accepted: a worker is warm, and the job database and the store can be used."""
+    service: Service = request.app.state.service
+    await service.check()
     return JSONResponse({"status": "ready"})
 
 
@@ -126,51 +119,65 @@ async def index() -> Response:
 
 @router.get("/jobs/{job}", include_in_schema=False)
 async def job_page(job: str) -> Response:
-    """The page with a job: the files of the page are found relative to /."""
+    """The page with a job; its files are found relative to /."""
     return RedirectResponse(f"../?{urlencode({'job': job})}")
 
 
-async def _work(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
+async def answer(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
     """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
-    settings: Settings = request.app.state.settings
-    workers: Workers = request.app.state.workers
-    kind = media_type(request, JSON, ONNX)
-    if kind == JSON:
-        refuse_query(request)
-    given = parameters() if kind == ONNX else None
-    as_bytes = kind == ONNX and verb == "legalize" and _prefers_bytes(request)
-    with workers.admitted():
-        body = await read_body(request, settings)
-        task = Task(verb, body, given, settings.time_limit, settings.memory_bytes, as_bytes)
-        answer = await _unless_gone(request, workers, task)
-    if as_bytes:
-        return Response(answer.content, media_type=ONNX, headers={"Relayout-Report": answer.summary, "Vary": "Accept"})
-    return Response(answer.content, media_type=JSON, headers={"Vary": "Accept"})
+    service: Service = request.app.state.service
+    settings = service.settings
+    given, kind = given_parameters(request, parameters)
+    form: Form = "bytes" if kind == ONNX and verb == "legalize" and _prefers_bytes(request) else "json"
+    task = Task(verb, given, settings.time_limit, settings.memory_bytes, form)
+    async with service.bodies.read(request) as body:
+        key = service.results.key(task, body)
+        tag = f'"{key}"'
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
+
+        async def run() -> Answer:
+            return await service.pool.run(task, body, caller_of(request), wait=settings.queue_seconds)
+
+        found = await unless_gone(request, service, service.results.whole(key, run))
+    headers = {"Vary": "Accept"}
+    if found.repeats:
+        headers["ETag"] = tag
+    if form == "bytes":
+        headers["Relayout-Report"] = bytes(found.report).decode()
+    return Response(found.content, media_type=ONNX if form == "bytes" else JSON, headers=headers)
 
 
-async def _unless_gone(request: Request, workers: Workers, task: Task) -> Answer:
-    """The worker's answer. If the caller disconnects, the worker is killed. Raises ClientDisconnect."""
-    answer: Answer | RelayoutError = InternalError("no answer")
-    gone = False
+async def unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
+    """The worker's answer. If the caller disconnects, the worker is killed, also when the server's grace is over.
+
+    Raises ClientDisconnect, RefusedError.
+    """
+    answer: Answer | Exception = InternalError("no answer")
 
     async def leave_when_gone() -> None:
-        nonlocal gone
+        nonlocal answer
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        gone = True
+        answer = ClientDisconnect()
+        both.cancel_scope.cancel()
+
+    async def leave_when_stopped() -> None:
+        nonlocal answer
+        await service.stopped.wait()
+        answer = RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
         both.cancel_scope.cancel()
 
     async with anyio.create_task_group() as both:
         both.start_soon(leave_when_gone)
+        both.start_soon(leave_when_stopped)
         try:
-            answer = await workers.run(task)
-        except RelayoutError as error:
+            answer = await answering
+        except (RelayoutError, AnsweredError) as error:
             # An exception that leaves this block becomes a group.
             answer = error
         both.cancel_scope.cancel()
-    if gone:
-        raise ClientDisconnect
-    if isinstance(answer, RelayoutError):
+    if isinstance(answer, Exception):
         raise answer
     return answer
 

@@ -3,60 +3,94 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from relayout.errors import UsageError
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "processors", "state_folder"]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The limits of the service. A field `x` is read from the variable RELAYOUT_X.
+def processors() -> int:
+    """The processors that this process may use: those of its CPU set, and no more than a container's quota."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass  # there is no quota
+    return count
 
-    `workers` processes run at once, and `queue` more requests may wait for one. A request has `time_limit` seconds in a
-    worker; then the worker is killed. A worker has at most `memory_bytes` of data memory (on Linux). A body has at most
-    `max_body_bytes` and arrives within `body_seconds`.
-    """
 
-    workers: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 4)))
-    queue: int = 16
-    time_limit: float = 30.0
-    memory_bytes: int = 4 << 30
-    max_body_bytes: int = 128 << 20
-    body_seconds: float = 60.0
+def state_folder() -> Path:
+    """The folder for the state of a user's programs, by the XDG Base Directory Specification."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "relayout"
 
-    def __post_init__(self) -> None:
-        for option in fields(self):
-            value, least = getattr(self, option.name), 0 if option.name == "queue" else 1e-3
-            if not least <= value < 1 << 50:
-                raise UsageError(
-                    "a setting is out of range",
-                    where=_variable(option.name),
-                    expected="0 or more" if least == 0 else "a positive number",
-                    found=str(value),
-                )
+
+_Count = Annotated[int, Field(ge=1, lt=1 << 50)]
+_Size = Annotated[int, Field(ge=1, lt=1 << 50)]
+_Seconds = Annotated[float, Field(gt=0, lt=1 << 50, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """The limits of the service. A field `x` is read from the variable RELAYOUT_X."""
+
+    model_config = SettingsConfigDict(env_prefix="RELAYOUT_", frozen=True, extra="forbid")
+
+    workers: _Count = Field(
+        default_factory=lambda: min(processors(), 4),
+        description="worker processes; each does one request or job at a time",
+    )
+    queue: Annotated[int, Field(ge=0, lt=1 << 20)] = Field(
+        1000, description="requests that wait for a worker; one caller may have half of them"
+    )
+    queue_seconds: _Seconds = Field(30.0, description="seconds that a request waits for a worker")
+    time_limit: _Seconds = Field(30.0, description="seconds for one request in a worker")
+    job_time_limit: _Seconds = Field(600.0, description="seconds for one job in a worker")
+    memory_bytes: _Size = Field(2 << 30, description="data memory of a worker, on Linux")
+    max_body_bytes: _Size = Field(128 << 20, description="size of a body")
+    bodies_bytes: _Size = Field(512 << 20, description="size of all bodies that are held in memory")
+    body_seconds: _Seconds = Field(60.0, description="seconds for a body to arrive")
+    body_rate: Annotated[int, Field(ge=0, lt=1 << 50)] = Field(
+        1024, description="bytes a second that a body must arrive with, after its first 5 seconds; 0: any rate"
+    )
+    header_seconds: _Seconds = Field(10.0, description="seconds for the head of a request to arrive")
+    grace: Annotated[float, Field(ge=0, lt=1 << 20)] = Field(
+        10.0, description="seconds that work in progress has when the server is told to stop"
+    )
+    data: Path = Field(default_factory=state_folder, description="folder of the job database and of models and results")
+    database_url: str | None = Field(
+        None,
+        description="`postgresql://…` of the job database, for several servers; without: a file in the data folder",
+    )
+    store_url: str | None = Field(
+        None, description="`s3://…` or another fsspec URL for models and results; without: the data folder"
+    )
+    store_bytes: _Size = Field(10 << 30, description="size of all stored models and results")
+    keep_hours: Annotated[float, Field(gt=0, lt=1 << 30)] = Field(
+        168.0, description="hours after which ended jobs and unused files are deleted"
+    )
+
+    @property
+    def share(self) -> int:
+        """The workers that one caller may have at once: all but one."""
+        return max(1, self.workers - 1)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+    def from_environment(cls) -> Settings:
         """The settings from the environment, with defaults for the rest. Raises UsageError, which names the
         variable."""
-        given: dict[str, float | int] = {}
-        for option in fields(cls):
-            text = environment.get(_variable(option.name))
-            if text is None:
-                continue
-            number = float if option.type == "float" else int
-            try:
-                given[option.name] = number(text)
-            except ValueError:
-                kind = "a number" if number is float else "a whole number"
-                raise UsageError(
-                    "a setting is not a number", where=_variable(option.name), expected=kind, found=repr(text)
-                ) from None
-        return cls(**given)  # type: ignore[arg-type]
-
-
-def _variable(name: str) -> str:
-    return f"RELAYOUT_{name.upper()}"
+        try:
+            return cls()
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            raise UsageError(
+                "a setting is wrong",
+                where=f"RELAYOUT_{fault['loc'][0]}".upper(),
+                expected=fault["msg"].removeprefix("Input should be ").removeprefix("Value error, "),
+                found=repr(fault["input"]),
+            ) from None

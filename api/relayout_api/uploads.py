@@ -12,7 +12,7 @@ from relayout.errors import InputError
 __all__ = ["parse_model"]
 
 
-def parse_model(body: bytes) -> onnx.ModelProto | bytes:
+def parse_model(body: bytes | memoryview) -> onnx.ModelProto | bytes:
     """The model in `body`, or `body` itself if it does not parse, for `read_model` to report the fault.
 
     `read_model` refuses external data too, in the tensors that it reads. This function checks every tensor, so that no
@@ -22,7 +22,7 @@ def parse_model(body: bytes) -> onnx.ModelProto | bytes:
     try:
         model.ParseFromString(body)
     except Exception:
-        return body
+        return bytes(body)
     for tensor in _tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise InputError(

@@ -16,10 +16,10 @@ __all__ = ["load_body", "usage_error", "validated"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def load_body(body: bytes, where: str = "body") -> dict[str, Any]:
+def load_body(body: bytes | memoryview, where: str = "body") -> dict[str, Any]:
     """The JSON object in a body. Raises MalformedBodyError, UsageError."""
     try:
-        loaded = json.loads(body, parse_constant=_refuse)
+        loaded = json.loads(bytes(body), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise MalformedBodyError("a JSON object", str(error)[:200]) from None
     if not isinstance(loaded, dict):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
 
 from relayout.backend import Backend, load_backend
-from relayout.backend.calls import conversion_operators_of
+from relayout.backend.calls import conversion_operators_of, is_pure
 from relayout.errors import InputError
 from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
@@ -23,7 +23,6 @@ from relayout.report.drawing import draw, with_choices, with_conversions
 from relayout.report.schema import Report, Status
 from relayout.report.totals import totals
 from relayout.verification.verifier import verify
-from relayout_api.messages import Answer, Task
 from relayout_api.schemas import (
     ExplainParameters,
     GraphParameters,
@@ -34,89 +33,129 @@ from relayout_api.schemas import (
 )
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
+from relayout_api.workers.messages import Answer, Task
+from relayout_api.workers.tasks import Report as Events
 
 __all__ = ["WORK"]
 
 # The solver's share of the server's time limit.
 _SEARCH_SHARE = 0.6
+_LEGALIZE_STAGES = ("read", "requirements", "solve", "rewrite", "check", "write")
+_EXPLAIN_STAGES = ("read", "requirements", "solve", "rewrite")
+_VERIFY_STAGES = ("read", "check")
 _SUMMARY = {"status", "cost", "bound", "gap", "objective", "backend", "before", "after"}
 
+Body = bytes | memoryview
 _Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters, GraphParameters)
 
 
 @collector_paused()
-def _legalize(task: Task) -> Answer:
-    """The legal model and the report, as the answer's JSON or as ONNX bytes with a summary."""
+def _legalize(task: Task, body: Body, events: Events) -> Answer:
+    """The legal model and the report, in the task's form."""
     started = perf_counter()
-    source, _, parameters = _read(task, LegalizeParameters)
+    progress = _progress(events, _LEGALIZE_STAGES)
+    progress("read")
+    source, _, parameters = _read(task, body, LegalizeParameters)
     backend = _backend(parameters)
     model = read_model(source, external_data=False)
     options = _within(task, started, _options(parameters))
-    outcome = legalize_model(model, backend, options)
+    outcome = legalize_model(model, backend, options, progress=progress)
     original = read_model(source, external_data=False) if options.check else model
-    outcome = finish(outcome, backend, options, original)
+    outcome = finish(outcome, backend, options, original, progress=progress)
+    progress("write")
+    report, repeats = outcome.report, _repeats(backend, outcome.report)
     if isinstance(source, dict):
-        return _answer(outcome.report, graph=to_json(outcome.model, weights=parameters.weights))
+        graph = to_json(outcome.model, weights=parameters.weights)
+        if task.form == "parts":
+            return _parts(report, repeats, _json(graph))
+        return _whole(report, repeats, graph=graph)
     content = to_proto(outcome.model).SerializeToString()
-    if task.as_bytes:
-        return Answer(content, json.dumps(outcome.report.model_dump(mode="json", include=_SUMMARY)))
-    return _answer(outcome.report, model=b64encode(content).decode())
+    if task.form == "parts":
+        return _parts(report, repeats, content)
+    if task.form == "bytes":
+        return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats)
+    return _whole(report, repeats, model=b64encode(content).decode())
 
 
 @collector_paused()
-def _explain(task: Task) -> Answer:
+def _explain(task: Task, body: Body, events: Events) -> Answer:
     """The report, whose `conversions` have their reasons."""
     started = perf_counter()
-    source, _, parameters = _read(task, ExplainParameters)
-    backend = _backend(parameters)
-    model = read_model(source, external_data=False)
-    return _answer(legalize_model(model, backend, _within(task, started, _options(parameters))).report)
-
-
-@collector_paused()
-def _graph(task: Task) -> Answer:
-    """The model to draw and, with a backend, the legal model and the report."""
-    started = perf_counter()
-    source, _, parameters = _read(task, GraphParameters)
-    dims = _options(parameters).dims or {}
-    drawn = draw(read_model(source, external_data=False), dims)
-    if parameters.backend is None:
-        return _drawn(GraphResponse(source=drawn))
+    progress = _progress(events, _EXPLAIN_STAGES)
+    progress("read")
+    source, _, parameters = _read(task, body, ExplainParameters)
     backend = _backend(parameters)
     model = read_model(source, external_data=False)
     options = _within(task, started, _options(parameters))
+    report = legalize_model(model, backend, options, progress=progress).report
+    return _of_report(task, report, _repeats(backend, report))
+
+
+@collector_paused()
+def _graph(task: Task, body: Body, events: Events) -> Answer:
+    """The model to draw and, with a backend, the legal model and the report."""
+    started = perf_counter()
+    return _drawn(task, started, *_read(task, body, GraphParameters)[::2])
+
+
+@collector_paused()
+def _draw(task: Task, body: Body, events: Events) -> Answer:
+    """The same for the request of a job that legalizes."""
+    started = perf_counter()
+    return _drawn(task, started, *_read(task, body, LegalizeParameters)[::2])
+
+
+def _drawn(task: Task, started: float, source: Source, parameters: GraphParameters | LegalizeParameters) -> Answer:
+    options = _within(task, started, _options(parameters))
+    dims = options.dims or {}
+    drawn = draw(read_model(source, external_data=False), dims)
+    if parameters.backend is None:
+        return Answer(GraphResponse(source=drawn).model_dump_json().encode(), repeats=True)
+    backend = _backend(parameters)
+    model = read_model(source, external_data=False)
     outcome = legalize_model(model, backend, options, draws_choices=True)
-    outcome = finish(outcome, backend, options, source)
+    # The report of the job has the verification.
+    outcome = finish(outcome, backend, replace(options, check=False), source)
     operators = conversion_operators_of(backend)
     drawn = with_choices(drawn, outcome.choices)
     legal = with_conversions(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)
-    return _drawn(GraphResponse(source=drawn, legal=legal, report=outcome.report))
+    whole = GraphResponse(source=drawn, legal=legal, report=outcome.report)
+    return Answer(whole.model_dump_json().encode(), repeats=_repeats(backend, outcome.report))
 
 
-def _drawn(response: GraphResponse) -> Answer:
-    return Answer(response.model_dump_json().encode())
-
-
-def _verify(task: Task) -> Answer:
+def _verify(task: Task, body: Body, events: Events) -> Answer:
     """The report, whose `verification` has the findings."""
-    source, against, parameters = _read(task, VerifyParameters)
+    progress = _progress(events, _VERIFY_STAGES)
+    progress("read")
+    source, against, parameters = _read(task, body, VerifyParameters)
     backend, options = _backend(parameters), _options(parameters)
     model = read_model(source, external_data=False)
     original = None if against is None else read_model(against, external_data=False)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
     after = totals(model, dims, operators)
     before = after if original is None else totals(original, dims, operators)
+    progress("check")
     verification = verify(model, backend, against=original, samples=options.samples, dims=dims)
     status: Status = "verified" if verification.passed else "failed"
     report = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)
-    return _answer(report)
+    return _of_report(task, report, is_pure(backend))
 
 
-def _read(task: Task, schema: type[_Parameters]) -> tuple[Source, dict[str, Any] | None, _Parameters]:
+def _progress(events: Events, stages: Sequence[str]) -> Callable[[str], None]:
+    """Report each stage, with the share of the stages before it."""
+    return lambda stage: events({"stage": stage, "progress": round(stages.index(stage) / len(stages), 3)})
+
+
+def _repeats(backend: Backend, report: Report) -> bool:
+    """Whether the same request always gets this answer: a solution that only the time limit ended may differ."""
+    return is_pure(backend) and report.status == "optimal"
+
+
+def _read(task: Task, content: Body, schema: type[_Parameters]) -> tuple[Source, dict[str, Any] | None, _Parameters]:
     """The source, the original to compare it with, and the parameters."""
     if task.parameters is not None:
-        return parse_model(task.body), None, schema.model_validate(task.parameters)
-    body = load_body(task.body)
+        return parse_model(content), None, schema.model_validate(task.parameters)
+    body = load_body(content)
     graph = _graph_of(body, "graph")
     if graph is None:
         raise InputError("there is no graph", where="body.graph", expected="graph JSON, version 1", found="nothing")
@@ -149,15 +188,27 @@ def _within(task: Task, started: float, options: Options) -> Options:
     return replace(options, time_limit=min(options.time_limit or left, left))
 
 
-def _answer(report: Report, **members: Any) -> Answer:
-    whole = {**members, "report": report.model_dump(mode="json", by_alias=True)}
-    return Answer(json.dumps(whole, separators=(",", ":")).encode())
+def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
+    return _parts(report, repeats, b"") if task.form == "parts" else _whole(report, repeats)
 
 
-WORK: dict[str, Callable[[Task], Answer]] = {
+def _parts(report: Report, repeats: bool, model: bytes) -> Answer:
+    return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, report.cost, report.bound)
+
+
+def _whole(report: Report, repeats: bool, **members: Any) -> Answer:
+    return Answer(_json({**members, "report": report.model_dump(mode="json", by_alias=True)}), b"", repeats)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+WORK: dict[str, Callable[[Task, Body, Events], Answer]] = {
     "legalize": _legalize,
     "explain": _explain,
     "graph": _graph,
+    "draw": _draw,
     "verify": _verify,
 }
 """The function of each verb from a request to its answer. Each raises RelayoutErrors."""

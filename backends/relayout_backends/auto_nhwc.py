@@ -91,6 +91,7 @@ class AutoNhwc(NchwCompatible):
     """OneFlow's auto-NHWC: 4-D convolutions, max pools and norms on NHWC data; other pools and resizes may follow."""
 
     name = "auto-nhwc"
+    is_pure = True
     flows_down = True
 
     def __init__(self, context: Backend | None = None, *, device: str = "cuda") -> None:

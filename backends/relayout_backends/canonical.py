@@ -40,6 +40,7 @@ class Canonical(Backend):
     """Glow's canonical layout: 4-D operands are NHWC unless the operator accepts any layout; kernels are OHWI."""
 
     name = "canonical"
+    is_pure = True
     answers_by_type = True
 
     def default_nd_layout(self, rank: int) -> Layout:

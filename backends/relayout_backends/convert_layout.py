@@ -56,6 +56,7 @@ class ConvertLayout(Backend):
     """TVM's desired_layouts: the named operators in the given layouts, the others as they are."""
 
     name = "convert-layout"
+    is_pure = True
     flows_down = True
 
     def __init__(

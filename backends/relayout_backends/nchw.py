@@ -11,4 +11,5 @@ class Nchw(Channels):
     """Channels first: convolutions on NCHW data with OIHW kernels, and pools, norms and resizes on NCHW data."""
 
     name = "nchw"
+    is_pure = True
     data, kernel, transposed_kernel = "NCS", "OIS", "IOS"

@@ -14,4 +14,5 @@ class Nhwc(Channels):
     """Channels last: convolutions on NHWC data with HWIO kernels, and pools, norms and resizes on NHWC data."""
 
     name = "nhwc"
+    is_pure = True
     data, kernel, transposed_kernel = "NSC", "SIO", "SIO"

@@ -11,3 +11,4 @@ class Onnx(Backend):
     """Standard ONNX operators without requirements: removes every avoidable transpose (the default)."""
 
     name = "onnx"
+    is_pure = True

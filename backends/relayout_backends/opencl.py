@@ -26,6 +26,7 @@ class OpenCl(Backend):
     """Glow's OpenCL: convolutions and pools in the node's own layout (NCHW in ONNX), else canonical."""
 
     name = "opencl"
+    is_pure = True
     answers_by_type = True
 
     def __init__(self, context: Backend | None = None) -> None:

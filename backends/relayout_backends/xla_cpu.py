@@ -38,6 +38,7 @@ class XlaCpu(Backend):
     """
 
     name = "xla-cpu"
+    is_pure = True
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class Tpu(Nhwc):
     """
 
     name = "tpu"
+    is_pure = True
 
     def __init__(
         self,

@@ -50,6 +50,7 @@ class X86Nchwc(Backend):
     """Blocked float operators and NHWC integer ones, for onnxruntime on x86-64."""
 
     name = "x86-nchwc"
+    is_pure = True
 
     def __init__(self, context: Backend | None = None, *, block: int | str | None = None) -> None:
         """`block`: channels in a block, 8 or 16; by default those of the installed onnxruntime on this machine."""

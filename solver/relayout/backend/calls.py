@@ -34,6 +34,7 @@ __all__ = [
     "finished_by",
     "guarded",
     "is_met_by",
+    "is_pure",
     "opaque_values_of",
     "operator_layouts_of",
     "prepared_by",
@@ -143,6 +144,11 @@ def answers_by_type(backend: Backend) -> bool:
         if not _ANSWERS.isdisjoint(vars(each)):
             return False
     return False
+
+
+def is_pure(backend: Backend) -> bool:
+    """Whether the backend's own class, or the backend itself, declares `is_pure`; nothing is inherited."""
+    return bool(vars(backend).get("is_pure", vars(type(backend)).get("is_pure", False)))
 
 
 def ask_order_cost(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import ask
+from relayout.backend.calls import ask, is_pure
 from relayout.backend.interface import Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
@@ -107,6 +107,7 @@ class Composite(Backend):
         self._host = host
         self._check([each for a in self._assignments for each in a.devices] + ([host] if host is not None else []))
         self._at = {device.name: self._loaded(device) for device in self._devices.values()}
+        self.is_pure = all(map(is_pure, self._at.values()))
 
     def devices(self) -> tuple[str, ...]:
         return tuple(self._devices)

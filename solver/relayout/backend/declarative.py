@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from relayout.backend.calls import is_pure
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
 from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
@@ -50,6 +51,7 @@ class DeclarativeBackend(Backend):
         self.name = table.name
         self.table = table
         self._extended = extended(self.context)
+        self.is_pure = is_pure(self._extended)
         # A backend that is not enabled requires nothing; the table's own rules hold.
         self._fallback = self._extended if self._extended.is_enabled else Backend(self.context)
 

@@ -135,6 +135,9 @@ class Backend:
     and on which operands are constants: not on names, numbers, metadata or neighbours. The backend is then called once
     for all nodes that are equal in these. A subclass that overrides an answer must set this attribute again, else it is
     called for every node."""
+    is_pure = False
+    """Whether the answers of this class depend on nothing but their arguments and the backend's options: not on time,
+    chance, files or the machine. A service may then keep results. A subclass must set this attribute again."""
     flows_down = False
     """On equal cost, an operator that accepts any order runs in the layout of its producer, as in TVM and OneFlow, and
     not in the source's."""

@@ -1,27 +1,30 @@
-"""The functions that the server calls in a worker process. Only there are the heavy modules imported."""
+"""The functions of a worker process. Only there are the heavy modules imported."""
 
 from __future__ import annotations
 
 import gc
 import json
 import traceback
-from functools import cache
+from collections.abc import Callable
 
 from relayout.errors import InternalError, RelayoutError
-from relayout_api.memory import limit_memory
-from relayout_api.messages import Answer, Task
 from relayout_api.problems import RefusedError
+from relayout_api.workers.limits import limit_memory
+from relayout_api.workers.messages import Answer, Task
 
-__all__ = ["perform", "warm"]
+__all__ = ["Report", "perform", "warm"]
+
+Report = Callable[[dict[str, object]], None]
+"""Takes an event: {"stage": …, "progress": …} or {"cost": …, "bound": …}."""
 
 
-def perform(task: Task) -> Answer:
+def perform(task: Task, body: bytes | memoryview, report: Report = lambda event: None) -> Answer:
     """The answer to a request, within its memory limit. Raises only RelayoutErrors."""
     limit_memory(task.memory_bytes)
     try:
         from relayout_api.work import WORK
 
-        return WORK[task.verb](task)
+        return WORK[task.verb](task, body, report)
     except RelayoutError:
         raise
     except MemoryError:
@@ -32,16 +35,17 @@ def perform(task: Task) -> Answer:
         raise InternalError("an unforeseen exception", found=traceback.format_exc()) from None
 
 
-@cache
-def warm(memory_bytes: int) -> None:
+def warm() -> None:
     """Answer the example requests once, so that no caller waits for an import."""
     # The examples do not need it.
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
+    from relayout_api.work import WORK
 
     for verb, examples in (("legalize", LEGALIZE), ("verify", VERIFY)):
         for example in examples.values():
-            perform(Task(verb, json.dumps(example).encode(), None, 60.0, memory_bytes))
+            WORK[verb](Task(verb, None, 60.0, 0), json.dumps(example).encode(), lambda event: None)
     # All objects so far are permanent, so the garbage collector need not visit them. This saves a fifth of a request's
-    # time.
+    # time, and keeps their pages shared between the workers.
+    gc.collect()
     gc.freeze()

@@ -1,0 +1,316 @@
+"""The durable queue: DBOS Transact on a SQLite file, or on a PostgreSQL that several servers share.
+
+A job is a DBOS workflow with one step. Its row is written before a caller gets its id, and a row whose server died runs again.
+Inputs and outputs of a workflow are JSON that names contents of the store. DBOS fences: of two servers that run the same job,
+only the one that owns the row records a result.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import queue
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dbos import (
+    DBOS,
+    DBOSClient,
+    DBOSConfig,
+    DBOSPortableJSONSerializer,
+    EnqueueOptions,
+    WorkflowStatus,
+)
+from dbos import error as dbos_errors
+from sqlalchemy.exc import SQLAlchemyError
+
+from relayout_api.jobs.liveness import liveness_of
+from relayout_api.settings import Settings
+
+__all__ = ["DatabaseError", "Engine", "Start"]
+
+_log = logging.getLogger("relayout_api")
+
+_APPLICATION = "relayout"
+_QUEUE = "jobs"
+_WORKFLOW = "relayout.job"
+_STREAM = "events"
+# The version of the rows, not of relayout: any server that reads these rows may run them.
+_ROWS = "1"
+_POLL_SECONDS = 0.2
+_ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+
+Events = Callable[[dict[str, Any]], None]
+Start = Callable[[str, dict[str, Any], Events], "Future[dict[str, Any]]"]
+"""Starts a job: its id, its input, and a function that takes its events. The future has its output."""
+
+
+class DatabaseError(Exception):
+    """The job database cannot be used now. `is_full`: its disk is full."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.is_full = "disk is full" in str(error) or "No space left" in str(error)
+
+
+class _Interrupted(BaseException):
+    """The server stops in the middle of a job. Not an Exception, so that DBOS records no outcome."""
+
+
+class Engine:
+    """The job database and the threads that take jobs from it. Every method blocks; none may run in the event loop."""
+
+    def __init__(self, settings: Settings, start: Start) -> None:
+        self.server = uuid.uuid4().hex
+        self._settings = settings
+        self._start = start
+        self._running: dict[str, Future[dict[str, Any]]] = {}
+        self._is_stopping = False
+        self._suspects: set[str] = set()
+        self._liveness = liveness_of(settings)
+
+    def open(self) -> None:
+        """Create or migrate the database, take over the jobs of dead servers, and begin to take jobs."""
+        global _engine
+        url = self._settings.database_url or self._sqlite()
+        _quiet()
+        config: DBOSConfig = {
+            "name": _APPLICATION,
+            "system_database_url": url,
+            "application_version": _ROWS,
+            "executor_id": self.server,
+            "serializer": DBOSPortableJSONSerializer(),
+            "enable_otlp": False,
+            "log_level": "WARNING",
+            # Nobody is phoned: a key would connect the process to DBOS's own console.
+            "conductor_key": None,
+            "notification_listener_polling_interval_sec": _POLL_SECONDS,
+        }
+        self._liveness.hold(self.server)
+        _engine = self
+        DBOS(config=config)
+        DBOS.launch()
+        DBOS.register_queue(
+            _QUEUE,
+            worker_concurrency=2 * self._settings.workers,
+            partition_worker_concurrency=self._settings.share,
+            polling_interval_sec=_POLL_SECONDS,
+            on_conflict="always_update",
+        )
+        self._client = DBOSClient(
+            system_database_url=url,
+            serializer=DBOSPortableJSONSerializer(),
+            application_name=_APPLICATION,
+            retry_connection_errors=False,
+        )
+        self.take_over()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs here."""
+        return bool(self._running)
+
+    def stop_taking(self) -> None:
+        """Start no further job."""
+        self._is_stopping = True
+
+    def close(self) -> None:
+        """Stop taking jobs, and put those that still run back into the queue."""
+        self._is_stopping = True
+        for future in list(self._running.values()):
+            future.cancel()
+        DBOS.destroy(workflow_completion_timeout_sec=0)
+        with contextlib.suppress(DatabaseError):
+            self._requeue(self._pending(self.server))
+        with contextlib.suppress(OSError):
+            self._liveness.close()
+        self._client.destroy()
+
+    def submit(self, job: str, caller: str, arguments: dict[str, Any]) -> bool:
+        """Write the row of a job; False: there is one with this id. Raises DatabaseError."""
+        options: EnqueueOptions = {
+            "workflow_name": _WORKFLOW,
+            "queue_name": _QUEUE,
+            "workflow_id": job,
+            "workflow_id_reuse_policy": "reject",
+            "queue_partition_key": caller,
+            "authenticated_user": caller,
+            "app_version": _ROWS,
+        }
+        try:
+            with _reported():
+                self._client.enqueue(options, arguments)
+        except dbos_errors.DBOSWorkflowIDInUseError:
+            return False
+        return True
+
+    def find(self, job: str) -> WorkflowStatus | None:
+        """The row of a job. Raises DatabaseError."""
+        with _reported():
+            rows = self._client.list_workflows(workflow_ids=[job], name=_WORKFLOW)
+        return rows[0] if rows else None
+
+    def newest(self, limit: int, until: str | None) -> list[WorkflowStatus]:
+        """Rows, newest first, that were written at or before `until` (ISO 8601). Raises DatabaseError."""
+        with _reported():
+            return self._client.list_workflows(name=_WORKFLOW, end_time=until, limit=limit, sort_desc=True)
+
+    def events(self, job: str) -> list[dict[str, Any]]:
+        """All events of a job so far. Raises DatabaseError."""
+        found: list[dict[str, Any]] = []
+        with _reported(), contextlib.suppress(dbos_errors.DBOSStreamTimeoutError):
+            found.extend(self._client.read_stream(job, _STREAM, timeout_seconds=0))
+        return found
+
+    def next_event(self, job: str, offset: int, seconds: float) -> dict[str, Any] | TimeoutError | None:
+        """Event number `offset` of a job, waiting for it; None: there will be none; a TimeoutError: not yet."""
+        values = self._client.read_stream(
+            job, _STREAM, offset=offset, polling_interval_sec=_POLL_SECONDS, timeout_seconds=seconds
+        )
+        try:
+            with _reported():
+                return next(values, None)
+        except dbos_errors.DBOSStreamTimeoutError:
+            return TimeoutError()
+        finally:
+            values.close()
+
+    def cancel(self, job: str) -> None:
+        """Cancel a job, unless it has ended. Raises DatabaseError."""
+        with _reported():
+            self._client.cancel_workflow(job)
+        if (future := self._running.get(job)) is not None:
+            future.cancel()
+
+    def check(self) -> None:
+        """Raise DatabaseError unless the database answers."""
+        with _reported():
+            self._client.check_connection()
+
+    def cancel_as_told(self) -> None:
+        """Stop the jobs here that were cancelled by way of another server."""
+        running = list(self._running)
+        if not running:
+            return
+        with _reported():
+            rows = self._client.list_workflows(
+                workflow_ids=running, status="CANCELLED", load_input=False, load_output=False
+            )
+        for row in rows:
+            if (future := self._running.get(row.workflow_id)) is not None:
+                future.cancel()
+
+    def take_over(self) -> None:
+        """Put the running jobs of servers that died back into the queue."""
+        try:
+            self._liveness.hold(self.server)
+            with _reported():
+                rows = self._client.list_workflows(
+                    name=_WORKFLOW, status="PENDING", load_input=False, load_output=False
+                )
+            for server in sorted({row.executor_id for row in rows if row.executor_id} - {self.server}):
+                with self._liveness.taken_from_the_dead(server) as is_dead:
+                    # PostgreSQL drops all locks when it restarts; the living take theirs again in a second.
+                    if is_dead and (server in self._suspects or self._settings.database_url is None):
+                        self._requeue(self._pending(server))
+                self._suspects ^= {server} if is_dead else self._suspects & {server}
+            lost = {row.workflow_id for row in rows if row.executor_id == self.server} - {*self._running}
+            # A job here whose outcome could not be written, for example as the disk was full. Looked at twice, because a
+            # job is marked in the database before it is started, and ends before it is marked.
+            self._requeue(sorted(lost & self._suspects))
+            self._suspects = (self._suspects - lost) | (lost - self._suspects)
+        except (OSError, DatabaseError) as error:
+            _log.warning("the jobs of other servers cannot be looked at: %s", error)
+
+    def delete_ended(self, before: str) -> set[str]:
+        """Delete the rows of jobs that ended before (ISO 8601). Returns the digests that the other rows name."""
+        with _reported():
+            old = self._client.list_workflows(
+                name=_WORKFLOW, status=_ENDED, completed_before=before, load_input=False, load_output=False
+            )
+            self._client.delete_workflows([row.workflow_id for row in old])
+            rows = self._client.list_workflows(name=_WORKFLOW, status=["ENQUEUED", "PENDING", "DELAYED"])
+        return {row.input["args"][0]["body"] for row in rows if row.input is not None}
+
+    def perform(self, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Run a job and write its events; called by DBOS, in a thread."""
+        if self._is_stopping:
+            raise _Interrupted
+        events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        future = self._start(job, arguments, events.put)
+        self._running[job] = future
+        try:
+            future.add_done_callback(lambda done: events.put(None))
+            while (event := events.get()) is not None:
+                DBOS.write_stream(_STREAM, event)
+            return future.result()
+        except concurrent.futures.CancelledError:
+            if self._is_stopping:
+                raise _Interrupted from None
+            raise dbos_errors.DBOSWorkflowCancelledError(f"job {job} was cancelled") from None
+        finally:
+            del self._running[job]
+
+    def _pending(self, server: str) -> list[str]:
+        with _reported():
+            rows = self._client.list_workflows(
+                name=_WORKFLOW, status="PENDING", executor_id=server, load_input=False, load_output=False
+            )
+        return [row.workflow_id for row in rows]
+
+    def _requeue(self, jobs: Sequence[str]) -> None:
+        if jobs:
+            _log.warning("%d jobs go back into the queue: %s", len(jobs), ", ".join(jobs))
+            with _reported():
+                self._client.resume_workflows(list(jobs), queue_name=_QUEUE)
+
+    def _sqlite(self) -> str:
+        self._settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._settings.data / "jobs.sqlite"
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            # Readers and the writer do not wait for each other; the mode stays with the file.
+            database.execute("PRAGMA journal_mode=WAL")
+        return f"sqlite:///{path}"
+
+
+_engine: Engine | None = None
+
+
+@DBOS.workflow(name=_WORKFLOW)
+def _run(arguments: dict[str, Any]) -> dict[str, Any]:
+    return _perform(arguments)
+
+
+@DBOS.step(name="relayout.work")
+def _perform(arguments: dict[str, Any]) -> dict[str, Any]:
+    # A step, because a step that runs again writes its events again.
+    assert _engine is not None
+    assert DBOS.workflow_id is not None
+    return _engine.perform(DBOS.workflow_id, arguments)
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise DatabaseError(error) from error
+
+
+def _quiet() -> None:
+    """Let DBOS log through our handlers, without its hints and without what it says of cancelled jobs."""
+    log = logging.getLogger("dbos")
+    if not log.handlers:
+        # It adds a console handler where there is none.
+        log.addHandler(logging.NullHandler())
+        log.addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    is_cancellation = isinstance(error, dbos_errors.DBOSAwaitedWorkflowCancelledError)
+    return not is_cancellation and "was cancelled during execution" not in record.getMessage()

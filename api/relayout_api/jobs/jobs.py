@@ -1,0 +1,361 @@
+"""Jobs between the HTTP endpoints, the durable queue, the workers and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import math
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from anyio import CancelScope, CapacityLimiter, create_task_group, sleep, to_thread
+
+from relayout.errors import RelayoutError, UsageError
+from relayout_api.jobs.schema import Job, JobLinks, JobList, State
+from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
+from relayout_api.results import Results
+from relayout_api.settings import Settings
+from relayout_api.workers.messages import Task
+from relayout_api.workers.pool import Pool, WorkerDiedError
+
+if TYPE_CHECKING:
+    from dbos import WorkflowStatus
+
+    from relayout_api.jobs.engine import Engine
+
+__all__ = ["Event", "Jobs"]
+
+_log = logging.getLogger("relayout_api")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_STATES: dict[str, State] = {
+    "DELAYED": "queued",
+    "ENQUEUED": "queued",
+    "PENDING": "running",
+    "SUCCESS": "succeeded",
+    "ERROR": "failed",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "failed",
+    "CANCELLED": "cancelled",
+}
+_NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
+# A job whose worker dies is tried again, in case the cause was outside.
+_ATTEMPTS = 2
+_CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
+# How long a request waits for an event before it looks whether the caller is still there.
+_EVENT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a job: its number from 1, its name, and its data."""
+
+    number: int
+    name: str
+    data: dict[str, Any]
+
+
+class Jobs:
+    """The jobs of this server and of those that share its database."""
+
+    def __init__(self, settings: Settings, pool: Pool, results: Results) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._results = results
+        self._engine: Engine | None = None
+        self._progress: dict[str, dict[str, Any]] = {}
+        self._stop_time = math.inf
+        # Database calls have threads of their own, so that slow ones delay nothing else.
+        self._threads = CapacityLimiter(16)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the database has been opened."""
+        return self._engine is not None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Open the job database in the background; at the end, drain."""
+        self._loop = asyncio.get_running_loop()
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._open)
+            yield
+            tasks.cancel_scope.cancel()
+        if (engine := self._engine) is not None:
+            await self._drain(engine)
+
+    def stop_taking(self) -> None:
+        """Start no further job; those that run have the grace from now on."""
+        self._stop_time = min(self._stop_time, monotonic())
+        if self._engine is not None:
+            self._engine.stop_taking()
+
+    async def submit(self, arguments: dict[str, Any], content: bytes, caller: str, key: str | None) -> Job:
+        """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
+        name = uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}")
+        arguments["body"] = await self._results.keep(content)
+        is_new = await self._call(self._opened().submit, str(name), caller, arguments)
+        row = await self._row(str(name))
+        if not is_new and _input(row) != arguments:
+            raise RefusedError(
+                "key-reused",
+                "the Idempotency-Key belongs to another job",
+                where="header Idempotency-Key",
+                expected="the body and query of the first request, or another key",
+                found=f"job {name}",
+            )
+        return await self._job(row)
+
+    async def get(self, job: str) -> Job:
+        """The job of an id. Raises RefusedError."""
+        return await self._job(await self._row(job))
+
+    async def page(self, limit: int, cursor: str | None) -> JobList:
+        """One page of jobs, newest first. Raises UsageError for a wrong cursor, RefusedError."""
+        until, given = _parse_cursor(cursor)
+        # Several jobs may be of the same millisecond, so the cursor names those that were given.
+        rows = await self._call(self._opened().newest, limit + 1 + len(given), None if until is None else _iso(until))
+        left = [row for row in rows if row.workflow_id not in given]
+        shown = left[:limit]
+        more = None
+        if len(left) > limit:
+            last = shown[-1].created_at or 0
+            same = [row.workflow_id for row in shown if row.created_at == last]
+            more = _cursor(last, [*given, *same] if until == last else same)
+        return JobList(jobs=[await self._job(row) for row in shown], next=more)
+
+    async def cancel(self, job: str) -> Job:
+        """Cancel a job, unless it has ended. Raises RefusedError."""
+        await self._row(job)
+        await self._call(self._opened().cancel, job)
+        return await self.get(job)
+
+    async def result(self, job: str, part: str) -> tuple[bytes, str, str]:
+        """The `report` or `model` of a job: its content, its media type and its digest.
+
+        Raises AnsweredError with the job's own problem, RefusedError where it has no such result.
+        """
+        row = await self._row(job)
+        shown = await self._job(row)
+        if shown.problem is not None:
+            raise AnsweredError(shown.problem)
+        output = row.output if shown.state == "succeeded" else None
+        digest = (output or {}).get(part)
+        if digest is None:
+            raise RefusedError(
+                "no-result", f"the job has no {part}", expected="a job that succeeded", found=f"it is {shown.state}"
+            )
+        content = await self._results.content(digest)
+        if content is None:
+            raise RefusedError("no-result", f"the {part} was deleted", expected="a newer job", found=job)
+        assert output is not None
+        return content, output["media"] if part == "model" else "application/json", digest
+
+    async def request(self, job: str) -> tuple[dict[str, Any], bytes]:
+        """The arguments and the body of a job that legalized a graph. Raises as `result` does."""
+        await self.result(job, "model")
+        arguments = _input(await self._row(job))
+        body = await self._results.content(arguments["body"])
+        if body is None:
+            raise RefusedError("no-result", "the body of the job was deleted", expected="a newer job", found=job)
+        return arguments, body
+
+    async def events(self, job: str, after: int) -> AsyncIterator[Event]:
+        """The events of a job with a number above `after`, and `done` when it ends."""
+        number = after
+        while True:
+            event = await self._call(self._opened().next_event, job, number, _EVENT_SECONDS)
+            if event is None:
+                break
+            if not isinstance(event, TimeoutError):
+                number += 1
+                yield Event(number, "stage" if "stage" in event else "solution", event)
+        shown = await self.get(job)
+        yield Event(number + 1, "done", shown.model_dump(exclude_none=False))
+
+    async def check(self) -> None:
+        """Raise RefusedError unless jobs can be accepted."""
+        await self._call(self._opened().check)
+
+    async def _open(self) -> None:
+        while True:
+            try:
+                self._engine = await to_thread.run_sync(self._opened_engine, limiter=self._threads)
+                break
+            except Exception:
+                # Without its database the service still answers what is no job.
+                _log.exception("the job database cannot be opened; it is tried again")
+                await sleep(2.0)
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._repeat, _CANCEL_SECONDS, self._engine.cancel_as_told)
+            tasks.start_soon(self._repeat, _TAKE_OVER_SECONDS, self._engine.take_over)
+            tasks.start_soon(self._repeat, _CLEAN_SECONDS, self._clean)
+
+    def _opened_engine(self) -> Engine:
+        # Imported late: DBOS and SQLAlchemy take a second, in which the service already answers.
+        from relayout_api.jobs.engine import Engine
+
+        engine = Engine(self._settings, self._start)
+        engine.open()
+        return engine
+
+    async def _repeat(self, seconds: float, what: Callable[[], None]) -> None:
+        while True:
+            await sleep(seconds)
+            try:
+                await self._call(what)
+            except Exception as error:
+                _log.warning("%s: %s", getattr(what, "__name__", what), error)
+
+    def _clean(self) -> None:
+        oldest = datetime.now(UTC) - timedelta(hours=self._settings.keep_hours)
+        needed = self._opened().delete_ended(oldest.isoformat())
+        self._results.clean(needed)
+
+    async def _drain(self, engine: Engine) -> None:
+        self.stop_taking()
+        deadline = self._stop_time + self._settings.grace
+        with CancelScope(shield=True):
+            while engine.is_busy and monotonic() < deadline:
+                await sleep(0.05)
+            await to_thread.run_sync(engine.close)
+
+    def _start(self, job: str, arguments: dict[str, Any], events: Callable[[dict[str, Any]], None]) -> Future[Any]:
+        """Run a job in the event loop; called by the engine's threads."""
+        return asyncio.run_coroutine_threadsafe(self._perform(job, arguments, events), self._loop)
+
+    async def _perform(
+        self, job: str, arguments: dict[str, Any], events: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]:
+        """The output of a job: the digests of its results, or its problem."""
+        progress: dict[str, Any] = {}
+        self._progress[job] = progress
+
+        def take(event: dict[str, Any]) -> None:
+            progress.update(event)
+            events(event)
+
+        try:
+            settings = self._settings
+            task = Task(
+                arguments["kind"], arguments["parameters"], settings.job_time_limit, settings.memory_bytes, "parts"
+            )
+            body = await self._results.content(arguments["body"])
+            if body is None:
+                raise RefusedError("no-result", "the body of the job was deleted")
+            for attempt in range(_ATTEMPTS):
+                try:
+                    found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
+                    break
+                except WorkerDiedError:
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+                    _log.warning("job %s starts again, as its worker died", job)
+            return {**found, "media": arguments["media"]}
+        except AnsweredError as error:
+            return {"problem": error.problem.model_dump(exclude_none=True)}
+        except RelayoutError as error:
+            return {"problem": problem_of(error).model_dump(exclude_none=True)}
+        except OSError as error:
+            _log.error("job %s: its result cannot be stored: %s", job, error)
+            full = RefusedError("no-space", "the result cannot be stored", found=error.strerror or "")
+            return {"problem": problem_of(full).model_dump(exclude_none=True)}
+        except Exception:
+            _log.exception("job %s", job)
+            raise
+        finally:
+            del self._progress[job]
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise RefusedError("starting", "the job database is not open yet", hint="retry later", retry_after=2)
+        return self._engine
+
+    async def _row(self, job: str) -> WorkflowStatus:
+        row = await self._call(self._opened().find, job)
+        if row is None:
+            raise RefusedError("not-found", "there is no such job", expected="the id of a job", found=job)
+        return row
+
+    async def _job(self, row: WorkflowStatus) -> Job:
+        arguments, output = _input(row), row.output or {}
+        state = _STATES[row.status]
+        if state == "succeeded" and "problem" in output:
+            state = "failed"
+        seen: dict[str, Any] = {}
+        if state != "queued":
+            if row.workflow_id in self._progress:
+                seen = self._progress[row.workflow_id]
+            else:
+                for event in await self._call(self._opened().events, row.workflow_id):
+                    seen.update(event)
+        problem = Problem(**output["problem"]) if "problem" in output else None
+        if state == "failed" and problem is None:
+            problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
+        path = f"/v1/jobs/{row.workflow_id}"
+        return Job(
+            id=row.workflow_id,
+            kind=arguments["kind"],
+            state=state,
+            stage=seen.get("stage"),
+            progress=1.0 if state == "succeeded" else seen.get("progress"),
+            cost=output.get("cost", seen.get("cost")),
+            bound=output.get("bound", seen.get("bound")),
+            created=_iso(row.created_at or 0),
+            started=None if state == "queued" or row.dequeued_at is None else _iso(row.dequeued_at),
+            ended=None if row.completed_at is None else _iso(row.completed_at),
+            problem=problem,
+            links=JobLinks(self=path, events=f"{path}/events", report=f"{path}/report", model=f"{path}/model"),
+        )
+
+    async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a blocking function of the engine. Raises RefusedError where the database cannot be used."""
+        from relayout_api.jobs.engine import DatabaseError
+
+        try:
+            return await to_thread.run_sync(
+                partial(function, *args, **kwargs), limiter=self._threads, abandon_on_cancel=True
+            )
+        except DatabaseError as error:
+            _log.error("the job database: %s", error)
+            if error.is_full:
+                raise RefusedError(
+                    "no-space", "the server's disk is full", hint="retry later", retry_after=60
+                ) from error
+            problem = "the job database does not answer"
+            raise RefusedError("starting", problem, hint="retry later", retry_after=5) from error
+
+
+def _input(row: WorkflowStatus) -> dict[str, Any]:
+    assert row.input is not None
+    arguments: dict[str, Any] = row.input["args"][0]
+    return arguments
+
+
+def _iso(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _cursor(time: int, given: list[str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([time, given]).encode()).decode()
+
+
+def _parse_cursor(cursor: str | None) -> tuple[int | None, list[str]]:
+    if cursor is None:
+        return None, []
+    try:
+        time, given = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return int(time), [str(each) for each in given]
+    except (ValueError, TypeError):
+        raise UsageError(
+            "a wrong cursor", where="query.cursor", expected="`next` of a page", found=cursor[:80]
+        ) from None

@@ -1,0 +1,117 @@
+"""The endpoints of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from relayout.errors import UsageError
+from relayout_api import openapi
+from relayout_api.bodies import JSON, ONNX
+from relayout_api.callers import caller_of
+from relayout_api.jobs.jobs import Jobs
+from relayout_api.jobs.schema import Job, JobList, Verb
+from relayout_api.query import given_parameters, query_of
+from relayout_api.service import Service
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+_MOST_JOBS = 100
+
+
+@router.post("/v1/jobs", **openapi.SUBMIT)
+async def submit_job(
+    request: Request,
+    kind: Annotated[Verb, Query(description="the work")] = "legalize",
+    idempotency_key: Annotated[
+        str | None, Header(max_length=255, description="a request with a key that was seen gets the job of the first")
+    ] = None,
+) -> Response:
+    """Submit work that may take long. The body and the query are those of the endpoint of that kind.
+
+    The job is on disk when this is answered. It runs when a worker is free, also after a restart of the server.
+    """
+    service: Service = request.app.state.service
+    parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind")
+    caller = caller_of(request)
+    arguments = {"kind": kind, "media": media, "parameters": parameters, "caller": caller}
+    async with service.bodies.read(request) as body:
+        job = await service.jobs.submit(arguments, body, caller, idempotency_key)
+    return JSONResponse(job.model_dump(mode="json"), 202, {"Location": job.links.self})
+
+
+@router.get("/v1/jobs", **openapi.JOBS)
+async def list_jobs(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=_MOST_JOBS)] = 20,
+    cursor: Annotated[str | None, Query(max_length=16_000, description="`next` of the page before")] = None,
+) -> JobList:
+    """The jobs, newest first."""
+    return await _jobs(request).page(limit, cursor)
+
+
+@router.get("/v1/jobs/{job}", **openapi.JOB)
+async def get_job(request: Request, job: str) -> Job:
+    """A job: its state, and how far it is."""
+    return await _jobs(request).get(job)
+
+
+@router.delete("/v1/jobs/{job}", **openapi.CANCEL)
+async def cancel_job(request: Request, job: str) -> Job:
+    """Cancel a job. A worker that runs it is killed. A job that has ended stays as it is."""
+    return await _jobs(request).cancel(job)
+
+
+@router.get("/v1/jobs/{job}/report", **openapi.JOB_REPORT)
+async def job_report(request: Request, job: str) -> Response:
+    """The whole report of a job that succeeded."""
+    return _result(request, *await _jobs(request).result(job, "report"))
+
+
+@router.get("/v1/jobs/{job}/model", **openapi.JOB_MODEL)
+async def job_model(request: Request, job: str) -> Response:
+    """The legal model of a job that succeeded: ONNX, or graph JSON where the input was graph JSON."""
+    return _result(request, *await _jobs(request).result(job, "model"))
+
+
+async def _existing(request: Request, job: str) -> str:
+    """The id of a job that exists; looked up before the stream of its events starts."""
+    return (await _jobs(request).get(job)).id
+
+
+async def _last_event_id(last_event_id: Annotated[str | None, Header()] = None) -> int:
+    """The number of the last event that the caller has seen."""
+    if last_event_id is None:
+        return 0
+    if not last_event_id.isdecimal() or len(last_event_id) > 9:
+        raise UsageError(
+            "a wrong event id", where="header Last-Event-ID", expected="a number", found=last_event_id[:80]
+        )
+    return int(last_event_id)
+
+
+@router.get("/v1/jobs/{job}/events", response_class=EventSourceResponse, **openapi.JOB_EVENTS)
+async def job_events(
+    request: Request, job: Annotated[str, Depends(_existing)], after: Annotated[int, Depends(_last_event_id)]
+) -> AsyncIterator[ServerSentEvent]:
+    """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
+    async for event in _jobs(request).events(job, after):
+        yield ServerSentEvent(data=event.data, event=event.name, id=str(event.number))
+
+
+def _jobs(request: Request) -> Jobs:
+    service: Service = request.app.state.service
+    return service.jobs
+
+
+def _result(request: Request, content: bytes, media: str, digest: str) -> Response:
+    headers = {"ETag": f'"{digest}"'}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media if media in (JSON, ONNX) else ONNX, headers=headers)

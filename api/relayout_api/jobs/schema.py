@@ -1,0 +1,53 @@
+"""A job as the service shows it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from relayout_api.problems import Problem
+
+__all__ = ["Job", "JobLinks", "JobList", "State", "Verb"]
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+Verb = Literal["legalize", "verify", "explain"]
+
+
+class JobLinks(BaseModel):
+    """The paths of a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    self: str
+    events: str
+    report: str
+    model: str
+
+
+class Job(BaseModel):
+    """A job and how far it is. `cost` and `bound` are those of the best solution so far."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    kind: Verb
+    state: State
+    stage: str | None = Field(None, description="the step that runs, or ran last")
+    progress: float | None = Field(None, description="0 to 1")
+    cost: int | None = None
+    bound: int | None = None
+    created: str = Field(description="ISO 8601, UTC")
+    started: str | None = None
+    ended: str | None = None
+    problem: Problem | None = None
+    links: JobLinks
+
+
+class JobList(BaseModel):
+    """One page of jobs, newest first. `next` is the cursor of the next page; null: this is the last."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    jobs: list[Job]
+    next: str | None

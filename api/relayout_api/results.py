@@ -1,0 +1,119 @@
+"""Answers that are computed once: from the store where the same task was answered before, else from a worker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from anyio import to_thread
+
+from relayout_api.settings import Settings
+from relayout_api.store import Store, digest_of
+from relayout_api.workers.messages import Answer, Task
+from relayout_api.workers.pool import Pool
+
+__all__ = ["Results"]
+
+
+class Results:
+    """The store of models and results."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+
+    async def keep(self, content: bytes) -> str:
+        """Keep a content and return its digest. Raises OSError."""
+        return await to_thread.run_sync(self._store.put, content)
+
+    async def content(self, digest: str) -> bytes | None:
+        """The content of a digest, or None."""
+        return await to_thread.run_sync(self._store.get, digest)
+
+    async def answer(
+        self,
+        task: Task,
+        body: bytes,
+        caller: str,
+        *,
+        pool: Pool,
+        take: Callable[[dict[str, Any]], None],
+    ) -> dict[str, Any]:
+        """The digests of a job's `report` and `model`, with its `cost` and `bound`. Raises what `Pool.run` does, OSError."""
+        key = self.key(task, body)
+        found = await to_thread.run_sync(self._store.recorded, key)
+        if found is not None and await to_thread.run_sync(self._has, found):
+            return found
+        answer = await pool.run(task, body, caller, take=take)
+        return await to_thread.run_sync(self._keep_parts, key, answer)
+
+    async def whole(self, key: str, run: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The answer to the request of this key, from the store or by `run`."""
+        found = await to_thread.run_sync(self._load_whole, key)
+        if found is not None:
+            return found
+        answer = await run()
+        if answer.repeats:
+            await to_thread.run_sync(self._keep_whole, key, answer)
+        return answer
+
+    def key(self, task: Task, body: bytes) -> str:
+        """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers."""
+        facts = [task.verb, task.form, task.parameters, digest_of(body), _versions()]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def clean(self, needed: Iterable[str]) -> None:
+        """Delete what is too old or too much, but not what jobs still need."""
+        self._store.clean(self._settings.store_bytes, self._settings.keep_hours, needed)
+
+    def check(self) -> None:
+        """Raise OSError unless the store can be written."""
+        self._store.check()
+
+    def _has(self, found: dict[str, Any]) -> bool:
+        return all(found[part] is None or self._store.get(found[part]) is not None for part in ("report", "model"))
+
+    def _keep_parts(self, key: str, answer: Answer) -> dict[str, Any]:
+        model = self._store.put(answer.content) if len(answer.content) else None
+        found = {
+            "report": self._store.put(answer.report),
+            "model": model,
+            "cost": answer.cost,
+            "bound": answer.bound,
+        }
+        if answer.repeats:
+            self._store.record(key, found)
+        return found
+
+    def _keep_whole(self, key: str, answer: Answer) -> None:
+        try:
+            content = self._store.put(answer.content)
+            self._store.record(key, {"content": content, "report": bytes(answer.report).decode()})
+        except OSError:
+            # The caller has an answer; only the next one is slower.
+            return
+
+    def _load_whole(self, key: str) -> Answer | None:
+        found = self._store.recorded(key)
+        content = None if found is None else self._store.get(found["content"])
+        if found is None or content is None:
+            return None
+        return Answer(content, found["report"].encode(), repeats=True)
+
+
+@cache
+def _versions() -> list[str]:
+    """The versions of all that has a say in an answer: relayout, the backends' distributions, and the runtimes."""
+    owners = {entry.dist.name for entry in metadata.entry_points(group="relayout.backends") if entry.dist is not None}
+    names = sorted({"relayout", "onnx", "onnx-ir", "onnxruntime", "ortools", "numpy", *owners})
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{name} none")
+    return found

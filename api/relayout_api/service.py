@@ -1,0 +1,74 @@
+"""The parts of a running service, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import monotonic
+
+import anyio
+from anyio import to_thread
+
+from relayout_api.bodies import Bodies
+from relayout_api.jobs.jobs import Jobs
+from relayout_api.problems import RefusedError
+from relayout_api.results import Results
+from relayout_api.settings import Settings
+from relayout_api.store import store_of
+from relayout_api.workers.pool import Pool
+from relayout_api.workers.processes import Template
+
+__all__ = ["Service"]
+
+_CHECK_SECONDS = 1.0
+
+
+class Service:
+    """The settings, the workers, the store and the jobs of one server.
+
+    `stopping` is set when the server is told to stop; `stopped` when the grace after it is over.
+    """
+
+    def __init__(self, settings: Settings, template: Template | None = None) -> None:
+        self.settings = settings
+        self.bodies = Bodies(settings)
+        self.pool = Pool(settings, template)
+        self.results = Results(settings, store_of(settings))
+        self.jobs = Jobs(settings, self.pool, self.results)
+        self.stopping = anyio.Event()
+        self.stopped = anyio.Event()
+        self._checked = -math.inf
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Start everything in the background; at the end, stop it."""
+        async with self.pool.open(), self.jobs.open(), anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_grace)
+            yield
+            tasks.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Take no more jobs, and give what runs its grace."""
+        self.jobs.stop_taking()
+        self.stopping.set()
+
+    async def _end_grace(self) -> None:
+        await self.stopping.wait()
+        await anyio.sleep(self.settings.grace)
+        self.stopped.set()
+
+    async def check(self) -> None:
+        """Raise RefusedError unless work is accepted. What is found stands for a second, as many may ask."""
+        if self.stopping.is_set():
+            raise RefusedError("stopping", "the server is being stopped", retry_after=5)
+        if not self.pool.ready:
+            raise RefusedError("starting", "no worker is warm yet", retry_after=1)
+        if monotonic() < self._checked + _CHECK_SECONDS:
+            return
+        await self.jobs.check()
+        try:
+            await to_thread.run_sync(self.results.check)
+        except OSError as error:
+            raise RefusedError("starting", "the store cannot be used", found=str(error), retry_after=10) from error
+        self._checked = monotonic()

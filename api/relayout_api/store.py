@@ -1,0 +1,227 @@
+"""Models and results as files that are named by the SHA-256 of their content, in a folder or at an fsspec URL."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from relayout.errors import UsageError
+from relayout_api.settings import Settings
+
+__all__ = ["Entry", "Store", "digest_of", "store_of"]
+
+_HOUR = 3600.0
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """The name of a content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stored file: its path, its size in bytes, and the time of its last use."""
+
+    path: str
+    size: int
+    used: float
+
+
+class Files(Protocol):
+    """Files by path. `write` is atomic: a reader sees all of a file or none."""
+
+    def read(self, path: str) -> bytes | None: ...
+
+    def write(self, path: str, content: bytes | memoryview) -> None: ...
+
+    def touch(self, path: str) -> bool: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def entries(self) -> Iterator[Entry]: ...
+
+
+class Store:
+    """Contents by digest, and records by key. A record is a small JSON object that names contents.
+
+    Every method may block, and raises OSError where the disk is full or the service of the URL is away.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def put(self, content: bytes | memoryview) -> str:
+        """Keep a content and return its digest. When this returns, the content outlives a crash."""
+        digest = digest_of(content)
+        if not self._files.touch(_blob(digest)):
+            self._files.write(_blob(digest), content)
+        return digest
+
+    def get(self, digest: str) -> bytes | None:
+        """The content of a digest; None where it was deleted."""
+        content = self._files.read(_blob(digest))
+        if content is not None:
+            self._files.touch(_blob(digest))
+        return content
+
+    def record(self, key: str, value: dict[str, Any]) -> None:
+        """Keep a record."""
+        self._files.write(_record(key), json.dumps(value).encode())
+
+    def recorded(self, key: str) -> dict[str, Any] | None:
+        """The record of a key, or None."""
+        text = self._files.read(_record(key))
+        if text is None:
+            return None
+        self._files.touch(_record(key))
+        value: dict[str, Any] = json.loads(text)
+        return value
+
+    def check(self) -> None:
+        """Write a small file and remove it. Raises OSError."""
+        self._files.write("check", b"")
+        self._files.remove("check")
+
+    def clean(self, most_bytes: int, hours: float, keep: Iterable[str] = ()) -> int:
+        """Delete files that were not used for so long, and the least recently used until the rest is small enough.
+
+        `keep`: digests that jobs still need. Returns the number of deleted files.
+        """
+        kept = {_blob(digest) for digest in keep}
+        entries = sorted((each for each in self._files.entries() if each.path not in kept), key=lambda each: each.used)
+        size = sum(each.size for each in entries)
+        oldest = time.time() - hours * _HOUR
+        count = 0
+        for each in entries:
+            if each.used >= oldest and size <= most_bytes:
+                break
+            self._files.remove(each.path)
+            size -= each.size
+            count += 1
+        return count
+
+
+def store_of(settings: Settings) -> Store:
+    """The store that the settings name. Raises UsageError for a URL that cannot be used."""
+    if settings.store_url is None:
+        return Store(_Folder(settings.data / "store"))
+    return Store(_Remote(settings.store_url))
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest[:2]}/{digest[2:]}"
+
+
+def _record(key: str) -> str:
+    return f"records/{key[:2]}/{key[2:]}"
+
+
+class _Folder:
+    """Files in a folder of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, content: bytes | memoryview) -> None:
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
+        try:
+            with os.fdopen(file, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def touch(self, path: str) -> bool:
+        try:
+            os.utime(self._root / path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def entries(self) -> Iterator[Entry]:
+        for path in self._root.rglob("*"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            if path.is_file():
+                yield Entry(path.relative_to(self._root).as_posix(), status.st_size, status.st_mtime)
+
+
+class _Remote:
+    """Files at an fsspec URL. The time of a file's last use is that of its last write there."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+
+            self._system, root = fsspec.url_to_fs(url)
+        except ImportError as error:
+            raise UsageError(
+                "the store's URL needs a package",
+                where="RELAYOUT_STORE_URL",
+                found=str(error),
+                hint="install relayout[s3]",
+            ) from error
+        except ValueError as error:
+            raise UsageError(
+                "the store's URL cannot be used", where="RELAYOUT_STORE_URL", expected="an fsspec URL", found=str(error)
+            ) from error
+        self._root = str(root).rstrip("/")
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            content: bytes = self._system.cat_file(f"{self._root}/{path}")
+        except FileNotFoundError:
+            return None
+        return content
+
+    def write(self, path: str, content: bytes | memoryview) -> None:
+        target = f"{self._root}/{path}"
+        self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
+        # An object store shows a new object when all of it is there.
+        self._system.pipe_file(target, bytes(content))
+
+    def touch(self, path: str) -> bool:
+        return bool(self._system.exists(f"{self._root}/{path}"))
+
+    def remove(self, path: str) -> None:
+        try:
+            self._system.rm_file(f"{self._root}/{path}")
+        except FileNotFoundError:
+            return
+
+    def entries(self) -> Iterator[Entry]:
+        if not self._system.exists(self._root):
+            return
+        for name, facts in self._system.find(self._root, detail=True).items():
+            when = facts.get("LastModified") or facts.get("created") or facts.get("mtime")
+            used = when.timestamp() if hasattr(when, "timestamp") else float(when or time.time())
+            yield Entry(name.removeprefix(f"{self._root}/"), facts["size"], used)

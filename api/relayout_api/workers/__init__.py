@@ -1,0 +1,1 @@
+"""The worker processes: forked from one warm template, limited, and killed on time."""

@@ -1,0 +1,244 @@
+"""The pool: tasks in processes of their own, killed at the time limit or when the caller disconnects."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+
+import anyio
+from anyio.abc import TaskGroup
+
+from relayout.errors import InternalError, OutOfTimeError
+from relayout_api.problems import AnsweredError, Problem, RefusedError
+from relayout_api.settings import Settings
+from relayout_api.workers.fair_queue import FairQueue
+from relayout_api.workers.messages import Answer, Received, Task, receive, send
+from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
+
+__all__ = ["Pool", "WorkerDiedError"]
+
+_log = logging.getLogger("relayout_api")
+
+# A worker is replaced after so many tasks, so that what a task leaves behind does not add up.
+_MOST_TASKS = 1000
+# A worker that dies in native code with more than this share of its memory limit has died of it.
+_MEMORY_SHARE = 0.7
+_MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
+_Take = Callable[[dict[str, object]], None]
+
+
+class WorkerDiedError(InternalError):
+    """A worker ended in the middle of a task, and not for lack of memory."""
+
+
+class _GoneError(Exception):
+    """A worker ended before it began the task."""
+
+
+class Pool:
+    """`settings.workers` processes, which callers share in turns."""
+
+    def __init__(self, settings: Settings, template: Template | None = None) -> None:
+        self._first = template
+        self.queue = FairQueue(settings.workers, settings.share, settings.queue)
+        self.restarts = 0
+        self._settings = settings
+        self._idle: list[WorkerProcess] = []
+        self._all: set[WorkerProcess] = set()
+        self._template: Template | None = None
+        self._stopping = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker is alive, or the template that forks one."""
+        return self._template is not None and self._template.ready.is_set() and not self._template.ended.is_set()
+
+    @property
+    def size(self) -> int:
+        """How many workers are alive."""
+        return len(self._all)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Start the workers in the background; at the end, stop them."""
+        async with anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(self._keep_template, self._tasks)
+            try:
+                yield
+            finally:
+                self._stopping = True
+                self._tasks.cancel_scope.cancel()
+                if self._template is not None:
+                    self._template.close()
+
+    async def run(
+        self,
+        task: Task,
+        body: bytes | memoryview,
+        caller: str,
+        *,
+        wait: float | None = None,
+        take: _Take = lambda event: None,
+    ) -> Answer:
+        """The answer to a task, from a worker, with each event given to `take`.
+
+        `wait`: the most seconds to wait for a worker; None: as long as it takes. The worker is killed when the task's
+        time is over, or this is cancelled. Raises AnsweredError with the problem that the work ended with, RefusedError,
+        OutOfTimeError, and WorkerDiedError where the worker ended by itself.
+        """
+        async with self.queue.place(caller, wait):
+            while True:
+                worker = await self._worker()
+                with contextlib.suppress(_GoneError):
+                    return await self._run(worker, task, body, take)
+
+    async def _run(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
+        is_whole = False
+        try:
+            with anyio.fail_after(task.seconds):
+                answer = await self._converse(worker, task, body, take)
+            is_whole = True
+            return answer
+        except AnsweredError:
+            is_whole = True
+            raise
+        except TimeoutError:
+            raise OutOfTimeError(
+                "the time limit was reached and the work was stopped",
+                where="the server's limit",
+                expected=f"at most {task.seconds:g} s",
+                hint="send a smaller model, or run the command relayout on your own machine",
+            ) from None
+        finally:
+            self._log_errors(worker)
+            worker.tasks += 1
+            is_spare = len(self._all) > self._settings.workers
+            if is_whole and worker.tasks < _MOST_TASKS and worker.end is None and not is_spare:
+                self._idle.append(worker)
+            else:
+                worker.kill()
+                worker.channel.close()
+
+    async def _converse(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
+        try:
+            send(worker.channel, task.header(), body)
+        except OSError as error:
+            raise _GoneError from error
+        has_started = False
+        while True:
+            message = await _next(worker)
+            if message is None:
+                await worker.ended.wait()
+                assert worker.end is not None
+                if not has_started:
+                    raise _GoneError
+                raise self._death(worker, worker.end, task)
+            header = message.header
+            has_started = True
+            if "event" in header:
+                take(header["event"])
+            elif "problem" in header:
+                if header["log"]:
+                    _log.error("%s", header["log"])
+                raise AnsweredError(Problem(**header["problem"]))
+            elif "answer" in header:
+                content, report = message.parts
+                return Answer(content, report, **header["answer"])
+
+    def _death(self, worker: WorkerProcess, end: End, task: Task) -> Exception:
+        """The error of a task whose worker died."""
+        errors = worker.take_errors()
+        _log.error("worker %d died in a task: %s, at most %d MiB%s", worker.pid, end, end.peak >> 20, _shown(errors))
+        by_memory = end.status < 0 and (
+            any(word in errors for word in _MEMORY_WORDS) or end.peak > _MEMORY_SHARE * task.memory_bytes
+        )
+        if by_memory:
+            problem = "the work on this takes more memory than a worker may have"
+            return RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes")
+        return WorkerDiedError("a worker process ended abruptly", found=str(end))
+
+    def _log_errors(self, worker: WorkerProcess) -> None:
+        if errors := worker.take_errors():
+            _log.warning("worker %d wrote%s", worker.pid, _shown(errors))
+
+    async def _worker(self) -> WorkerProcess:
+        """An idle worker, or a new one. Raises RefusedError where none can be made."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.end is None:
+                return worker
+            worker.channel.close()
+        return await self._fork()
+
+    async def _fork(self) -> WorkerProcess:
+        for _ in range(2):
+            template = self._template
+            if template is None:
+                break
+            await template.ready.wait()
+            try:
+                worker = await template.fork()
+            except TemplateError:
+                await anyio.sleep(0.1)
+                continue
+            self._all.add(worker)
+            self._tasks.start_soon(worker.read_errors)
+            self._tasks.start_soon(self._watch, worker)
+            return worker
+        raise RefusedError("starting", "no worker process can be started", hint="retry later", retry_after=5)
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """Wait for the end of a worker, and replace it if it was idle."""
+        await worker.ended.wait()
+        self._all.discard(worker)
+        self.restarts += 1
+        if worker in self._idle:
+            self._idle.remove(worker)
+            worker.channel.close()
+            _log.error("idle worker %d died: %s", worker.pid, worker.end)
+        await self._fill()
+
+    async def _fill(self) -> None:
+        """Fork workers until there are as many as there are places."""
+        while not self._stopping and len(self._all) < self._settings.workers:
+            try:
+                self._idle.append(await self._fork())
+            except RefusedError:
+                return
+
+    async def _keep_template(self, tasks: TaskGroup) -> None:
+        """Start the template, and start it again when it ends."""
+        while True:
+            started = monotonic()
+            self._template = template = self._first or Template()
+            self._first = None
+            tasks.start_soon(template.listen)
+            async with anyio.create_task_group() as both:
+                both.start_soon(self._fill_when_ready, template)
+                await template.ended.wait()
+                both.cancel_scope.cancel()
+            _log.error("the template of the workers ended; it is started again")
+            await anyio.sleep(max(0.0, 1.0 - (monotonic() - started)))
+
+    async def _fill_when_ready(self, template: Template) -> None:
+        await template.ready.wait()
+        await self._fill()
+
+
+async def _next(worker: WorkerProcess) -> Received | None:
+    """The next message of a worker; None where it has ended."""
+    while True:
+        await anyio.wait_readable(worker.channel)
+        try:
+            return receive(worker.channel)
+        except BlockingIOError:
+            continue
+        except OSError:
+            return None
+
+
+def _shown(errors: str) -> str:
+    return f":\n{errors}" if errors else ""

@@ -1,0 +1,183 @@
+"""The processes as the server sees them: the template, and the workers that it forks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+
+__all__ = ["End", "Template", "TemplateError", "WorkerProcess"]
+
+_log = logging.getLogger("relayout_api")
+_STDERR_KEPT = 16 << 10
+# Threads of the linear algebra libraries: a fork has only the one that forks, and a worker has one processor.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
+
+
+class TemplateError(Exception):
+    """The template ended, or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a worker: its exit status, negative for a signal, and the most memory that it had, in bytes."""
+
+    status: int
+    peak: int
+
+    def __str__(self) -> str:
+        if self.status >= 0:
+            return f"exit status {self.status}"
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-self.status).name
+        return f"signal {-self.status}"
+
+
+class WorkerProcess:
+    """One worker: its socket, and the last of what it wrote to stderr, which is read all the time."""
+
+    def __init__(self, pid: int, channel: socket.socket, errors: int) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.tasks = 0
+        self.end: End | None = None
+        self.ended = anyio.Event()
+        self._errors = errors
+        self._written: deque[bytes] = deque()
+
+    async def read_errors(self) -> None:
+        """Read the worker's stderr until it ends."""
+        os.set_blocking(self._errors, False)
+        try:
+            while True:
+                await anyio.wait_readable(self._errors)
+                data = os.read(self._errors, _STDERR_KEPT)
+                if not data:
+                    return
+                self._written.append(data)
+                while sum(map(len, self._written)) > 2 * _STDERR_KEPT:
+                    self._written.popleft()
+        finally:
+            os.close(self._errors)
+
+    def take_errors(self) -> str:
+        """What the worker has written since the last call, the last 16 KiB of it."""
+        text = b"".join(self._written)[-_STDERR_KEPT:].decode(errors="replace").strip()
+        self._written.clear()
+        return text
+
+    def kill(self) -> None:
+        """Kill the worker, unless it has ended."""
+        if self.end is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class Template:
+    """The process that forks the workers."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "relayout_api.workers.template"],
+                stdin=theirs.fileno(),
+                env={**os.environ, **_ONE_THREAD},
+                # Ctrl-C in a terminal is for the server, which ends the workers.
+                start_new_session=True,
+            )
+        self._control.setblocking(False)
+        self._text = b""
+        self._pids: deque[Callable[[int], None]] = deque()
+        self._workers: dict[int, WorkerProcess] = {}
+        self._early: dict[int, End] = {}
+        self.ready = anyio.Event()
+        self.ended = anyio.Event()
+
+    async def listen(self) -> None:
+        """Read the template's lines until it ends."""
+        try:
+            while True:
+                await anyio.wait_readable(self._control)
+                data = self._control.recv(1 << 16)
+                if not data:
+                    return
+                *lines, self._text = (self._text + data).split(b"\n")
+                for line in lines:
+                    self._take(json.loads(line))
+        except ConnectionError:
+            return
+        finally:
+            self.ended.set()
+            self.close()
+
+    async def fork(self) -> WorkerProcess:
+        """A new worker. Raises TemplateError."""
+        ours, theirs = socket.socketpair()
+        errors, write = os.pipe()
+        forked = anyio.Event()
+        pid = 0
+
+        def take(number: int) -> None:
+            nonlocal pid
+            pid = number
+            forked.set()
+
+        try:
+            self._pids.append(take)
+            socket.send_fds(self._control, [b"f"], [theirs.fileno(), write])
+        except OSError as error:
+            ours.close()
+            os.close(errors)
+            raise TemplateError("the template of the workers ended") from error
+        finally:
+            theirs.close()
+            os.close(write)
+        await forked.wait()
+        if pid < 0:
+            ours.close()
+            os.close(errors)
+            raise TemplateError("the template of the workers ended")
+        ours.setblocking(False)
+        worker = WorkerProcess(pid, ours, errors)
+        self._workers[pid] = worker
+        if pid in self._early:
+            self._end(pid, self._early.pop(pid))
+        return worker
+
+    def close(self) -> None:
+        """End the template, and with it its workers."""
+        self._process.kill()
+        self._process.wait()
+        while self._pids:
+            self._pids.popleft()(-1)
+        for pid in list(self._workers):
+            self._end(pid, End(-signal.SIGKILL, 0))
+        self._control.close()
+
+    def _take(self, line: dict[str, int]) -> None:
+        if "ready" in line:
+            self.ready.set()
+        elif "pid" in line:
+            self._pids.popleft()(line["pid"])
+        else:
+            self._end(line["ended"], End(line["status"], line["peak"]))
+
+    def _end(self, pid: int, end: End) -> None:
+        worker = self._workers.pop(pid, None)
+        if worker is None:
+            # It ended before `fork` went on.
+            self._early[pid] = end
+            return
+        worker.end = end
+        worker.ended.set()

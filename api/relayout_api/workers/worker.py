@@ -1,0 +1,54 @@
+"""The main loop of a worker process: a task from the socket, events and an answer to it."""
+
+from __future__ import annotations
+
+import socket
+from time import perf_counter
+
+from relayout.errors import InternalError, RelayoutError
+from relayout_api.problems import problem_of
+from relayout_api.workers.limits import limit_cpu, no_core_dump
+from relayout_api.workers.messages import Task, receive, send
+from relayout_api.workers.tasks import perform
+
+__all__ = ["work"]
+
+# Improving solutions within this time of the last one are left out; the answer has the best.
+_LEAST_SECONDS_BETWEEN_EVENTS = 0.1
+# A solver may use several processors, and the server kills a worker that is late; this limit is for a server that died.
+_CPU_SECONDS_PER_SECOND = 4.0
+
+
+def work(channel: socket.socket) -> None:
+    """Perform tasks until the server closes the socket."""
+    no_core_dump()
+    while (message := receive(channel)) is not None:
+        task = Task(**message.header)
+        send(channel, {"started": True})
+        limit_cpu(task.seconds * _CPU_SECONDS_PER_SECOND)
+        try:
+            answer = perform(task, message.parts[0], _Events(channel))
+        except RelayoutError as error:
+            log = str(error) if isinstance(error, InternalError) else ""
+            send(channel, {"problem": problem_of(error).model_dump(exclude_none=True), "log": log})
+        else:
+            facts = {"repeats": answer.repeats, "cost": answer.cost, "bound": answer.bound}
+            send(channel, {"answer": facts}, answer.content, answer.report)
+            del answer
+        del message
+
+
+class _Events:
+    """Sends the events of a task; of solutions that follow each other closely, only the first."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._next = 0.0
+
+    def __call__(self, event: dict[str, object]) -> None:
+        if "cost" in event:
+            now = perf_counter()
+            if now < self._next:
+                return
+            self._next = now + _LEAST_SECONDS_BETWEEN_EVENTS
+        send(self._channel, {"event": event})
