@@ -19,7 +19,7 @@ from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.options import Options
-from relayout.report.drawing import draw, with_choices, with_conversions
+from relayout.report.drawing import compared, draw, with_choices
 from relayout.report.schema import Report, Status
 from relayout.report.totals import totals
 from relayout.verification.verifier import verify
@@ -118,7 +118,7 @@ def _drawn(task: Task, started: float, source: Source, parameters: GraphParamete
     outcome = finish(outcome, backend, replace(options, check=False), source)
     operators = conversion_operators_of(backend)
     drawn = with_choices(drawn, outcome.choices)
-    legal = with_conversions(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)
+    legal = compared(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)
     whole = GraphResponse(source=drawn, legal=legal, report=outcome.report)
     return Answer(whole.model_dump_json().encode(), repeats=_repeats(backend, outcome.report))
 

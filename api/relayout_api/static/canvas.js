@@ -40,7 +40,7 @@ export class GraphView {
       tabindex: "0", role: "application", "aria-roledescription": "graph", "aria-describedby": "graph-help",
     });
     this.wait = make("p", {class: "wait"}, "Laying out…");
-    this.element = make("div", {class: "view"}, this.canvas, make("p", {class: "name"}, name), this.wait);
+    this.element = make("div", {class: "view", "aria-busy": "true"}, this.canvas, make("p", {class: "name"}, name), this.wait);
     this.name = name;
     this.onselect = onselect;
     this.picture = null;
@@ -72,6 +72,7 @@ export class GraphView {
     this.picture = picture;
     this.placed = null;
     this.wait.hidden = false;
+    this.element.setAttribute("aria-busy", "true");
     this.measure(picture);
     const {nodes, links} = picture;
     const placed = await layOut(
@@ -88,13 +89,17 @@ export class GraphView {
       }
       links[link].spans = this.placed.routes[link].map(route => [route[1], route[route.length - 1], ...sides(route)]);
     });
-    this.changes = nodes.map((_, i) => i).filter(i => CHANGES.has(nodes[i].kind))
+    this.changed = nodes.map((_, i) => i).filter(i => CHANGES.has(nodes[i].kind))
       .sort((a, b) => placed.y[a] - placed.y[b] || placed.x[a] - placed.x[b]);
+    // Other layouts are many and follow from the conversions, so the steps from change to change leave them out.
+    const steps = this.changed.filter(i => nodes[i].kind !== "relaid");
+    this.changes = steps.length ? steps : this.changed;
     this.wait.hidden = true;
     this.canvas.setAttribute("aria-label",
-      `${this.name}: ${count(nodes.length, "node")}, ${count(this.changes.length, "change")}`);
+      `${this.name}: ${count(nodes.length, "node")}, ${count(this.changed.length, "change")}`);
     this.start(focus);
     this.draw();
+    this.element.setAttribute("aria-busy", "false");
     performance.measure("graph-drawn", "graph-start");
   }
 
@@ -152,10 +157,12 @@ export class GraphView {
     this.redraw();
   }
 
+  // Around a node, but not beyond the graph where it is higher than the view.
   center(node) {
     const {width, height} = this.size();
     this.left = this.placed.x[node] - width / this.scale / 2;
-    this.top = this.placed.y[node] - height / this.scale / 2;
+    const lowest = this.placed.height + MARGIN - height / this.scale;
+    this.top = Math.max(Math.min(this.placed.y[node] - height / this.scale / 2, lowest), Math.min(-MARGIN, lowest));
     this.redraw();
   }
 
@@ -478,7 +485,7 @@ export class GraphView {
     context.fillStyle = colors.card;
     context.fillRect(width, 0, OVERVIEW, height);
     const marks = new Map();
-    for (const i of this.changes) {
+    for (const i of this.changed) {
       const {kind} = picture.nodes[i];
       // Conversions last, over the others.
       const y = Math.round((placed.y[i] / total) * (height - 3));
@@ -486,8 +493,9 @@ export class GraphView {
       if (!marks.has(y) || marks.get(y).rank < rank) marks.set(y, {rank, kind});
     }
     for (const [y, {kind}] of marks) {
+      const inset = kind === "relaid" ? 7 : 3;
       context.fillStyle = colors[kind][1];
-      context.fillRect(width + 3, y, OVERVIEW - 6, 2.5);
+      context.fillRect(width + inset, y, OVERVIEW - 2 * inset, 2.5);
     }
     for (const i of this.matches) {
       context.fillStyle = colors.match;

@@ -1,5 +1,5 @@
 // The details of a node: what happened to it and why, its attributes, operands, and alternatives with their costs.
-import {bytes, cost, count, make, typed} from "./text.js";
+import {bytes, cost, count, layoutText, make, typed} from "./text.js";
 
 const KINDS = {
   kept: "unchanged", relaid: "other layout", removed: "removed", added: "added", conversion: "conversion",
@@ -86,7 +86,7 @@ function valuesOf({drawing}, values, {source, legal}) {
 function conversionOf(conversion, objective, go) {
   return [
     make("h3", {}, "Conversion"),
-    facts([["Value", conversion.value], ["From", conversion.from], ["To", conversion.to], ["Moves", bytes(conversion.bytes)],
+    facts([["Value", conversion.value], ["From", layoutText(conversion.from)], ["To", layoutText(conversion.to)], ["Moves", bytes(conversion.bytes)],
       ["Passes", conversion.passes > 1 ? String(conversion.passes) : null]]),
     make("p", {}, "Because:"),
     reasonsOf(conversion, objective, go),
@@ -97,9 +97,9 @@ function conversionOf(conversion, objective, go) {
 export function reasonsOf(conversion, objective, go) {
   const to = name => make("button", {type: "button", class: "plain", onclick: () => go(name)}, name);
   const rows = conversion.required_by.map(each =>
-    make("li", {}, to(each.node), ` requires ${each.layout} of ${/^(in|out)put /.test(each.node) ? "itself" : `input ${each.operand}`}`));
+    make("li", {}, to(each.node), ` requires ${layoutText(each.layout)} of ${/^(in|out)put /.test(each.node) ? "itself" : `input ${each.operand}`}`));
   const saved = conversion.reasons.map(each =>
-    make("li", {}, `Without ${each.layout} at `, to(each.node), ` (${partText(each)}, required by the ${each.by}): ${cost(each.saved.cost, objective)} less${each.saved.exact ? "" : " or more"}`));
+    make("li", {}, `Without ${layoutText(each.layout)} at `, to(each.node), ` (${partText(each)}, required by the ${each.by}): ${cost(each.saved.cost, objective)} less${each.saved.exact ? "" : " or more"}`));
   return make("ul", {class: "list"}, rows, saved);
 }
 
@@ -111,7 +111,7 @@ function choiceOf({operands, alternatives, count: total}, objective) {
   const table = make("table", {},
     make("thead", {}, make("tr", {}, operands.map(name => make("th", {scope: "col"}, name)), make("th", {scope: "col", class: "number"}, "Cost"))),
     make("tbody", {}, alternatives.map(each => make("tr", {},
-      each.operands.map(operand => make("td", {}, operand.layout, operand.required ? make("b", {title: "required by the backend"}, " *") : "")),
+      each.operands.map(operand => make("td", {}, layoutText(operand.layout), operand.required ? make("b", {title: "required by the backend"}, " *") : "")),
       make("td", {class: "number"}, each.chosen ? make("b", {}, "chosen") : changeOf(each.change, objective),
         each.device && ` at ${each.device}`)))));
   return [

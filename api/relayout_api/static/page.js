@@ -6,7 +6,7 @@ import {CHANGES, pictureOf, search} from "./picture.js";
 import * as service from "./service.js";
 import {svgOf} from "./svg.js";
 import {tableOf} from "./tables.js";
-import {at, bytes, cost, count, make, say} from "./text.js";
+import {at, bytes, cost, count, layoutText, make, say} from "./text.js";
 
 const STAGES = [["queued", "waiting for a worker"], ["requirements", "collect the requirements"], ["solve", "find the cheapest layouts"],
   ["rewrite", "rewrite the graph"], ["check", "verify the result"]];
@@ -93,10 +93,11 @@ async function openFile(file) {
 async function openModel(opened) {
   stop();
   clearResult();
+  at("form").classList.remove("compact");
   model = opened;
   history.replaceState(null, "", location.pathname);
   at("drop-text").replaceChildren(make("strong", {}, opened.name), make("br"),
-    opened.bytes ? bytes(opened.bytes.size) : "graph JSON", make("br"), "Drop another model to replace it");
+    opened.bytes ? bytes(opened.bytes.size) : "graph JSON", make("span", {class: "later"}, make("br"), "Drop another model to replace it"));
   allow();
   const own = begin("Reading the model");
   try {
@@ -205,11 +206,11 @@ async function finishJob(id, own, objective, request) {
     if (running === own) showReport({source: null, legal: null, report, job, model: null, request});
     return;
   }
-  const [report, source, legal] = await Promise.all([
-    service.getJson(`${path}/report`, own.signal), service.getJson(`${path}/graph?of=source`, own.signal),
-    service.getJson(`${path}/graph?of=legal`, own.signal)]);
+  const [report, drawn] = await Promise.all([
+    service.getJson(`${path}/report`, own.signal), service.getJson(`${path}/graph`, own.signal)]);
   if (running !== own) return;
-  await showResult({source, legal, report: report.report ?? report, job, model, request});
+  // The drawing solves the problem again; its conversions have the drawing's numbers.
+  await showResult({source: drawn.source, legal: drawn.legal, report: {...report, conversions: drawn.report.conversions}, job, model, request});
 }
 
 // A link to a job.
@@ -264,6 +265,7 @@ function clearResult() {
 async function showResult(shown) {
   clearResult();
   result = shown;
+  at("form").classList.add("compact");
   showSummary();
   showDownloads();
   showTables();
@@ -287,14 +289,14 @@ function showSummary() {
     : before.transposes === 0 && after.transposes === 0 && !report.conversions.length ? "Nothing to convert: the graph runs without a transpose."
     : gone > 0 ? `${count(gone, "transpose")} of ${before.transposes.toLocaleString("en")} removed, ${after.transposes.toLocaleString("en")} left.`
     : gone === 0 ? `${count(after.transposes, "transpose")}, as before.`
-    : `${count(-gone, "transpose")} added: the backend requires ${after.transposes === 1 ? "it" : "them"}.`;
+    : `${count(-gone, "transpose")} more than in the source: the layouts that are required need ${gone === -1 ? "it" : "them"}.`;
   const proof = report.cost === null ? "" : report.status === "optimal" ? "Proved: no legal graph costs less."
     : `Not proved: the cost is ${cost(report.cost, objective)}, and at least ${cost(report.bound ?? 0, objective)} is needed. More time may find a cheaper graph.`;
   const tile = (name, first, last, format) => make("div", {class: "tile"}, make("b", {}, first === last ? format(last) : `${format(first)} → ${format(last)}`), make("span", {}, name));
   const plain = number => number.toLocaleString("en");
   at("summary").replaceChildren(
     make("p", {class: "headline"}, headline),
-    make("p", {}, `Backend ${report.backend}. ${proof}`),
+    make("p", {}, `Backend ${report.backend}. ${proof} ${reasons(report)}`),
     make("div", {class: "tiles"},
       tile("transposes", before.transposes, after.transposes, plain), tile("moved by transposes", before.bytes, after.bytes, bytes),
       tile("nodes", before.nodes, after.nodes, plain),
@@ -304,6 +306,20 @@ function showSummary() {
     ...report.warnings.map(warning => make("p", {class: "problem"}, `Warning: ${warning}`)));
   at("result").hidden = false;
   say(`${headline} ${proof}`);
+}
+
+// The requirements behind the conversions that are left, the most frequent first.
+function reasons({conversions}) {
+  const found = new Map();
+  for (const {node, layout} of conversions.flatMap(conversion => conversion.required_by)) {
+    const [operator] = node.split(" ");
+    const text = /^(in|out)put /.test(node) ? `the ${operator} of the graph has ${layoutText(layout)}` : `${operator} requires ${layoutText(layout)}`;
+    found.set(text, (found.get(text) ?? 0) + 1);
+  }
+  const sorted = [...found].sort((a, b) => b[1] - a[1]);
+  const shown = sorted.slice(0, 3).map(([text, times]) => `${text}${times > 1 ? ` (${times} times)` : ""}`);
+  if (!shown.length) return "";
+  return `${count(conversions.length, "conversion")} left, because ${shown.join("; ")}${sorted.length > 3 ? `; and ${sorted.length - 3} more` : ""}.`;
 }
 
 function verificationOf(verification) {
@@ -462,7 +478,7 @@ function showTables() {
     const explained = report.explanation !== null && report.explanation !== undefined;
     tables.push(conversions.length || explained ? tableOf("Conversions and their reasons",
       "What the legal graph converts, how many bytes that moves, and which requirements ask for it.", [
-        {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => row.from}, {title: "To", value: row => row.to},
+        {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => layoutText(row.from)}, {title: "To", value: row => layoutText(row.to)},
         {title: "Kind", value: row => row.kind}, {title: "Moves", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
         ...(explained ? [{title: "Saved without", value: row => row.saved?.cost ?? 0, show: row => (row.saved ? cost(row.saved.cost, objective) : ""), number: true}] : []),
         {title: "Because", value: row => row.required_by.map(each => `${each.node} ${each.layout}`).join(" "), show: row => reasonsOf(row, objective, go), wide: true},
@@ -475,7 +491,7 @@ function showTables() {
     if (explained) {
       const {shared, solved, unsolved} = report.explanation;
       tables.push(tableOf("What each requirement costs", `Solved again ${count(solved, "time")}${unsolved ? `; ${count(unsolved, "requirement")} left out` : ""}. Saved: the cost without all requirements of the row.`, [
-        {title: "Operator", value: row => row.operator}, {title: "Layout", value: row => row.layout}, {title: "At", value: row => partText(row)},
+        {title: "Operator", value: row => row.operator}, {title: "Layout", value: row => layoutText(row.layout)}, {title: "At", value: row => partText(row)},
         {title: "Requirements", value: row => row.requirements, number: true}, {title: "Conversions", value: row => row.conversions, number: true},
         {title: "Saved", value: row => row.saved.cost, show: row => cost(row.saved.cost, objective) + (row.saved.exact ? "" : " or more"), number: true},
         {title: "Transposes saved", value: row => row.saved.transposes, number: true},
@@ -542,8 +558,7 @@ async function explain() {
     if (ended.state !== "succeeded") throw new service.ServiceError(ended.problem ?? {title: "Cancelled", detail: "the job was cancelled"});
     const answer = await service.getJson(`v1/jobs/${encodeURIComponent(job.id)}/report`, own.signal);
     if (result !== shown) return;
-    const report = answer.report ?? answer;
-    result = {...shown, report: {...shown.report, conversions: report.conversions, explanation: report.explanation}};
+    result = {...shown, report: {...shown.report, conversions: answer.conversions, explanation: answer.explanation}};
     showTables();
     showDownloads();
     say("The savings are in the table of the requirements");

@@ -1,22 +1,24 @@
 // From drawings (see /v1/graph) to one picture: nodes with a kind, and links between them.
 //
 // Kinds: `kept`, `relaid` (kept, with another layout), `removed`, `added`, and `conversion` (it changes a layout in the
-// legal graph). The union of both graphs has the nodes of both; a node is the same if its operator and name are.
+// legal graph). The union of both graphs has the nodes of both; `source` of a legal node tells which of
+// them are the same.
 import {bytes, shape} from "./text.js";
 
 export const CHANGES = new Set(["relaid", "removed", "added", "conversion"]);
 
 // One drawing with its keys: `keys[i]` of node i, and the links between visible nodes.
 class Side {
-  constructor(drawing, constants) {
+  // `before`: the side of the source. A node that has a counterpart there has its key.
+  constructor(drawing, constants, before = null) {
     this.drawing = drawing;
     this.nodes = new Map();
     this.links = [];
     const producers = new Map();
     const consumers = drawing.values.map(() => []);
-    const unique = (key, entry) => {
+    const unique = (key, entry, others = null, shared = false) => {
       let own = key;
-      for (let i = 2; this.nodes.has(own); i++) own = `${key} #${i}`;
+      for (let i = 2; this.nodes.has(own) || (!shared && others?.nodes.has(own)); i++) own = `${key} #${i}`;
       this.nodes.set(own, entry);
       return own;
     };
@@ -24,8 +26,16 @@ class Side {
     for (const value of drawing.inputs) {
       if (visible(value)) producers.set(value, unique(`input ${drawing.values[value].name}`, {io: "input", value}));
     }
-    this.keys = drawing.nodes.map((node, index) =>
-      (constants || !node.constant ? unique(`${node.operator} '${node.name}'`, {node, index}) : null));
+    const keyOf = node => before?.keys[node.source ?? -1] ?? `${node.operator} '${node.name}'`;
+    const hidden = node => !constants && node.constant;
+    // Counterparts first, so that no other node takes their keys.
+    this.keys = drawing.nodes.map(() => null);
+    for (const counterpart of [true, false]) {
+      drawing.nodes.forEach((node, index) => {
+        const own = before !== null && node.source !== null && before.keys[node.source] !== null;
+        if (own === counterpart && !hidden(node)) this.keys[index] = unique(keyOf(node), {node, index}, before, own);
+      });
+    }
     drawing.nodes.forEach((node, index) => {
       const key = this.keys[index];
       if (!key) return;
@@ -48,7 +58,7 @@ class Side {
 // `mode`: "changes" (the union), "before" or "after". Without a legal drawing, the source alone.
 export function pictureOf({source, legal, report}, mode, constants) {
   const before = new Side(source, constants);
-  const after = legal ? new Side(legal, constants) : null;
+  const after = legal ? new Side(legal, constants, before) : null;
   const nodes = [];
   const number = new Map();
   const sides = mode === "after" && after ? [after] : mode === "changes" && after ? [before, after] : [before];

@@ -11,7 +11,7 @@ export function make(name, properties = {}, ...children) {
     else if (key === "value" || key === "checked" || key === "hidden" || key === "disabled") element[key] = value;
     else element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.flat().filter(child => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false));
   return element;
 }
 
@@ -35,6 +35,13 @@ export function bytes(number) {
 export const cost = (number, objective) => (objective === "transposes" ? count(number, "transpose") : bytes(number));
 
 export const shape = dims => (dims ? dims.map(dim => dim ?? "?").join("×") || "scalar" : "unknown shape");
+
+// A layout in words: axis numbers mean the axes of the source's value.
+export function layoutText(layout) {
+  if (!/^\d+(,\d+)*$/.test(layout)) return layout;
+  const axes = layout.split(",").map(Number);
+  return axes.every((axis, i) => axis === i) ? "the source's order of axes" : `axes in the order ${axes.join(", ")}`;
+}
 
 export const typed = value => [value.dtype, shape(value.shape)].filter(Boolean).join(" ");
 

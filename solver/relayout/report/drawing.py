@@ -30,10 +30,10 @@ __all__ = [
     "DrawnNode",
     "DrawnOperand",
     "DrawnValue",
+    "compared",
     "draw",
     "drawn_choices",
     "with_choices",
-    "with_conversions",
 ]
 
 _MOST_ALTERNATIVES = 16
@@ -103,7 +103,8 @@ class DrawnNode(_Record):
     """A node. `inputs` and `outputs` are indices of values, None for an omitted input; `attributes` are in short text.
 
     `within` is the index of the node around it, if it is in a graph inside a node. `constant`: it does not run, because
-    all its results are known before. `conversions` are the conversions of the report that this node performs.
+    all its results are known before. In the drawing of a legal model, `source` is the index of the node of the source
+    that it is, if any, and `conversions` are the conversions of the report that it performs.
     """
 
     name: str
@@ -116,6 +117,7 @@ class DrawnNode(_Record):
     bodies: tuple[DrawnBody, ...] = ()
     device: str | None = None
     constant: bool = False
+    source: int | None = None
     conversions: tuple[int, ...] = ()
     choice: DrawnChoice | None = None
 
@@ -234,41 +236,105 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
 
 
-def with_conversions(
+def compared(
     legal: Drawing,
     source: Drawing,
     conversions: Sequence[Conversion],
     operators: Set[tuple[str, str]] = frozenset(),
 ) -> Drawing:
-    """The drawing of the legal model, with the conversions that each node performs.
+    """The drawing of the legal model, with each node's counterpart in the source and the conversions that it performs.
 
-    They are found from the consumers of each conversion, upwards as far as operators only move data. `operators` are
-    the backend's own conversion operators. A conversion whose consumers the backend renamed is not found.
+    A conversion is found from its consumers, upwards as far as operators only move data. `operators` are the backend's
+    own conversion operators. One whose consumers have no counterpart is not found.
     """
-    known = {_label(node) for node in source.nodes}
-    consumers = {_label(node): node for node in legal.nodes}
+    origins = _origins(legal, source)
+    performed = _performed(legal, source, origins, conversions, operators)
+    nodes = [
+        node.model_copy(update={"source": origin, "conversions": tuple(performed.get(index, ()))})
+        for index, (node, origin) in enumerate(zip(legal.nodes, origins, strict=True))
+    ]
+    return legal.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _origins(legal: Drawing, source: Drawing) -> list[int | None]:
+    """The node of the source that each legal node is: of the same name and operator or, if it was written anew, of the
+    same operator and with a result from whose name its own name was made."""
+    named = {_label(node): index for index, node in reversed([*enumerate(source.nodes)])}
+    found: list[int | None] = []
+    for node in legal.nodes:
+        index = named.pop(_label(node), None)
+        found.append(index)
+    left = {
+        (source.nodes[index].operator, source.values[source.nodes[index].outputs[0]].name): index
+        for index in named.values()
+        if source.nodes[index].outputs
+    }
+    for position, node in enumerate(legal.nodes):
+        if found[position] is None and node.operator not in _MOVES and node.outputs:
+            names = (node.name, legal.values[node.outputs[0]].name)
+            stems = [stem for name in names for stem in _stems(name) if (node.operator, stem) in left]
+            if stems:
+                found[position] = left.pop((node.operator, stems[0]))
+    return found
+
+
+def _stems(name: str) -> Iterator[str]:
+    """The name and what is left of it without its last words, the longest first.
+
+    >>> [*_stems("a_MatMul_1")]
+    ['a_MatMul_1', 'a_MatMul', 'a']
+    """
+    while name:
+        yield name
+        name = name.rpartition("_")[0]
+
+
+def _performed(
+    legal: Drawing,
+    source: Drawing,
+    origins: Sequence[int | None],
+    conversions: Sequence[Conversion],
+    operators: Set[tuple[str, str]],
+) -> dict[int, list[int]]:
+    """The conversions that each legal node performs."""
+    consumers = {
+        _label(source.nodes[origin]): node
+        for node, origin in zip(legal.nodes, origins, strict=True)
+        if origin is not None
+    }
     producers = {value: index for index, node in enumerate(legal.nodes) for value in node.outputs}
     outputs = {f"output {legal.values[value].name}": value for value in legal.outputs}
+
+    def chain(value: int) -> tuple[list[int], set[str]]:
+        """The nodes above a value that only move data, and the names of the values that they read."""
+        nodes, names = [], {legal.values[value].name}
+        while (index := producers.get(value)) is not None:
+            node = legal.nodes[index]
+            converts = node.operator == "Transpose" or (node.domain, node.operator) in operators
+            if not (converts or node.operator in _MOVES) or not node.inputs or node.inputs[0] is None:
+                break
+            value = node.inputs[0]
+            names.add(legal.values[value].name)
+            if converts or origins[index] is None:
+                nodes.append(index)
+        return nodes, names
+
     found: dict[int, list[int]] = {}
     for number, conversion in enumerate(conversions):
         for required in conversion.required_by:
             consumer = consumers.get(required.node)
-            value = outputs.get(required.node)
-            if consumer is not None and required.operand < len(consumer.inputs):
-                value = consumer.inputs[required.operand]
-            while value is not None and (index := producers.get(value)) is not None:
-                node = legal.nodes[index]
-                converts = node.operator == "Transpose" or (node.domain, node.operator) in operators
-                if not converts and node.operator not in _MOVES:
-                    break
-                if (converts or _label(node) not in known) and number not in found.setdefault(index, []):
+            read = [value for value in consumer.inputs if value is not None] if consumer is not None else []
+            if required.node in outputs:
+                read.append(outputs[required.node])
+            chains = [chain(value) for value in read]
+            # A rewritten node may have its operands in another order; the converted value tells which it is.
+            own = [nodes for nodes, names in chains if conversion.value in names]
+            if not own and required.operand < len(chains):
+                own = [chains[required.operand][0]]
+            for index in own[0] if own else ():
+                if number not in found.setdefault(index, []):
                     found[index].append(number)
-                value = node.inputs[0] if node.inputs else None
-    nodes = [
-        node.model_copy(update={"conversions": tuple(found[index])}) if found.get(index) else node
-        for index, node in enumerate(legal.nodes)
-    ]
-    return legal.model_copy(update={"nodes": tuple(nodes)})
+    return found
 
 
 def with_choices(source: Drawing, choices: Mapping[str, DrawnChoice]) -> Drawing:
