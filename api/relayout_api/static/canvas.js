@@ -375,7 +375,7 @@ export class GraphView {
   drawLinks(box, colors) {
     const {context, scale, picture, placed} = this;
     const groups = new Map();
-    const labels = [];
+    const labels = new Map();
     picture.links.forEach((link, l) => {
       const near = link.from === this.selected;
       link.to.forEach((target, t) => {
@@ -385,7 +385,10 @@ export class GraphView {
         const key = `${link.kind} ${this.colorOf(link, colors)} ${bold}`;
         if (!groups.has(key)) groups.set(key, {link, bold, routes: []});
         groups.get(key).routes.push(placed.routes[l][t]);
-        if (t === 0 && scale > LABEL_ZOOM) labels.push([link, placed.routes[l][t]]);
+        // One label a node: the legal graph's, if there are two.
+        if (t === 0 && scale > LABEL_ZOOM && (link.kind !== "removed" || !labels.has(link.from))) {
+          labels.set(link.from, [link, placed.routes[l][t]]);
+        }
       });
     });
     for (const {link, bold, routes} of groups.values()) {
@@ -400,7 +403,7 @@ export class GraphView {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.textAlign = "left";
-    for (const [link, route] of labels) {
+    for (const [link, route] of labels.values()) {
       const [x, y] = [route[0] + 6, route[1] + 11];
       const wide = context.measureText(link.label).width;
       context.fillStyle = colors.back;

@@ -31,7 +31,7 @@ const typesOf = schema => [schema.type ?? []].flat();
 function inputOf(field, id) {
   const {schema} = field;
   const types = typesOf(schema);
-  const about = make("span", {class: "note", id: `${id}-about`}, field.about);
+  const about = make("p", {class: "note", id: `${id}-about`}, field.about.replaceAll("`", ""));
   const described = field.about ? {"aria-describedby": `${id}-about`} : {};
   if (schema.enum) {
     const select = make("select", {id, ...described}, schema.enum.map(value => make("option", {}, String(value))));

@@ -259,6 +259,7 @@ function clearResult() {
   at("search").value = "";
   at("matches").textContent = "";
   for (const id of ["result", "graph", "tables", "problem"]) at(id).hidden = true;
+  at("intro").hidden = true;
   for (const id of ["summary", "downloads", "details", "tables"]) at(id).replaceChildren();
 }
 
@@ -482,9 +483,9 @@ function showTables() {
         {title: "Kind", value: row => row.kind}, {title: "Moves", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
         ...(explained ? [{title: "Saved without", value: row => row.saved?.cost ?? 0, show: row => (row.saved ? cost(row.saved.cost, objective) : ""), number: true}] : []),
         {title: "Because", value: row => row.required_by.map(each => `${each.node} ${each.layout}`).join(" "), show: row => reasonsOf(row, objective, go), wide: true},
-      ], conversions, "conversions-title") : make("section", {}, make("h2", {}, "Conversions"), make("p", {}, "The legal graph has none.")));
+      ], conversions, "conversions-title") : make("div", {}, make("h2", {}, "Conversions"), make("p", {}, "The legal graph has none.")));
     if (conversions.length && result.request && model === result.model && !explained) {
-      tables.push(make("section", {}, make("h2", {}, "What each requirement costs"),
+      tables.push(make("div", {}, make("h2", {}, "What each requirement costs"),
         make("p", {class: "note"}, "The problem is solved again without each requirement: the difference is what lifting it would save."),
         make("button", {type: "button", id: "explain", onclick: explain}, "Work out the savings")));
     }
@@ -538,7 +539,7 @@ function nodesTable(source, legal, report) {
   return tableOf("Nodes", `${count(rows.filter(row => CHANGES.has(row.kind)).length, "node")} changed.`, [
     {title: "Node", value: row => row.name, show: row => linkTo(row.key), wide: true}, {title: "Operator", value: row => row.title},
     {title: "Change", value: row => kindText(row.kind)}, {title: "Layout", value: row => row.line},
-    {title: "Alternatives", value: row => row.before?.node.choice?.count ?? 0, number: true},
+    {title: "Alternatives", value: row => row.before?.node.choice?.count, number: true},
   ], rows, "nodes-title");
 }
 

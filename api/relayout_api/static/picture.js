@@ -113,11 +113,11 @@ function describe(entry, source, legal, report, mode) {
 function boundary(entry, source, legal, mode) {
   const [first, last] = [source, legal].map(place => place && place.side.drawing.values[place.entry.value]);
   const value = first ?? last;
-  const moved = first && last && first.layout !== last.layout;
+  const moved = first?.layout && last?.layout && first.layout !== last.layout;
   const shown = mode === "after" && last ? last : value;
   return {
     title: value.name, io: entry.io, kind: moved ? "relaid" : "kept", name: value.name,
-    line: moved && mode === "changes" ? `${first.layout ?? "?"} → ${last.layout ?? "?"}`
+    line: moved && mode === "changes" ? `${first.layout} → ${last.layout}`
       : [shown.layout, shape(shown.shape)].filter(Boolean).join(" "),
     before: source?.entry ?? null, after: legal?.entry ?? null,
   };
@@ -138,13 +138,12 @@ function operator(entry, source, legal, report, mode) {
     return {...own, kind: "conversion", line: textOf(legal) + size};
   }
   if (!source) return {...own, kind: "added", line: textOf(legal)};
-  const [first, last] = [layoutOf(source), layoutOf(legal)];
+  // Where the names of axes are unknown in the legal graph, the plan knows the layout.
+  const [first, last] = [layoutOf(source), layoutOf(legal) ?? chosenOf(source.entry.node)];
   if (first && last && first !== last) {
     return {...own, kind: "relaid", line: mode === "before" ? first : mode === "after" ? last : `${first} → ${last}`};
   }
-  const chosen = chosenOf(source.entry.node);
-  if (source.entry.node.domain !== legal.entry.node.domain && chosen) return {...own, kind: "relaid", line: chosen};
-  return {...own, kind: "kept", line: textOf(legal)};
+  return {...own, kind: "kept", line: movement(legal) ?? last ?? shapeOf(legal)};
 }
 
 const resultOf = ({side, entry: {node}}) => (node.outputs.length ? side.drawing.values[node.outputs[0]] : null);
@@ -156,7 +155,9 @@ const shapeOf = place => (resultOf(place) ? shape(resultOf(place).shape) : "");
 function chosenOf(node) {
   const chosen = node.choice?.alternatives.find(alternative => alternative.chosen);
   const result = node.choice?.operands.indexOf("result 0") ?? -1;
-  return chosen && result >= 0 ? chosen.operands[result].layout : null;
+  const layout = chosen && result >= 0 ? chosen.operands[result].layout : "";
+  // By letters, not by the numbers of axes.
+  return /^[A-Z]/.test(layout) ? layout : null;
 }
 
 // Of a Transpose: from which layout to which, or else its permutation.

@@ -44,7 +44,7 @@ export function tableOf(title, note, columns, rows, id) {
   });
   fill();
   const table = make("table", {"aria-labelledby": id}, make("thead", {}, make("tr", {}, heads)), body);
-  return make("section", {"aria-labelledby": id},
+  return make("div", {},
     make("div", {class: "table-head"}, make("h2", {id}, title), rows.length > 5 && filter, counter),
     note && make("p", {class: "note"}, note),
     make("div", {class: "scroll", tabindex: "0", role: "region", "aria-labelledby": id}, table), more);

@@ -6,9 +6,10 @@ Values and nodes are referred to by their index, since names may repeat in graph
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cached_property
 
 import onnx_ir as ir
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from relayout.candidates.alternatives import NodeAlternatives
 from relayout.candidates.axis_names import AxisNames
@@ -129,8 +130,13 @@ class Drawing(_Record):
     opsets: dict[str, int]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    values: tuple[DrawnValue, ...] = Field(default=())
-    nodes: tuple[DrawnNode, ...] = Field(default=())
+    values: tuple[DrawnValue, ...]
+    nodes: tuple[DrawnNode, ...]
+
+    @cached_property
+    def producers(self) -> dict[int, int]:
+        """The node that produces each value."""
+        return {value: index for index, node in enumerate(self.nodes) for value in node.outputs}
 
 
 def draw(model: ir.Model, dims: Mapping[str, int] | None = None) -> Drawing:
@@ -257,8 +263,11 @@ def compared(
 
 
 def _origins(legal: Drawing, source: Drawing) -> list[int | None]:
-    """The node of the source that each legal node is: of the same name and operator or, if it was written anew, of the
-    same operator and with a result from whose name its own name was made."""
+    """The node of the source that each legal node is.
+
+    It has the same operator and name. If it was written anew, its name was made from a result's name; if it has no name
+    of its own, it reads the result of the same node, apart from operators that only move data.
+    """
     named = {_label(node): index for index, node in reversed([*enumerate(source.nodes)])}
     found: list[int | None] = []
     for node in legal.nodes:
@@ -275,7 +284,29 @@ def _origins(legal: Drawing, source: Drawing) -> list[int | None]:
             stems = [stem for name in names for stem in _stems(name) if (node.operator, stem) in left]
             if stems:
                 found[position] = left.pop((node.operator, stems[0]))
+    above = {_reads(source, index): index for index in left.values()}
+    for position, node in enumerate(legal.nodes):
+        if found[position] is None and node.operator not in _MOVES:
+            operator, producer, name = _reads(legal, position)
+            origin = None if producer is None else found[producer]
+            if producer is None or origin is not None:
+                found[position] = above.pop((operator, origin, name), None)
     return found
+
+
+def _reads(drawing: Drawing, index: int) -> tuple[str, int | None, str]:
+    """A node's operator and the node whose result it reads first, above operators that only move data; without a
+    producer, the name of the value."""
+    producers, node = drawing.producers, drawing.nodes[index]
+    above = node
+    while above.inputs and above.inputs[0] is not None:
+        producer = producers.get(above.inputs[0])
+        if producer is None:
+            return node.operator, None, drawing.values[above.inputs[0]].name
+        above = drawing.nodes[producer]
+        if above.operator != "Transpose" and above.operator not in _MOVES:
+            return node.operator, producer, ""
+    return node.operator, None, ""
 
 
 def _stems(name: str) -> Iterator[str]:
@@ -302,7 +333,7 @@ def _performed(
         for node, origin in zip(legal.nodes, origins, strict=True)
         if origin is not None
     }
-    producers = {value: index for index, node in enumerate(legal.nodes) for value in node.outputs}
+    producers = legal.producers
     outputs = {f"output {legal.values[value].name}": value for value in legal.outputs}
 
     def chain(value: int) -> tuple[list[int], set[str]]:
