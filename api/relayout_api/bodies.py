@@ -58,8 +58,8 @@ class Bodies:
     async def read(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
         """The whole body, of at most `most` bytes. Its bytes count as held until the block ends.
 
-        Raises RefusedError if it is too large, with any Content-Length, too slow, or one too many; ClientDisconnect if the
-        caller disconnects. Never holds more than the limits.
+        Raises RefusedError if it is too large, with any Content-Length, too slow, or one too many; ClientDisconnect if
+        the caller disconnects. Never holds more than the limits.
         """
         reading = _Reading(request, self, self._settings, self._settings.max_body_bytes if most is None else most)
         try:

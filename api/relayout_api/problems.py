@@ -43,10 +43,11 @@ class Kind:
 
 
 KINDS = {
+    "malformed-request": Kind(400, "Malformed request", "The bytes are no HTTP request."),
     "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON."),
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
-    "slow-body": Kind(408, "Slow body", "The body did not arrive in time."),
+    "slow-body": Kind(408, "Slow request", "The head or the body did not arrive in time."),
     "no-result": Kind(409, "No result", "The job has not succeeded, or has no such result."),
     "infeasible": Kind(409, "The requirements contradict each other", "`conflict` has a smallest contradicting set."),
     "too-large": Kind(413, "Too large", "The body, or the memory for its work, exceeds the server's limit."),

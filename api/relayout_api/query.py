@@ -125,8 +125,8 @@ def given_parameters(
 ) -> tuple[dict[str, Any] | None, str]:
     """The parameters of the query where the body is an ONNX model, else None, and the body's media type.
 
-    `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which has
-    its own options.
+    `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which
+    has its own options.
     """
     kind = media_type(request, JSON, ONNX)
     if kind == ONNX:

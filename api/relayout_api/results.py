@@ -43,7 +43,7 @@ class Results:
         pool: Pool,
         take: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
-        """The digests of a job's `report` and `model`, with its `cost` and `bound`. Raises what `Pool.run` does, OSError."""
+        """The digests of a job's `report` and `model`, with `cost` and `bound`. Raises as `Pool.run`, and OSError."""
         key = self.key(task, body)
         found = await to_thread.run_sync(self._store.recorded, key)
         if found is not None and await to_thread.run_sync(self._has, found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -39,17 +40,23 @@ class Service:
         self.stopping = anyio.Event()
         self.stopped = anyio.Event()
         self._checked = -math.inf
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Start everything in the background; at the end, stop it."""
+        self._loop = asyncio.get_running_loop()
         async with self.pool.open(), self.jobs.open(), anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_grace)
             yield
             tasks.cancel_scope.cancel()
 
-    def stop(self) -> None:
-        """Take no more jobs, and give what runs its grace."""
+    def stop_soon(self) -> None:
+        """Take no more jobs, and give what runs its grace; may be called in a signal handler."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
         self.jobs.stop_taking()
         self.stopping.set()
 

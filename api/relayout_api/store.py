@@ -18,6 +18,7 @@ from relayout_api.settings import Settings
 __all__ = ["Entry", "Store", "digest_of", "store_of"]
 
 _HOUR = 3600.0
+_CHECK_BYTES = 4096
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -86,7 +87,7 @@ class Store:
 
     def check(self) -> None:
         """Write a small file and remove it. Raises OSError."""
-        self._files.write("check", b"")
+        self._files.write("check", bytes(_CHECK_BYTES))
         self._files.remove("check")
 
     def clean(self, most_bytes: int, hours: float, keep: Iterable[str] = ()) -> int:

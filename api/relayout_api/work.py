@@ -58,12 +58,12 @@ def _legalize(task: Task, body: Body, events: Events) -> Answer:
     source, _, parameters = _read(task, body, LegalizeParameters)
     backend = _backend(parameters)
     model = read_model(source, external_data=False)
-    options = _within(task, started, _options(parameters))
-    outcome = legalize_model(model, backend, options, progress=progress)
+    options, warnings = _within(task, started, _options(parameters))
+    outcome = legalize_model(model, backend, options, progress=progress, improved=_improved(events))
     original = read_model(source, external_data=False) if options.check else model
     outcome = finish(outcome, backend, options, original, progress=progress)
     progress("write")
-    report, repeats = outcome.report, _repeats(backend, outcome.report)
+    report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
     if isinstance(source, dict):
         graph = to_json(outcome.model, weights=parameters.weights)
         if task.form == "parts":
@@ -86,8 +86,9 @@ def _explain(task: Task, body: Body, events: Events) -> Answer:
     source, _, parameters = _read(task, body, ExplainParameters)
     backend = _backend(parameters)
     model = read_model(source, external_data=False)
-    options = _within(task, started, _options(parameters))
-    report = legalize_model(model, backend, options, progress=progress).report
+    options, warnings = _within(task, started, _options(parameters))
+    report = legalize_model(model, backend, options, progress=progress, improved=_improved(events)).report
+    report = _warned(report, warnings)
     return _of_report(task, report, _repeats(backend, report))
 
 
@@ -146,6 +147,10 @@ def _progress(events: Events, stages: Sequence[str]) -> Callable[[str], None]:
     return lambda stage: events({"stage": stage, "progress": round(stages.index(stage) / len(stages), 3)})
 
 
+def _improved(events: Events) -> Callable[[int, int], None]:
+    return lambda cost, bound: events({"cost": cost, "bound": bound})
+
+
 def _repeats(backend: Backend, report: Report) -> bool:
     """Whether the same request always gets this answer: a solution that only the time limit ended may differ."""
     return is_pure(backend) and report.status == "optimal"
@@ -182,10 +187,26 @@ def _options(parameters: Parameters) -> Options:
     return Options(**parameters.options.model_dump())
 
 
-def _within(task: Task, started: float, options: Options) -> Options:
-    """The options, with a time limit for the solver that leaves enough of the server's to read, rewrite and answer."""
+def _within(task: Task, started: float, options: Options) -> tuple[Options, tuple[str, ...]]:
+    """The options, with a time limit for the solver that leaves enough of the server's to read, rewrite and answer.
+
+    A warning says so where the caller asked for more.
+    """
     left = max(task.seconds * _SEARCH_SHARE - (perf_counter() - started), 0.01)
-    return replace(options, time_limit=min(options.time_limit or left, left))
+    asked = options.time_limit
+    if asked is None or asked <= left:
+        return replace(options, time_limit=asked or left), ()
+    warning = (
+        f"the solver had {left:.1f} s in place of {asked:g} s: the server's limit is {task.seconds:g} s for all work"
+    )
+    return replace(options, time_limit=left), (warning,)
+
+
+def _warned(report: Report, warnings: tuple[str, ...]) -> Report:
+    """The report with warnings; an optimal solution needs none of the time."""
+    if report.status == "optimal" or not warnings:
+        return report
+    return report.model_copy(update={"warnings": (*report.warnings, *warnings)})
 
 
 def _of_report(task: Task, report: Report, repeats: bool) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,15 +92,21 @@ def legalize_model(
     options: Options,
     *,
     progress: Progress | None = None,
+    improved: Callable[[int, int], None] | None = None,
     draws_choices: bool = False,
 ) -> Outcome:
-    """Run the stages on a model, which is changed in place. `draws_choices` asks for the alternatives of every node."""
+    """Run the stages on a model, which is changed in place.
+
+    `progress` is called with the name of each stage, and `improved` with cost and bound of each better solution.
+    `draws_choices` asks for the alternatives of every node.
+    """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
     before = totals(model, dims, operators)
     elements = price_dims(model, dims)
     changed = prepared_by(backend, model)
-    result = run(model, backend, options, elements, progress or (lambda stage: None), draws_choices=draws_choices)
+    progress = progress or (lambda stage: None)
+    result = run(model, backend, options, elements, progress, improved, draws_choices=draws_choices)
     if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)

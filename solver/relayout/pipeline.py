@@ -40,6 +40,7 @@ from relayout.report.schema import (
     Transfer,
 )
 from relayout.rewrite import is_placed, rewrite
+from relayout.solve.deadline import Improved
 from relayout.solve.solver import Solution, solve
 
 __all__ = ["Elements", "Result", "describe", "run"]
@@ -72,10 +73,12 @@ def run(
     options: Options,
     elements: Elements,
     progress: Progress,
+    improved: Improved | None = None,
     *,
     draws_choices: bool = False,
 ) -> Result:
-    """Run all stages. The model is rewritten in place if the plan spends less than the source or changes a node.
+    """Run all stages. `progress` takes the name of each, and `improved` the cost and bound of each better solution in
+    the objective's unit. The model is rewritten in place if the plan spends less than the source or changes a node.
     `draws_choices`: the result has the alternatives of every node, to be drawn.
 
     Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
@@ -88,7 +91,7 @@ def run(
         found = candidates(model, backend, options, elements)
         formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
     progress("solve")
-    solution = solved(formulation, options, deadline)
+    solution = solved(formulation, options, deadline, improved)
     for stage, spent in solution.seconds.items():
         seconds[stage] = seconds.get(stage, 0.0) + spent
     progress("rewrite")
@@ -133,15 +136,18 @@ def candidates(model: ir.Model, backend: Backend, options: Options, elements: El
     )
 
 
-def solved(formulation: Formulation, options: Options, deadline: float | None) -> Solution:
+def solved(
+    formulation: Formulation, options: Options, deadline: float | None, improved: Improved | None = None
+) -> Solution:
     """A solution with an assignment. Raises InfeasibleError, OutOfTimeError."""
-    source = formulation.source_assignment()
+    source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
     solution = solve(
         formulation.problem,
         engine=options.engine,
         time_limit=None if deadline is None else max(deadline - perf_counter(), 0.001),
         hint=None if source is None else formulation.with_transfers(source),
         max_conversions=options.max_transposes,
+        improved=None if improved is None else lambda cost, bound: improved(unpacked(cost), unpacked(bound)),
     )
     if solution.status == "infeasible":
         raise refusal(solution, formulation, options.max_transposes)

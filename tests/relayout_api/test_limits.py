@@ -10,16 +10,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from http_bodies import GRAPH, endless_loop, swelling_functions
-from http_server import MAX_BODY, QUEUE, TIME_LIMIT, WORKERS, Server
+from http_server import MAX_BODY, QUEUE, TIME_LIMIT, WORKERS, Server, is_running, wait_for, workers_of
 
 JSON = {"Content-Type": "application/json"}
+MOST_LAYOUT = 64 << 10
 ENDLESS = {"graph": endless_loop(), "against": endless_loop()}
 ENDLESS_BYTES = json.dumps(ENDLESS).encode()
 
@@ -68,25 +69,6 @@ def test_a_worker_that_dies_is_the_services_fault_and_the_server_stays_up(server
     assert still_works(client)
 
 
-def workers_of(server: Server) -> set[int]:
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-    return {int(child) for child in children.read_text().split()}
-
-
-def is_running(process: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is being read
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
-    return False
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it did not come about in half a minute")
-
-
 def test_a_body_that_says_it_is_too_large_is_refused(client: httpx.Client) -> None:
     answer = client.post("/v1/legalize", content=b" " * (MAX_BODY + 1), headers=JSON)
     assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
@@ -119,10 +101,16 @@ def test_a_caller_who_expects_to_be_asked_is_told_before_sending(server: Server)
 
 
 def test_a_body_that_fits_is_taken_whether_it_says_so_or_not(client: httpx.Client) -> None:
-    layout = b'{"layout": "NHWC"' + b" " * (MAX_BODY - 18) + b"}"
-    assert len(layout) == MAX_BODY
+    layout = b'{"layout": "NHWC"' + b" " * (MOST_LAYOUT - 18) + b"}"
+    assert len(layout) == MOST_LAYOUT
     assert client.post("/v1/layouts/parse", content=layout, headers=JSON).status_code == 200
     assert client.post("/v1/layouts/parse", content=iter([layout[:9], layout[9:]]), headers=JSON).status_code == 200
+
+
+def test_a_layout_is_not_parsed_out_of_a_large_body(client: httpx.Client) -> None:
+    lists = b'{"layout": [' + b"[]," * MOST_LAYOUT + b"[]]}"
+    answer = client.post("/v1/layouts/parse", content=lists, headers=JSON)
+    assert (answer.status_code, answer.json()["expected"]) == (413, f"at most {MOST_LAYOUT} bytes")
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(server: Server, client: httpx.Client) -> None:
@@ -132,14 +120,41 @@ def test_a_body_that_does_not_come_is_not_waited_for(server: Server, client: htt
     assert still_works(client)
 
 
-def test_too_many_requests_at_once_are_told_to_come_again(server: Server, client: httpx.Client) -> None:
+def test_bodies_that_are_held_back_take_no_place(server: Server, client: httpx.Client) -> None:
     with contextlib.ExitStack() as callers:
         for _ in range(WORKERS + QUEUE):
             callers.enter_context(connection(server)).sendall(head("Content-Length: 100") + b"{")
-        answers = (client.post("/v1/legalize", json={"graph": GRAPH}) for _ in range(10_000))
-        busy = next(answer for answer in answers if answer.status_code != 200)
-    assert (busy.status_code, busy.json()["type"]) == (503, "/problems/busy")
-    assert int(busy.headers["retry-after"]) > 0
+        assert still_works(client)
+
+
+def test_a_caller_has_not_all_workers_and_not_all_of_the_queue(server: Server, client: httpx.Client) -> None:
+    other = httpx.Client(base_url=server.address, timeout=60, transport=httpx.HTTPTransport(local_address="127.0.0.2"))
+    with contextlib.ExitStack() as callers, other:
+        for _ in range(WORKERS - 1 + QUEUE // 2):
+            caller = callers.enter_context(connection(server))
+            caller.sendall(head(f"Content-Length: {len(ENDLESS_BYTES)}", path="/v1/verify") + ENDLESS_BYTES)
+        answers = (client.post("/v1/explain", json={"graph": GRAPH}) for _ in range(10_000))
+        refused = next(answer for answer in answers if answer.status_code != 200)
+        assert other.post("/v1/explain", json={"graph": GRAPH}).status_code == 200
+    assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many-requests")
+    assert int(refused.headers["retry-after"]) > 0
+
+
+def test_the_head_of_a_request_must_arrive_in_time(server: Server) -> None:
+    with connection(server) as caller:
+        caller.sendall(b"POST /v1/verify HTTP/1.1\r\nHost: ")
+        answer = caller.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"application/problem+json" in answer
+        assert caller.recv(1) == b""
+
+
+def test_bytes_that_are_no_request_get_a_problem(server: Server) -> None:
+    with connection(server) as caller:
+        caller.sendall(b"\x16\x03\x01 is TLS\r\n\r\n")
+        answer = caller.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"/problems/malformed-request" in answer
 
 
 def test_requests_at_once_are_all_answered_each_its_own(client: httpx.Client) -> None:
@@ -149,7 +164,7 @@ def test_requests_at_once_are_all_answered_each_its_own(client: httpx.Client) ->
         graph = {"opset": 20, "inputs": [{"name": "x", **value}], "outputs": [{"name": "y", **value}], "nodes": [node]}
         return client.post("/v1/legalize", json={"graph": graph})
 
-    with ThreadPoolExecutor(WORKERS + QUEUE) as at_once:
+    with ThreadPoolExecutor(QUEUE // 2) as at_once:
         answers = list(at_once.map(answer, range(1, 25)))
     assert {response.status_code: response.text for response in answers if response.status_code != 200} == {}
     assert [response.json()["graph"]["inputs"][0]["shape"][1] for response in answers] == list(range(1, 25))
@@ -179,12 +194,13 @@ def test_work_that_takes_more_memory_than_it_may_ends_in_a_refusal() -> None:
 
 # A few bytes of JSON are some hundred in Python.
 _SWELLING = """
-from relayout_api import tasks, work
-from relayout_api.messages import Task
+from relayout_api import work
 from relayout_api.problems import RefusedError
+from relayout_api.workers import tasks
+from relayout_api.workers.messages import Task
 body = b"[" + b"[]," * 4_000_000 + b"[]]"
 try:
-    tasks.perform(Task("legalize", body, None, 60.0, 300 << 20))
+    tasks.perform(Task("legalize", None, 60.0, 300 << 20), body)
 except RefusedError as error:
     print(error.kind)
 """

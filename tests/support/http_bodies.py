@@ -31,8 +31,8 @@ def onnx_bytes() -> bytes:
     return onnx_model().SerializeToString()
 
 
-def endless_loop() -> dict[str, Any]:
-    """A graph of a few bytes that runs forever without allocating memory."""
+def endless_loop(times: int = 1 << 60) -> dict[str, Any]:
+    """A graph of a few bytes that runs forever, or long, without allocating memory."""
     value = {"name": "x", "dtype": "float32", "shape": [1]}
     body = {
         "name": "body",
@@ -55,7 +55,7 @@ def endless_loop() -> dict[str, Any]:
         "inputs": [value],
         "outputs": [{**value, "name": "y"}],
         "constants": [
-            {"name": "times", "dtype": "int64", "shape": [], "values": [1 << 60]},
+            {"name": "times", "dtype": "int64", "shape": [], "values": [times]},
             {"name": "true", "dtype": "bool", "shape": [], "values": [True]},
         ],
         "nodes": [

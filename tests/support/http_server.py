@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import httpx
 
-__all__ = ["MAX_BODY", "QUEUE", "TIME_LIMIT", "WORKERS", "Server", "serving"]
+__all__ = [
+    "MAX_BODY",
+    "QUEUE",
+    "TIME_LIMIT",
+    "WORKERS",
+    "Server",
+    "is_running",
+    "serving",
+    "wait_for",
+    "workers_of",
+]
 
 MAX_BODY = 1 << 20
 TIME_LIMIT = 5.0
 WORKERS = 2
-QUEUE = 2
+QUEUE = 16
 LIMITS = {
     "RELAYOUT_MAX_BODY_BYTES": str(MAX_BODY),
     "RELAYOUT_BODY_SECONDS": "2",
@@ -26,6 +39,8 @@ LIMITS = {
     "RELAYOUT_WORKERS": str(WORKERS),
     "RELAYOUT_QUEUE": str(QUEUE),
     "RELAYOUT_MEMORY_BYTES": str(2 << 30),
+    "RELAYOUT_HEADER_SECONDS": "2",
+    "RELAYOUT_GRACE": "1",
 }
 
 
@@ -53,17 +68,21 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """A server with low limits and warm workers, running in `folder`, which is its home folder too."""
+def serving(folder: Path, prefix: Sequence[str] = (), **settings: str) -> Iterator[Server]:
+    """A server with low limits and warm workers, running in `folder`, which has its home folder and its data.
+
+    `prefix` is a command that runs the server's. `settings` are variables of its environment.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "--factory", "relayout_api.app:create_app", "--port", str(port)]
-    (folder / "home").mkdir()
-    environment = {**os.environ, **LIMITS, "HOME": str(folder / "home")}
+    command = [*prefix, sys.executable, "-m", "relayout", "serve", "--port", str(port)]
+    (folder / "home").mkdir(exist_ok=True)
+    home, data = str(folder / "home"), str(folder / "data")
+    environment = {**os.environ, **LIMITS, "HOME": home, "RELAYOUT_DATA": data, **settings}
     for name in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
         environment.pop(name, None)
-    with (folder / "log").open("wb") as log:
+    with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         server = Server(port, process, folder)
@@ -83,3 +102,30 @@ def wait_until_ready(server: Server) -> None:
             pass
         assert not server.ended_within(0.1), server.log()
     raise AssertionError("the server did not get ready in a minute")
+
+
+def workers_of(server: Server) -> set[int]:
+    """The processes of the workers: the children of the template, which is the server's only child."""
+    return {worker for template in children(server.process.pid) for worker in children(template)}
+
+
+def children(process: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
+def is_running(process: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is being read
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+    return False
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until a condition holds."""
+    end = monotonic() + seconds
+    while monotonic() < end:
+        if condition():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError(f"it did not come about in {seconds} s")

@@ -1,8 +1,8 @@
 """The durable queue: DBOS Transact on a SQLite file, or on a PostgreSQL that several servers share.
 
-A job is a DBOS workflow with one step. Its row is written before a caller gets its id, and a row whose server died runs again.
-Inputs and outputs of a workflow are JSON that names contents of the store. DBOS fences: of two servers that run the same job,
-only the one that owns the row records a result.
+A job is a DBOS workflow with one step. Its row is written before a caller gets its id, and a row whose server died runs
+again. Inputs and outputs of a workflow are JSON that names contents of the store. DBOS fences: of two servers that run
+the same job, only the one that owns the row records a result.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ class Engine:
                         self._requeue(self._pending(server))
                 self._suspects ^= {server} if is_dead else self._suspects & {server}
             lost = {row.workflow_id for row in rows if row.executor_id == self.server} - {*self._running}
-            # A job here whose outcome could not be written, for example as the disk was full. Looked at twice, because a
-            # job is marked in the database before it is started, and ends before it is marked.
+            # A job here whose outcome could not be written, for example as the disk was full. Looked at twice, because
+            # a job is marked in the database before it is started, and ends before it is marked.
             self._requeue(sorted(lost & self._suspects))
             self._suspects = (self._suspects - lost) | (lost - self._suspects)
         except (OSError, DatabaseError) as error:

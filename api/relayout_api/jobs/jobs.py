@@ -7,6 +7,7 @@ import base64
 import json
 import logging
 import math
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -50,9 +51,11 @@ _STATES: dict[str, State] = {
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # A job whose worker dies is tried again, in case the cause was outside.
 _ATTEMPTS = 2
+# So many jobs of the same time are shown in the order in which they came.
+_MOST_AT_ONCE = 100
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
-# How long a request waits for an event before it looks whether the caller is still there.
-_EVENT_SECONDS = 10.0
+# How long a request waits for an event before it looks whether the server is being stopped.
+_EVENT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,11 @@ class Jobs:
         """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
         name = uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}")
         arguments["body"] = await self._results.keep(content)
+        # The database's clock may count whole seconds.
+        arguments["created"] = time.time_ns() // 1_000_000
         is_new = await self._call(self._opened().submit, str(name), caller, arguments)
         row = await self._row(str(name))
-        if not is_new and _input(row) != arguments:
+        if not is_new and {**_input(row), "created": 0} != {**arguments, "created": 0}:
             raise RefusedError(
                 "key-reused",
                 "the Idempotency-Key belongs to another job",
@@ -122,9 +127,11 @@ class Jobs:
     async def page(self, limit: int, cursor: str | None) -> JobList:
         """One page of jobs, newest first. Raises UsageError for a wrong cursor, RefusedError."""
         until, given = _parse_cursor(cursor)
-        # Several jobs may be of the same millisecond, so the cursor names those that were given.
-        rows = await self._call(self._opened().newest, limit + 1 + len(given), None if until is None else _iso(until))
+        # Several jobs may be of the same time, which SQLite may count in seconds: the cursor names those given.
+        most = limit + 1 + len(given) + _MOST_AT_ONCE
+        rows = await self._call(self._opened().newest, most, None if until is None else _iso(until))
         left = [row for row in rows if row.workflow_id not in given]
+        left.sort(key=lambda row: (row.created_at or 0, _input(row)["created"]), reverse=True)
         shown = left[:limit]
         more = None
         if len(left) > limit:
@@ -169,10 +176,15 @@ class Jobs:
             raise RefusedError("no-result", "the body of the job was deleted", expected="a newer job", found=job)
         return arguments, body
 
-    async def events(self, job: str, after: int) -> AsyncIterator[Event]:
-        """The events of a job with a number above `after`, and `done` when it ends."""
+    async def events(self, job: str, after: int, is_stopping: Callable[[], bool]) -> AsyncIterator[Event]:
+        """The events of a job with a number above `after`, and `done` when it ends.
+
+        Ends early where the server is being stopped; the caller goes on elsewhere from the last number.
+        """
         number = after
         while True:
+            if is_stopping():
+                return
             event = await self._call(self._opened().next_event, job, number, _EVENT_SECONDS)
             if event is None:
                 break
@@ -301,6 +313,9 @@ class Jobs:
         problem = Problem(**output["problem"]) if "problem" in output else None
         if state == "failed" and problem is None:
             problem = Problem(type="/problems/internal", title="Internal error", status=500, detail="the job failed")
+        started = None
+        if state != "queued" and row.dequeued_at is not None:
+            started = max(row.dequeued_at, arguments["created"])
         path = f"/v1/jobs/{row.workflow_id}"
         return Job(
             id=row.workflow_id,
@@ -310,9 +325,9 @@ class Jobs:
             progress=1.0 if state == "succeeded" else seen.get("progress"),
             cost=output.get("cost", seen.get("cost")),
             bound=output.get("bound", seen.get("bound")),
-            created=_iso(row.created_at or 0),
-            started=None if state == "queued" or row.dequeued_at is None else _iso(row.dequeued_at),
-            ended=None if row.completed_at is None else _iso(row.completed_at),
+            created=_iso(arguments["created"]),
+            started=None if started is None else _iso(started),
+            ended=None if row.completed_at is None else _iso(max(row.completed_at, started or arguments["created"])),
             problem=problem,
             links=JobLinks(self=path, events=f"{path}/events", report=f"{path}/report", model=f"{path}/model"),
         )
@@ -345,16 +360,16 @@ def _iso(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _cursor(time: int, given: list[str]) -> str:
-    return base64.urlsafe_b64encode(json.dumps([time, given]).encode()).decode()
+def _cursor(when: int, given: list[str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([when, given]).encode()).decode()
 
 
 def _parse_cursor(cursor: str | None) -> tuple[int | None, list[str]]:
     if cursor is None:
         return None, []
     try:
-        time, given = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return int(time), [str(each) for each in given]
+        when, given = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return int(when), [str(each) for each in given]
     except (ValueError, TypeError):
         raise UsageError(
             "a wrong cursor", where="query.cursor", expected="`next` of a page", found=cursor[:80]

@@ -101,7 +101,8 @@ async def job_events(
     request: Request, job: Annotated[str, Depends(_existing)], after: Annotated[int, Depends(_last_event_id)]
 ) -> AsyncIterator[ServerSentEvent]:
     """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
-    async for event in _jobs(request).events(job, after):
+    service: Service = request.app.state.service
+    async for event in service.jobs.events(job, after, service.stopping.is_set):
         yield ServerSentEvent(data=event.data, event=event.name, id=str(event.number))
 
 

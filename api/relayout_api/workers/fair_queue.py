@@ -44,7 +44,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def place(self, caller: str, seconds: float | None = None) -> AsyncIterator[None]:
-        """Wait for a place, at most `seconds`, and hold it. Raises RefusedError where too many wait, or for too long."""
+        """Wait for a place, at most `seconds`, and hold it. Raises RefusedError where too many wait, or too long."""
         await self._enter(caller, seconds)
         started = monotonic()
         try:

@@ -1,7 +1,7 @@
 """The messages between the server and its worker processes: a JSON header and parts of bytes, in a file.
 
-The file has no name (memory on Linux); its descriptor goes over a Unix socket. So a large model is neither copied through a
-pipe nor pickled, and nothing that a worker sends can run code in the server.
+The file has no name (memory on Linux); its descriptor goes over a Unix socket. So a large model is neither copied
+through a pipe nor pickled, and nothing that a worker sends can run code in the server.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Task:
     """The work of one request or job: of `verb`, legalize, explain or verify.
 
     `parameters` are the backend and the options that go with an ONNX model in the body; None where the body is JSON,
-    which has its own. `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON of
-    the endpoint, the model's bytes with the report's summary, or model and report as two parts.
+    which has its own. `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON
+    of the endpoint, the model's bytes with the report's summary, or model and report as two parts.
     """
 
     verb: str

@@ -86,8 +86,8 @@ class Pool:
         """The answer to a task, from a worker, with each event given to `take`.
 
         `wait`: the most seconds to wait for a worker; None: as long as it takes. The worker is killed when the task's
-        time is over, or this is cancelled. Raises AnsweredError with the problem that the work ended with, RefusedError,
-        OutOfTimeError, and WorkerDiedError where the worker ended by itself.
+        time is over, or this is cancelled. Raises AnsweredError with the problem that the work ended with,
+        RefusedError, OutOfTimeError, and WorkerDiedError where the worker ended by itself.
         """
         async with self.queue.place(caller, wait):
             while True:

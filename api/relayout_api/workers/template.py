@@ -1,10 +1,11 @@
 """The template of the workers: a process that has imported and warmed up everything, and forks at a word.
 
-A fork is ready within milliseconds and shares the template's memory. The template has one thread, so forking is safe. It dies
-with the server, and the workers die with it, by the kernel's parent-death signal, even in the middle of native code.
+A fork is ready within milliseconds and shares the template's memory. The template has one thread, so forking is safe.
+It dies with the server, and the workers die with it, by the kernel's parent-death signal, even in native code.
 
-The server writes one byte with two descriptors, the socket and the stderr of a new worker. The template answers with lines of
-JSON: `{"ready": true}`, `{"pid": …}` for each fork, and `{"ended": pid, "status": …, "peak": bytes}` for each end.
+The server writes one byte with two descriptors, the socket and the stderr of a new worker. The template answers with
+lines of JSON: `{"ready": true}`, `{"pid": …}` for each fork, and `{"ended": pid, "status": …, "peak": bytes}` for each
+end.
 """
 
 from __future__ import annotations

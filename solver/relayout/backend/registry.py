@@ -9,9 +9,12 @@ The backends that ship with relayout are registered the same way. A backend is i
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
@@ -95,7 +98,7 @@ def _is_empty(value: Any) -> bool:
 def _claims(name: str | None = None) -> dict[str, list[Plugin]]:
     """The entry points by name, or those of one name alone: to read the name of a distribution is slow."""
     claims: dict[str, list[Plugin]] = {}
-    entries = metadata.entry_points(group=GROUP)
+    entries = _entries(tuple([(folder, _changed(folder)) for folder in sys.path]))
     for entry in entries if name is None else entries.select(name=name):
         owner = entry.dist
         plugin = Plugin(
@@ -104,6 +107,19 @@ def _claims(name: str | None = None) -> dict[str, list[Plugin]]:
         if plugin not in claims.setdefault(entry.name, []):
             claims[entry.name].append(plugin)
     return claims
+
+
+@lru_cache(maxsize=1)
+def _entries(path: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+    """The entry points of the distributions on `path`, read again when a folder of it changes: reading takes long."""
+    return metadata.entry_points(group=GROUP)
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def find_plugin(name: str) -> Plugin:

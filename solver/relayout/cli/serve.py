@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from relayout.cli.exit_status import DONE
-from relayout.errors import UsageError
 
 __all__ = ["serve"]
 
@@ -15,16 +14,15 @@ __all__ = ["serve"]
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Seconds that work in progress has when the server is told to stop; jobs start again later."
+        ),
+    ] = None,
 ) -> int:
     """Run the HTTP service."""
-    import uvicorn
+    from relayout_api import server
 
-    try:
-        uvicorn.run("relayout_api.app:create_app", factory=True, host=host, port=port)
-    except SystemExit as ended:
-        if ended.code:
-            # uvicorn has logged the reason.
-            raise UsageError(
-                "the server did not start", where=f"--host {host} --port {port}", expected="an address that is free"
-            ) from ended
+    server.serve(host, port, grace)
     return DONE

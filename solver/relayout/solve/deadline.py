@@ -1,10 +1,14 @@
-"""A wall-clock deadline, and the seconds that each stage took."""
+"""A wall-clock deadline, the seconds that each stage took, and a listener for better solutions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
-__all__ = ["UNLIMITED", "Deadline", "ExpiredError"]
+__all__ = ["UNLIMITED", "Deadline", "ExpiredError", "Improved"]
+
+Improved = Callable[[int, int], None]
+"""Takes the cost of the best solution so far, and a lower bound of all."""
 
 
 class ExpiredError(Exception):
@@ -14,11 +18,20 @@ class ExpiredError(Exception):
 class Deadline:
     """A limit in seconds from the construction of the object; None: no limit.
 
-    `deterministic` is a limit in CP-SAT's deterministic time, which is the same on every machine.
+    `deterministic` is a limit in CP-SAT's deterministic time, which is the same on every machine. `improved` is called
+    with each better cost of a solution and lower bound; the best of both may still come out better.
     """
 
-    def __init__(self, time_limit: float | None = None, deterministic: float | None = None) -> None:
+    def __init__(
+        self,
+        time_limit: float | None = None,
+        deterministic: float | None = None,
+        improved: Improved | None = None,
+    ) -> None:
         self.deterministic = deterministic
+        self.improved = improved
+        self._cost: int | None = None
+        self._bound = 0
         self.seconds: dict[str, float] = {}
         self._last = perf_counter()
         self._end = None if time_limit is None else self._last + time_limit
@@ -28,6 +41,18 @@ class Deadline:
         now = perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
+
+    def found(self, cost: int | None, bound: int) -> None:
+        """Tell the listener of a cost and a bound, if one of them is better than before."""
+        if self.improved is None:
+            return
+        best = self._cost if cost is None else cost if self._cost is None else min(cost, self._cost)
+        bound = max(bound, self._bound)
+        if best is None or (best, bound) == (self._cost, self._bound):
+            self._bound = bound
+            return
+        self._cost, self._bound = best, bound
+        self.improved(best, min(bound, best))
 
     def left(self) -> float | None:
         """The seconds that remain, negative after the deadline; None: no limit."""

@@ -59,7 +59,9 @@ def _reduced(problem: Problem, deadline: Deadline) -> Answer:
 
     engine, kernel = "elimination+cp-sat", sum(1 for x in remaining if x < len(problem.choices))
     first = greedy(problem)
-    outcome = minimise(problem, deadline, None if first is None else cost_of(problem, first))
+    known = None if first is None else cost_of(problem, first)
+    deadline.found(known, 0)
+    outcome = minimise(problem, deadline, known)
     deadline.stage("kernel")
     assignment = first if outcome.states is None else _assignment(network, outcome.states)
     bound = outcome.bound

@@ -100,6 +100,7 @@ class _Search:
         if not residual.remaining:
             self.offer(residual, {})
         self.bound = max(self.bound, min(residual.bound, self.cost))
+        self.deadline.found(None, self.bound)
         return self.bound >= self.cost
 
     def offer(self, residual: Residual, states: States | None) -> None:
@@ -109,13 +110,14 @@ class _Search:
         cost = residual.price(states)
         if cost < self.cost:
             self.cost, self.states = cost, residual.back_substituted(states)
+            self.deadline.found(cost, self.bound)
 
     def by_cpsat(self, residual: Residual) -> bool:
         residual.eliminate(SMALL_CELLS)
         if self.closed(residual):
             return True
         hint = None if self.states is None else residual.renumbered(self.states)
-        outcome = solve_kernel(residual.network, residual.remaining, hint, self.deadline)
+        outcome = solve_kernel(residual.network, residual.remaining, hint, self.deadline, residual.bound)
         self.offer(residual, outcome.states)
         residual.raise_bound(FORBIDDEN if outcome.status == "infeasible" else max(outcome.bound or 0, 0))
         return self.closed(residual)

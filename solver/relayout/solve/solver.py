@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from relayout.errors import InternalError, UsageError
 from relayout.solve.conflict import DroppedRequirement, Requirement, feasibility_problem
-from relayout.solve.deadline import Deadline
+from relayout.solve.deadline import Deadline, Improved
 from relayout.solve.engines import Answer, by_cpsat, by_reduction, free_choices
 from relayout.solve.infeasibility import explain_infeasibility
 from relayout.solve.problem import Problem, conversions_of, cost_of
@@ -66,17 +66,19 @@ def solve(
     deterministic_limit: float | None = None,
     hint: Sequence[int] | None = None,
     max_conversions: int | None = None,
+    improved: Improved | None = None,
 ) -> Solution:
     """Find the cheapest assignment.
 
     `engine="cp-sat"` solves the whole problem with CP-SAT, as a cross-check. `time_limit` is in seconds of wall-clock
     time for the whole call; `deterministic_limit`, in CP-SAT's unit, stops at the same point on every machine. `hint`
-    is a known assignment: the solution is never worse. `max_conversions` limits the conversions of cost above 0. Raises
-    InputError if all costs together reach 2**60, and UsageError for an unknown engine.
+    is a known assignment: the solution is never worse. `max_conversions` limits the conversions of cost above 0.
+    `improved` is called with the cost of each better solution, and the bound, while the solver runs. Raises InputError
+    if all costs together reach 2**60, and UsageError for an unknown engine.
     """
     if engine not in ENGINES:
         raise UsageError("unknown engine", expected=" or ".join(ENGINES), found=engine)
-    deadline = Deadline(time_limit, deterministic_limit)
+    deadline = Deadline(time_limit, deterministic_limit, improved)
     with _collector_paused():
         if engine == "cp-sat" and max_conversions is None:
             answer = by_cpsat(problem, deadline, hint, None)

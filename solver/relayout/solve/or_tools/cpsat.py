@@ -55,7 +55,8 @@ class _Model:
             elif cost:
                 self.terms.append((literal, cost))
 
-    def solve(self, hint: dict[int, int] | None, deadline: Deadline) -> Outcome:
+    def solve(self, hint: dict[int, int] | None, deadline: Deadline, base: int = 0) -> Outcome:
+        """Minimise. `base` is the cost outside the model, for the listener of the deadline."""
         from ortools.sat.python import cp_model
 
         scale = gcd(*[cost for _, cost in self.terms]) or 1
@@ -78,7 +79,17 @@ class _Model:
             parameters.max_time_in_seconds = max(seconds, 0.01)
         if deadline.deterministic is not None:
             parameters.max_deterministic_time = deadline.deterministic
-        status = solver.solve(self.model)
+        if deadline.improved is None:
+            status = solver.solve(self.model)
+        else:
+
+            class Listener(cp_model.CpSolverSolutionCallback):
+                def on_solution_callback(self) -> None:
+                    cost, bound = round(self.objective_value), _floor(self.best_objective_bound)
+                    deadline.found(base + cost * scale, base + bound * scale)
+
+            solver.best_bound_callback = lambda bound: deadline.found(None, base + _floor(bound) * scale)
+            status = solver.solve(self.model, Listener())
         if status == cp_model.MODEL_INVALID:
             raise InternalError("CP-SAT refuses the model", found=self.model.validate())
         if status == cp_model.INFEASIBLE:
@@ -104,9 +115,16 @@ def _floor(bound: float) -> int:
 
 
 def solve_kernel(
-    network: Network, remaining: set[int], hint: dict[int, int] | None, deadline: Deadline = UNLIMITED
+    network: Network,
+    remaining: set[int],
+    hint: dict[int, int] | None,
+    deadline: Deadline = UNLIMITED,
+    base: int = 0,
 ) -> Outcome:
-    """Minimise the sum of the tables over the variables in `remaining`. Raises ExpiredError."""
+    """Minimise the sum of the tables over the variables in `remaining`. Raises ExpiredError.
+
+    `base` is the cost of the other variables, for the listener of the deadline.
+    """
     model = _Model()
     for x in sorted(remaining):
         deadline.check()
@@ -114,7 +132,7 @@ def solve_kernel(
     for scope in sorted({scope for x in remaining for scope in network.incident[x]}):
         deadline.check()
         _add_table(model, scope, network.tables[scope])
-    return model.solve(hint, deadline)
+    return model.solve(hint, deadline, base)
 
 
 def _add_table(model: _Model, scope: Scope, table: Table) -> None:

@@ -1,0 +1,80 @@
+"""uvicorn's HTTP protocol, with a deadline for the head of a request and its parser's errors as problem details."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from http import HTTPStatus
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from relayout_api.problems import MEDIA_TYPE, RefusedError, problem_of
+
+__all__ = ["Protocol"]
+
+
+class Protocol(H11Protocol):
+    """One connection. `head_seconds`: the time in which the head of a request must arrive."""
+
+    head_seconds = 10.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            # Part of a head is there. More parts do not move the deadline.
+            self._arm()
+        else:
+            self._disarm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(RefusedError("malformed-request", "this is no valid HTTP request"))
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.head_seconds, self._expire)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self._refuse(
+                RefusedError(
+                    "slow-body",
+                    "the head of the request took too long to arrive",
+                    expected=f"all of it within {self.head_seconds:g} s",
+                )
+            )
+
+    def _refuse(self, error: RefusedError) -> None:
+        """Answer without the application, and close."""
+        problem = problem_of(error)
+        body = problem.model_dump_json(exclude_none=True).encode()
+        headers = [
+            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        phrase = HTTPStatus(problem.status).phrase.encode()
+        events = [
+            h11.Response(status_code=problem.status, headers=headers, reason=phrase),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ]
+        # In the middle of another answer there is no place for this one.
+        with contextlib.suppress(h11.LocalProtocolError):
+            self.transport.write(b"".join([self.conn.send(event) or b"" for event in events]))
+        self.transport.close()

@@ -1,0 +1,64 @@
+"""The server process: listens, and stops when it is told to, with the time that work in progress needs."""
+
+from __future__ import annotations
+
+import contextlib
+from types import FrameType
+
+from relayout.errors import UsageError
+from relayout_api.workers.processes import Template
+
+__all__ = ["serve"]
+
+# After the grace: the time to answer those whose work was stopped.
+_LAST_WORDS_SECONDS = 3
+
+
+def serve(host: str, port: int, grace: float | None = None) -> None:
+    """Run the service, with the settings of the environment, until a signal ends it.
+
+    `grace`: in place of the setting. Raises UsageError where it cannot listen, or for a wrong setting.
+    """
+    # Before the imports below: the template imports what the workers need in a process of its own, at the same time.
+    template = Template()
+    try:
+        import uvicorn
+
+        from relayout_api.app import create_app
+        from relayout_api.http_protocol import Protocol
+        from relayout_api.settings import Settings
+
+        settings = Settings.from_environment()
+        if grace is not None:
+            settings = settings.model_copy(update={"grace": grace})
+        app = create_app(settings, template)
+        service = app.state.service
+
+        class Server(uvicorn.Server):
+            """Tells the service of a signal at once, and not only after the last request."""
+
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+                service.stop_soon()
+                super().handle_exit(sig, frame)
+
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            http=Protocol,
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.grace) + _LAST_WORDS_SECONDS,
+        )
+        Protocol.head_seconds = settings.header_seconds
+        # uvicorn raises the signal again when all is done; for Ctrl-C that is no error.
+        with contextlib.suppress(KeyboardInterrupt):
+            Server(config).run()
+    except SystemExit as ended:
+        if ended.code:
+            # uvicorn has logged the reason.
+            raise UsageError(
+                "the server did not start", where=f"--host {host} --port {port}", expected="an address that is free"
+            ) from ended
+    finally:
+        template.close()

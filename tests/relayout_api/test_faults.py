@@ -1,0 +1,210 @@
+"""Faults with real processes: no accepted job is lost, and the caller is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import pytest
+from http_bodies import GRAPH
+from http_jobs import loop_body, state_of, submit, submit_loop, wait_until_ended
+from http_server import Server, is_running, serving, wait_for, workers_of
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them"
+)
+
+BODY = {"graph": GRAPH, "backend": "nhwc"}
+# About a second of work.
+LOOP = 500_000
+
+
+def client_of(server: Server, address: str = "127.0.0.1") -> httpx.Client:
+    transport = httpx.HTTPTransport(local_address=address)
+    return httpx.Client(base_url=server.address, timeout=60, transport=transport)
+
+
+def wait_until_running(server: Server, client: httpx.Client, job: str) -> None:
+    wait_for(lambda: state_of(client, job) == "running" and any(map(is_running, workers_of(server))))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults")
+
+
+def test_jobs_outlive_workers_and_servers(folder: Path) -> None:
+    """One data folder, and three servers one after the other: the first is killed, the second is told to stop."""
+    with serving(folder) as server, client_of(server) as client, client_of(server, "127.0.0.2") as other:
+        assert_worker_is_killed_and_job_ends(server, client)
+        running = submit_loop(client, LOOP * 4)
+        wait_until_running(server, client, running)
+        left = [running, submit_loop(client, LOOP), submit_loop(other, LOOP + 1), submit(client, BODY)["id"]]
+        workers = workers_of(server)
+        server.process.kill()
+        wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 5)
+    with serving(folder) as server, client_of(server) as client:
+        states = [wait_until_ended(client, job)["state"] for job in left]
+        assert states == ["succeeded"] * 4, server.log()
+        stopped = assert_told_to_stop_in_a_solve(server, client)
+    with serving(folder) as server, client_of(server) as client:
+        assert wait_until_ended(client, stopped)["state"] == "succeeded"
+
+
+def assert_worker_is_killed_and_job_ends(server: Server, client: httpx.Client) -> None:
+    job = submit_loop(client, LOOP * 2)
+    wait_until_running(server, client, job)
+    [worker] = filter(is_running, workers_of(server))
+    os.kill(worker, signal.SIGKILL)
+    assert wait_until_ended(client, job)["state"] == "succeeded"
+    assert f"worker {worker} died in a task: SIGKILL" in server.log()
+
+
+def assert_told_to_stop_in_a_solve(server: Server, client: httpx.Client) -> str:
+    """The id of a job that was stopped. A request in the same worker is told, and the server ends in time."""
+    # No loop of another length, whose answer would be known.
+    job = submit_loop(client, LOOP * 4 + 1)
+    wait_until_running(server, client, job)
+    started = monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ended_within(8)
+    # The grace is a second.
+    assert monotonic() - started >= 1
+    assert "Traceback" not in server.log(), server.log()
+    assert f"go back into the queue: {job}" in server.log()
+    return job
+
+
+def test_a_request_whose_server_stops_is_told(folder: Path) -> None:
+    with serving(folder) as server, client_of(server) as client, ExitStack() as threads:
+        beside = threads.enter_context(ThreadPoolExecutor(2))
+        long = beside.submit(client.post, "/v1/verify", json=loop_body(1 << 60))
+        wait_for(lambda: any(map(is_running, workers_of(server))))
+        server.process.send_signal(signal.SIGINT)
+        answer = long.result()
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/stopping")
+        assert int(answer.headers["retry-after"]) > 0
+        assert server.ended_within(8)
+    assert "Traceback" not in server.log(), server.log()
+
+
+# A small file system in a name space of its own. The server's folder is seen from outside by way of /proc.
+_SMALL_DISK = 'mount -t tmpfs -o size=3m tmpfs {data} && exec "$@"'
+
+
+def has_name_spaces() -> bool:
+    command = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not has_name_spaces(), reason="a small disk needs Linux name spaces of a user")
+def test_a_full_disk_accepts_no_job_and_loses_none(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    prefix = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _SMALL_DISK.format(data=data), "sh"]
+    with serving(tmp_path, prefix) as server, client_of(server) as client:
+        seen = Path(f"/proc/{server.process.pid}/root") / data.relative_to("/")
+        running = submit_loop(client, LOOP * 2)
+        wait_until_running(server, client, running)
+        filler = seen / "filler"
+        fill(filler)
+        refused = client.post("/v1/jobs", json={"graph": {**GRAPH, "name": "x" * 100_000}})
+        assert (refused.status_code, refused.json()["type"]) == (507, "/problems/no-space"), refused.text
+        assert "retry-after" in refused.headers
+        assert client.get("/readyz").status_code == 503
+        assert client.post("/v1/legalize", json=BODY).status_code == 200
+        filler.unlink()
+        assert submit(client, {"graph": {**GRAPH, "name": "x" * 100_000}})["state"] == "queued"
+        ended = wait_until_ended(client, running)
+        assert ended["state"] == "succeeded" or ended["problem"]["type"] == "/problems/no-space"
+
+
+def fill(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 12)):
+            pass
+
+
+class Postgres:
+    """A PostgreSQL server of this test, which refuses to run as root."""
+
+    def __init__(self, folder: Path) -> None:
+        self._binaries = postgres_binaries()
+        self._folder = folder / "postgres"
+        self._folder.mkdir()
+        self._user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+        if self._user:
+            shutil.chown(self._folder, "postgres")
+        self._run("initdb", "--no-sync", "-A", "trust", "-U", "relayout", "-D", f"{self._folder}/data")
+        self.url = f"postgresql://relayout@/postgres?host={self._folder}&port=5432"
+
+    def start(self) -> None:
+        options = f"-k {self._folder} -c listen_addresses= -c fsync=off"
+        self._run("pg_ctl", "-D", f"{self._folder}/data", "-o", options, "-l", f"{self._folder}/log", "-w", "start")
+
+    def kill(self) -> None:
+        pid = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", f"{self._folder}/data", "-m", "immediate", "stop", check=False)
+
+    def _run(self, program: str, *arguments: str, check: bool = True) -> None:
+        command = [*self._user, f"{self._binaries}/{program}", *arguments]
+        subprocess.run(command, check=check, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def postgres_binaries() -> Path | None:
+    found = shutil.which("initdb")
+    if found is not None:
+        return Path(found).parent
+    return max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    if postgres_binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
+    # Its socket's path may not be long, and its user must reach it.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        database = Postgres(Path(name))
+        database.start()
+        yield database
+        database.stop()
+
+
+def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_path: Path) -> None:
+    shared = {"RELAYOUT_DATABASE_URL": postgres.url, "RELAYOUT_STORE_URL": f"file://{tmp_path}/store"}
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for each in folders:
+        each.mkdir()
+    with serving(folders[0], **shared) as server, client_of(server) as client:
+        job = submit_loop(client, LOOP * 2)
+        wait_until_running(server, client, job)
+        postgres.kill()
+        refused = client.post("/v1/jobs", json=BODY)
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting"), refused.text
+        assert client.get("/readyz").status_code == 503
+        assert client.post("/v1/legalize", json=BODY).status_code == 200
+        postgres.start()
+        assert wait_until_ended(client, job)["state"] == "succeeded"
+        with serving(folders[1], **shared) as second, client_of(second) as other:
+            lost = submit_loop(client, LOOP * 3)
+            wait_for(lambda: state_of(client, lost) == "running")
+            # The one that runs it is killed; the other takes it over.
+            first_has_it = any(map(is_running, workers_of(server)))
+            (server if first_has_it else second).process.kill()
+            survivor = other if first_has_it else client
+            assert wait_until_ended(survivor, lost)["state"] == "succeeded"

@@ -1,0 +1,148 @@
+"""Jobs: accepted, watched, resumed, cancelled, paged; and answers that are computed once."""
+
+from __future__ import annotations
+
+import json
+from time import monotonic
+from typing import Any
+
+import httpx
+import onnx
+import pytest
+from http_bodies import GRAPH, onnx_bytes
+from http_jobs import events_of, state_of, submit, submit_loop, wait_until_ended
+from http_server import Server, is_running, wait_for, workers_of
+
+ONNX = {"Content-Type": "application/octet-stream"}
+BODY = {"graph": GRAPH, "backend": "nhwc"}
+
+
+def named(name: str) -> dict[str, Any]:
+    """A body that no other test has sent, so that its answer is not known."""
+    return {**BODY, "graph": {**GRAPH, "name": name}}
+
+
+def test_a_graph_becomes_a_legal_graph_and_a_report(client: httpx.Client) -> None:
+    job = submit(client, named("watched"))
+    assert (job["kind"], job["state"], job["problem"], job["ended"]) == ("legalize", "queued", None, None)
+    events = events_of(client, job["id"])
+    assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
+    stages = [data["stage"] for _, name, data in events if name == "stage"]
+    assert stages == ["read", "requirements", "solve", "rewrite", "write"]
+    assert (events[-1][1], events[-1][2]) == ("done", client.get(f"/v1/jobs/{job['id']}").json())
+    done = events[-1][2]
+    assert (done["state"], done["progress"], done["cost"], done["bound"]) == ("succeeded", 1.0, 0, 0)
+    assert done["created"] <= done["started"] <= done["ended"]
+    answer = client.post("/v1/legalize", json=named("watched")).json()
+    assert client.get(job["links"]["model"]).json() == answer["graph"]
+    report = client.get(job["links"]["report"]).json()
+    assert without_seconds(report) == without_seconds(answer["report"])
+
+
+def without_seconds(report: dict[str, Any]) -> dict[str, Any]:
+    return {**report, "solver": {**report["solver"], "seconds": None}}
+
+
+def test_an_onnx_model_becomes_an_onnx_model(client: httpx.Client) -> None:
+    query = {"kind": "legalize", "backend": "nhwc", "check": "true", "input_layout": "image=any"}
+    job = client.post("/v1/jobs", params=query, content=onnx_bytes(), headers=ONNX).json()
+    assert wait_until_ended(client, job["id"])["state"] == "succeeded"
+    answer = client.get(job["links"]["model"])
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert {node.op_type for node in onnx.load_from_string(answer.content).graph.node} == {"Conv", "Relu"}
+    assert client.get(job["links"]["report"]).json()["verification"]["passed"]
+    known = client.get(job["links"]["model"], headers={"If-None-Match": answer.headers["etag"]})
+    assert (known.status_code, known.content) == (304, b"")
+
+
+@pytest.mark.parametrize("kind", ["explain", "verify"])
+def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -> None:
+    job = submit(client, BODY, kind)
+    assert wait_until_ended(client, job["id"])["state"] == "succeeded"
+    assert client.get(job["links"]["report"]).json()["backend"] == "nhwc"
+    answer = client.get(job["links"]["model"])
+    assert (answer.status_code, answer.json()["type"]) == (409, "/problems/no-result")
+
+
+def test_a_job_that_fails_has_the_problem_that_a_request_has(client: httpx.Client) -> None:
+    body = {"graph": GRAPH, "backend": "none such"}
+    job = submit(client, body)
+    failed = wait_until_ended(client, job["id"])
+    assert (failed["state"], failed["problem"]["status"]) == ("failed", 422)
+    problem = client.post("/v1/legalize", json=body).json()
+    assert failed["problem"] == {**dict.fromkeys(failed["problem"]), **problem}
+    answer = client.get(job["links"]["report"])
+    assert (answer.status_code, answer.json()) == (422, problem)
+
+
+def test_a_key_stands_for_one_job(client: httpx.Client) -> None:
+    first = submit(client, BODY, **{"Idempotency-Key": "one"})
+    assert submit(client, BODY, **{"Idempotency-Key": "one"})["id"] == first["id"]
+    assert submit(client, BODY, **{"Idempotency-Key": "two"})["id"] != first["id"]
+    other = client.post("/v1/jobs?kind=verify", json=BODY, headers={"Idempotency-Key": "one"})
+    assert (other.status_code, other.json()["type"]) == (422, "/problems/key-reused")
+
+
+def test_events_go_on_after_the_last_that_was_seen(client: httpx.Client) -> None:
+    job = submit(client, named("resumed"))["id"]
+    every = events_of(client, job)
+    assert events_of(client, job, after=2) == every[2:]
+    assert events_of(client, job, after=0) == every
+    wrong = client.get(f"/v1/jobs/{job}/events", headers={"Last-Event-ID": "x"})
+    assert (wrong.status_code, wrong.json()["where"]) == (422, "header Last-Event-ID")
+
+
+def test_a_job_is_cancelled_within_a_second(server: Server, client: httpx.Client) -> None:
+    jobs = {submit_loop(client), submit_loop(client)}
+    wait_for(lambda: any(map(is_running, workers_of(server))))
+    # One caller has one of the two workers.
+    [running] = [job for job in jobs if state_of(client, job) == "running"]
+    [queued] = jobs - {running}
+    started = monotonic()
+    assert client.delete(f"/v1/jobs/{running}").json()["state"] == "cancelled"
+    assert client.delete(f"/v1/jobs/{queued}").json()["state"] == "cancelled"
+    wait_for(lambda: not any(map(is_running, workers_of(server))), 1.0)
+    assert monotonic() - started < 1.0
+    assert [name for _, name, _ in events_of(client, queued)] == ["done"]
+    assert client.get(f"/v1/jobs/{running}/report").status_code == 409
+    again = client.delete(f"/v1/jobs/{running}")
+    assert (again.status_code, again.json()["state"]) == (200, "cancelled")
+
+
+def test_jobs_are_paged_newest_first(client: httpx.Client) -> None:
+    made = [submit(client, BODY)["id"] for _ in range(5)]
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while len(seen) < 5:
+        page = client.get("/v1/jobs", params={"limit": "2", **cursor}).json()
+        seen += [job["id"] for job in page["jobs"]]
+        cursor = {"cursor": page["next"]}
+    assert seen[:5] == made[::-1]
+    every = [job["id"] for job in client.get("/v1/jobs?limit=100").json()["jobs"]]
+    assert len(every) == len({*every})
+    wrong = client.get("/v1/jobs?cursor=x")
+    assert (wrong.status_code, wrong.json()["where"]) == (422, "query.cursor")
+
+
+@pytest.mark.parametrize("path", ["", "/report", "/model", "/events"])
+def test_a_job_that_does_not_exist_is_not_found(client: httpx.Client, path: str) -> None:
+    answer = client.get(f"/v1/jobs/none{path}")
+    assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
+
+
+def test_a_body_in_json_has_its_own_options(client: httpx.Client) -> None:
+    answer = client.post("/v1/jobs?kind=verify&backend=nhwc", json=BODY)
+    assert (answer.status_code, answer.json()["found"]) == (422, "backend")
+    assert client.post("/v1/jobs?kind=paint", json=BODY).status_code == 422
+
+
+def test_what_was_computed_before_is_not_computed_again(client: httpx.Client) -> None:
+    body, headers = json.dumps(named("computed once")), {"Content-Type": "application/json"}
+    first, second = (client.post("/v1/legalize", content=body, headers=headers) for _ in "ab")
+    # The seconds of the solver are those of the first answer.
+    assert (first.content, first.headers["etag"]) == (second.content, second.headers["etag"])
+    headers["If-None-Match"] = first.headers["etag"]
+    known = client.post("/v1/legalize", content=body, headers=headers)
+    assert (known.status_code, known.content) == (304, b"")
+    other = client.post("/v1/legalize", content=body.replace("nhwc", "onnx"), headers=headers)
+    assert (other.status_code, other.json()["report"]["backend"]) == (200, "onnx")
