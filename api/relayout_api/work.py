@@ -107,7 +107,7 @@ def _draw(task: Task, body: Body, events: Events) -> Answer:
 
 
 def _drawn(task: Task, started: float, source: Source, parameters: GraphParameters | LegalizeParameters) -> Answer:
-    options = _within(task, started, _options(parameters))
+    options, warnings = _within(task, started, _options(parameters))
     dims = options.dims or {}
     drawn = draw(read_model(source, external_data=False), dims)
     if parameters.backend is None:
@@ -120,7 +120,7 @@ def _drawn(task: Task, started: float, source: Source, parameters: GraphParamete
     operators = conversion_operators_of(backend)
     drawn = with_choices(drawn, outcome.choices)
     legal = compared(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)
-    whole = GraphResponse(source=drawn, legal=legal, report=outcome.report)
+    whole = GraphResponse(source=drawn, legal=legal, report=_warned(outcome.report, warnings))
     return Answer(whole.model_dump_json().encode(), repeats=_repeats(backend, outcome.report))
 
 

@@ -38,6 +38,7 @@ def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> It
     context = browser.new_context(**getattr(request, "param", {}))
     page = context.new_page()
     page.set_default_timeout(20_000)
+    expect.set_options(timeout=20_000)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
@@ -285,7 +286,7 @@ def test_outputs_that_were_not_compared_are_not_called_equal(page: Page) -> None
     # No runtime has this operator.
     unknown = {"name": "foo", "op": "Foo", "domain": "com.acme", "inputs": ["features"], "outputs": ["y"]}
     graph = {**GRAPH, "nodes": [*GRAPH["nodes"], unknown], "outputs": [{**GRAPH["outputs"][0], "name": "y"}]}
-    drop(page, "foo.json", json.dumps({**graph, "opset": {"": 20, "com.acme": 1}}).encode())
+    drop(page, "foo.json", json.dumps({**graph, "opsets": {"com.acme": 1}}).encode())
     drawn(page)
     page.locator("summary", has_text="Options").click()
     page.get_by_label("Check").check()
