@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
-__all__ = ["STATIC", "index"]
+__all__ = ["STATIC", "front_page"]
 
 _FOLDER = str(files("relayout_api").joinpath("static"))
 
@@ -38,6 +38,6 @@ class _Files(StaticFiles):
 STATIC = _Files(directory=_FOLDER)
 
 
-def index() -> FileResponse:
+def front_page() -> FileResponse:
     """The page itself."""
     return FileResponse(f"{_FOLDER}/index.html", headers=HEADERS)

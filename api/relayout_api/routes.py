@@ -114,7 +114,7 @@ async def readyz(request: Request) -> Response:
 @router.get("/", include_in_schema=False)
 async def index() -> Response:
     """The page."""
-    return page.index()
+    return page.front_page()
 
 
 @router.get("/jobs/{job}", include_in_schema=False)
