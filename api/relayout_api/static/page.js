@@ -8,8 +8,8 @@ import {svgOf} from "./svg.js";
 import {tableOf} from "./tables.js";
 import {at, bytes, cost, count, layoutText, make, say} from "./text.js";
 
-const STAGES = [["queued", "waiting for a worker"], ["requirements", "collect the requirements"], ["solve", "find the cheapest layouts"],
-  ["rewrite", "rewrite the graph"], ["check", "verify the result"]];
+const STAGES = [["queued", "wait for a worker"], ["read", "read the model"], ["requirements", "collect the requirements"],
+  ["solve", "find the cheapest layouts"], ["rewrite", "rewrite the graph"], ["check", "verify the result"], ["write", "write the legal model"]];
 const MODES = [["changes", "Changes"], ["side", "Side by side"], ["before", "Before"], ["after", "After"]];
 const OWN_TABLE = "(your own table)";
 
@@ -480,9 +480,10 @@ function showTables() {
     tables.push(conversions.length || explained ? tableOf("Conversions and their reasons",
       "What the legal graph converts, how many bytes that moves, and which requirements ask for it.", [
         {title: "Value", value: row => row.value, wide: true}, {title: "From", value: row => layoutText(row.from)}, {title: "To", value: row => layoutText(row.to)},
-        {title: "Kind", value: row => row.kind}, {title: "Moves", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
+        {title: "Moves", value: row => row.bytes, show: row => bytes(row.bytes), number: true},
         ...(explained ? [{title: "Saved without", value: row => row.saved?.cost ?? 0, show: row => (row.saved ? cost(row.saved.cost, objective) : ""), number: true}] : []),
         {title: "Because", value: row => row.required_by.map(each => `${each.node} ${each.layout}`).join(" "), show: row => reasonsOf(row, objective, go), wide: true},
+        {title: "Kind", value: row => row.kind},
       ], conversions, "conversions-title") : make("div", {}, make("h2", {}, "Conversions"), make("p", {}, "The legal graph has none.")));
     if (conversions.length && result.request && model === result.model && !explained) {
       tables.push(make("div", {}, make("h2", {}, "What each requirement costs"),
