@@ -57,9 +57,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def one_convolution(
-    x: np.ndarray, kernel: np.ndarray, domain: str, block: int, **attributes: Any
-) -> Callable[[], Any]:
+def one_convolution(x: np.ndarray, kernel: np.ndarray, domain: str, block: int, **attributes: Any) -> Callable[[], Any]:
     """A run of like convolutions on `x`, so that the session's own overhead is a small part."""
     nodes = [helper.make_node("Conv", ["x", "w"], [f"y{i}"], domain=domain, **attributes) for i in range(NODES)]
     graph = helper.make_graph(

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter, process_time
 
 import synthetic
 from measuring import machine
+from msgspec.structs import replace
 
 from relayout.solve.problem import Problem
 from relayout.solve.solver import Solution, solve

@@ -29,6 +29,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from relayout.backend import Backend
+from relayout.testing import check_backend, generated_graphs
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 TOOLS = ROOT / "tests" / "support" / "bin"
@@ -133,7 +136,8 @@ def serving(command: str, folder: Path, environment: dict[str, str]) -> Iterator
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = [*shlex.split(command.removesuffix("&")), "--port", str(port)]
-    server = subprocess.Popen(arguments, cwd=folder, env=environment)
+    state = {"RELAYOUT_DATA": str(folder / "data")}
+    server = subprocess.Popen(arguments, cwd=folder, env={**environment, **state})
     try:
         wait_until_healthy(server, f"http://127.0.0.1:{port}/healthz")
         yield f"127.0.0.1:{port}"
@@ -168,6 +172,39 @@ def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, tmp_path: P
 
 def test_the_page_on_http_needs_no_curl(tmp_path: Path) -> None:
     assert read(ROOT / "docs" / "http.md", tmp_path, tools_first=True).stale == []
+
+
+def test_each_block_about_backends_runs_alone_and_each_example_is_sound(tmp_path: Path) -> None:
+    """A `python` block needs no other, a `pycon` block only the `python` block before it. The kit takes each class."""
+    every = blocks(ROOT / "docs" / "backends.md")
+    for block in every:
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+    graphs = [graph for graph in generated_graphs() if graph.name in ("Softmax", "branches")]
+    names: dict[str, object] = {"__name__": "page"}
+    seen: list[type[Backend]] = []
+    with contextlib.chdir(tmp_path):
+        (tmp_path / "wrong.toml").write_text((tmp_path / "acme.toml").read_text().replace("multiple_of", "multipleof"))
+        for block in [each for each in every if not each.file]:
+            if block.language == "python":
+                names = {"__name__": "page"}
+                exec(compile(block.text, "page", "exec"), names)
+                own = [each for each in names.values() if isinstance(each, type) and each.__module__ == "page"]
+                seen += [each for each in own if issubclass(each, Backend)]
+            elif block.language == "pycon":
+                test = doctest.DocTestParser().get_doctest(block.text, dict(names), "page", None, 0)
+                assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
+        assert len(seen) > 12
+        assert {kind.__name__: check_backend(kind, graphs=graphs).faults for kind in seen} == dict.fromkeys(
+            [kind.__name__ for kind in seen], ()
+        )
+
+
+def test_every_hook_has_an_example() -> None:
+    page = "".join(block.text for block in blocks(ROOT / "docs" / "backends.md") if block.language == "python")
+    given_by_composite = {"devices", "at", "host"}
+    hooks = {name for name in vars(Backend) if not name.startswith("_") and name != "context"} - given_by_composite
+    assert {hook for hook in hooks if not re.search(rf"(def {hook}\(|\b{hook} = )", page)} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import onnx
 from command_line import CHANNELS_LAST
+from graphs import Net
 
+from relayout import legalize, verify
 from relayout.backend import load_backend
 from relayout.legalization import Outcome, finish, legalize_model
 from relayout.model.io import read_model
@@ -39,7 +41,8 @@ def test_the_report_counts_the_model_without_functions() -> None:
     assert not done.model.functions
     assert done.changed
     assert done.report.after == totals(done.model, {}) != before
-    assert done.report.verification is None
+    assert done.report.verification is not None
+    assert done.report.verification.numeric is None
 
 
 def test_layout_requirements_are_checked_where_the_operators_state_layouts() -> None:
@@ -60,3 +63,19 @@ def test_a_wrong_model_does_not_pass_without_its_functions_either() -> None:
     found = verification(outcome, "onnx")
     assert not found.passed
     assert "numeric" in {finding.rule for finding in found.findings}
+
+
+def test_transposes_at_the_ends_of_inlined_bodies_cancel_and_the_model_is_legal_for_onnx() -> None:
+    net = Net()
+    value = net.input("x", (1, 8, 6, 6))
+    for _ in range(3):
+        value = net.node("Relu", net.conv(value, 8, 8))
+    net.output(value)
+    legal, report = legalize(net.model(), "nhwc", inline=True, check=True)
+    assert report.ok
+    assert report.account is not None
+    assert report.account.transposes.count == 2
+    assert report.after.transposes == 0, "they belong to the bodies' Transposes"
+    assert {node.domain for node in legal.graph.node} == {""}
+    assert verify(legal, "onnx", against=net.model(), samples=1).passed
+    assert "layout-requirement" in {finding.rule for finding in verify(legal, "nhwc").findings}

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+from asgi_correlation_id import CorrelationIdMiddleware
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.middleware.gzip import GZipMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Route
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi, page
+from relayout_api.access.entry import finders
+from relayout_api.access.guard import Guard
 from relayout_api.drawings import router as drawings_router
-from relayout_api.jobs.routes import router as jobs_router
-from relayout_api.problems import MEDIA_TYPE, AnsweredError, Problem, RefusedError, problem_of
+from relayout_api.http_headers import HeadAsGet, SecurityHeaders
+from relayout_api.job_routes import router as jobs_router
+from relayout_api.problems import AnsweredError, RefusedError, answer_of, response_of
 from relayout_api.routes import router
 from relayout_api.service import Service
 from relayout_api.settings import Settings
+from relayout_api.telemetry.observer import Observer
+from relayout_api.telemetry.tracing import trace
 from relayout_api.validation import usage_error
 from relayout_api.workers.processes import Template
 
@@ -29,8 +38,11 @@ __all__ = ["create_app"]
 
 _log = logging.getLogger("relayout_api")
 
-# A client may still send a body that the server no longer reads.
-_HEADERS = {408: {"Connection": "close"}, 413: {"Connection": "close"}, 503: {"Retry-After": "1"}}
+_LEAST_COMPRESSED = 1000
+_ID = re.compile(r"[\w.:-]{1,80}")
+# Headers of requests and of answers that a page of another origin may send and read.
+_TAKEN = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-Request-ID"]
+_SHOWN = ["ETag", "Location", "Relayout-Report", "Retry-After", "X-Request-ID"]
 
 
 def create_app(settings: Settings | None = None, template: Template | None = None) -> FastAPI:
@@ -45,13 +57,16 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
         # FastAPI's pages load scripts from other servers; any OpenAPI viewer reads /openapi.json.
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
     )
-    app.state.service = Service(settings or Settings.from_environment(), template)
+    settings = settings or Settings.from_environment()
+    app.state.service = service = Service(settings, template)
     app.include_router(router)
     app.include_router(jobs_router)
     app.include_router(drawings_router)
     app.mount("/static", page.STATIC)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
+    _add_middleware(app, settings, service)
     app.add_exception_handler(RelayoutError, _on_error)
     app.add_exception_handler(AnsweredError, _on_answered)
     app.add_exception_handler(OSError, _on_system)
@@ -60,6 +75,26 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
     app.add_exception_handler(ClientDisconnect, _on_gone)
     app.add_exception_handler(Exception, _on_fault)
     return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings, service: Service) -> None:
+    """Each one is outside of those that are added before it."""
+    app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(Guard, **finders(settings))
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
+            allow_headers=_TAKEN,
+            expose_headers=_SHOWN,
+        )
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(Observer, metrics=service.metrics)
+    # A caller's own id is taken if it is short and plain; it ends up in logs.
+    app.add_middleware(CorrelationIdMiddleware, validator=lambda text: _ID.fullmatch(text) is not None)
+    trace(app)
 
 
 @asynccontextmanager
@@ -75,7 +110,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_answered(request: Request, error: Exception) -> Response:
     assert isinstance(error, AnsweredError)
-    return _answer(error.problem)
+    return answer_of(error.problem)
 
 
 async def _on_system(request: Request, error: Exception) -> Response:
@@ -95,7 +130,18 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-body")
     found = f"{request.method} {request.url.path}"
-    return _respond(request, RefusedError(kind, str(error.detail), found=found), error.headers)
+    # A router names the methods of the first route that matches the path; a path may have several.
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return _respond(request, RefusedError(kind, str(error.detail), found=found), headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods that the path of a request has."""
+    methods: set[str] = set()
+    for route in (*router.routes, *jobs_router.routes):
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:
@@ -110,17 +156,8 @@ async def _on_fault(request: Request, error: Exception) -> Response:
 
 
 def _respond(request: Request, error: RelayoutError, headers: Mapping[str, str] | None = None) -> Response:
-    problem = problem_of(error)
-    if problem.status == 500:
+    response = response_of(error, headers)
+    if response.status_code == 500:
         # The problem has no details.
         _log.error("%s %s: %s", request.method, request.url.path, error)
-    seconds = error.retry_after if isinstance(error, RefusedError) else None
-    retry = {} if seconds is None else {"Retry-After": str(seconds)}
-    return _answer(problem, {**(headers or {}), **retry})
-
-
-def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    more = _HEADERS.get(problem.status, {})
-    return JSONResponse(
-        problem.model_dump(exclude_none=True), problem.status, {**more, **(headers or {})}, media_type=MEDIA_TYPE
-    )
+    return response

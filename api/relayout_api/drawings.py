@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from relayout_api import openapi
+from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON
-from relayout_api.callers import caller_of
+from relayout_api.job_routes import Existing
 from relayout_api.query import GraphQuery
 from relayout_api.routes import answer, unless_gone
 from relayout_api.service import Service
-from relayout_api.workers.messages import Answer, Task
+from relayout_api.workers.messages import Task
 
 __all__ = ["router"]
 
@@ -30,7 +31,7 @@ async def draw_graph(request: Request, query: Annotated[GraphQuery, Query()]) ->
 
 
 @router.get("/v1/jobs/{job}/graph", **openapi.JOB_GRAPH)
-async def draw_job(request: Request, job: str) -> Response:
+async def draw_job(request: Request, job: Existing) -> Response:
     """The graph of a job that succeeded and its legal graph, to be drawn, and the alternatives of each node.
 
     The problem is solved again for it, and the report is that of the drawing.
@@ -39,9 +40,11 @@ async def draw_job(request: Request, job: str) -> Response:
     settings = service.settings
     arguments, body = await service.jobs.request(job)
     task = Task("draw", arguments["parameters"], settings.job_time_limit, settings.memory_bytes)
-
-    async def run() -> Answer:
-        return await service.pool.run(task, body, caller_of(request), wait=settings.queue_seconds)
-
-    found = await unless_gone(request, service, service.results.whole(service.results.key(task, body), run))
+    key = service.results.key(task, body)
+    found = await service.results.known(key)
+    if found is None:
+        working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+        found = await unless_gone(request, service, working)
+        if found.repeats:
+            await service.results.learn(key, found)
     return Response(found.content, media_type=JSON)

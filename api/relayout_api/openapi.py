@@ -43,6 +43,7 @@ __all__ = [
     "JOB_MODEL",
     "JOB_REPORT",
     "LEGALIZE",
+    "METRICS",
     "PARSE",
     "PROBLEM",
     "READY",
@@ -236,6 +237,11 @@ HEALTH: dict[str, Any] = {
     "summary": "Whether it is alive",
     "responses": {200: _says("Yes", _ANY_JSON)},
 }
+METRICS: dict[str, Any] = {
+    "tags": ["service"],
+    "summary": "Metrics for Prometheus",
+    "responses": {200: _says("In Prometheus's text format", {"text/plain": {"schema": {"type": "string"}}})},
+}
 READY: dict[str, Any] = {
     "tags": ["service"],
     "summary": "Whether it is warm",
@@ -253,8 +259,22 @@ def describe(app: FastAPI) -> dict[str, Any]:
             [(model, "validation") for model in _MODELS], ref_template="#/components/schemas/{model}"
         )
         document.setdefault("components", {})["schemas"] = schemas["$defs"]
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                _correct(operation["responses"])
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _correct(responses: dict[str, Any]) -> None:
+    """Replace what FastAPI declares by itself: its own form of a wrong parameter, and a keyword of OpenAPI 3.2."""
+    for status, response in responses.items():
+        content = response.get("content", {})
+        if "HTTPValidationError" in str(content.get(JSON)):
+            responses[status] = _errors("invalid-options")[422]
+        for media in content.values():
+            if media.pop("itemSchema", None) is not None:
+                media["schema"] = {"type": "string"}
 
 
 _LICENSE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}

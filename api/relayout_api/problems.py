@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from relayout.errors import (
@@ -26,11 +27,20 @@ __all__ = [
     "MalformedBodyError",
     "Problem",
     "RefusedError",
+    "answer_of",
     "problem_of",
+    "response_of",
 ]
 
 MEDIA_TYPE = "application/problem+json"
 _LONGEST = 2000
+# A client may still send a body that the server no longer reads.
+_HEADERS = {
+    401: {"WWW-Authenticate": 'Bearer realm="relayout"'},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
+    503: {"Retry-After": "1"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class Kind:
 KINDS = {
     "malformed-request": Kind(400, "Malformed request", "The bytes are no HTTP request."),
     "malformed-body": Kind(400, "Malformed body", "The body does not parse as JSON."),
+    "unauthorized": Kind(401, "Unauthorized", "The request needs a valid API key or token."),
+    "forbidden": Kind(403, "Forbidden", "The scope of the key or token does not include this."),
     "not-found": Kind(404, "Not found", "The service has no such path; see /openapi.json."),
     "method-not-allowed": Kind(405, "Method not allowed", "The header Allow has the methods of the path."),
     "slow-body": Kind(408, "Slow request", "The head or the body did not arrive in time."),
@@ -133,6 +145,19 @@ class Problem(BaseModel):
     column: int | None = Field(None, description="the column of the fault in a layout string, counted from 1")
     conflict: list[str] | None = Field(None, description="a smallest set of requirements that contradict each other")
     relaxation: list[str] | None = Field(None, description="the fewest changes that allow a solution")
+
+
+def response_of(error: RelayoutError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer to a request that failed."""
+    seconds = error.retry_after if isinstance(error, RefusedError) else None
+    retry = {} if seconds is None else {"Retry-After": str(seconds)}
+    return answer_of(problem_of(error), {**(headers or {}), **retry})
+
+
+def answer_of(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer that tells this problem."""
+    more = {**_HEADERS.get(problem.status, {}), **(headers or {})}
+    return JSONResponse(problem.model_dump(exclude_none=True), problem.status, more, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: RelayoutError) -> Problem:

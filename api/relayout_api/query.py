@@ -42,22 +42,25 @@ def _query_fields(verb: str) -> dict[str, Any]:
     return fields
 
 
+_BACKEND = "an installed backend's name, or a table in JSON"
+
+
 class _Query(Strict):
     # All values in a query are text.
     model_config = ConfigDict(strict=False)
 
-    backend: str = Field("onnx", max_length=32_000, description="an installed backend's name, or a table in JSON")
+    backend: str | None = Field("onnx", max_length=32_000, description=f"{_BACKEND}; onnx by default")
 
     def _values(self, verb: str) -> dict[str, Any]:
         """The backend and the options, as the JSON body has them. Raises UsageError."""
-        backend: str | None = self.backend
-        table = backend if backend is not None and backend.startswith("{") else None
+        backend = self.backend
+        is_table = backend is not None and backend.startswith("{")
         options = {}
         for option in options_of(verb):
             value = getattr(self, option.single)
             options[option.name] = option.parse(value, f"query.{option.single}") if option.is_mapping else value
         return {
-            "backend": load_body(table.encode(), "query.backend") if table is not None else backend,
+            "backend": load_body(backend.encode(), "query.backend") if backend is not None and is_table else backend,
             "options": options,
         }
 
@@ -75,7 +78,7 @@ class LegalizeQuery(_Query):
 class GraphQuery(_Query):
     """The query of an ONNX model to draw."""
 
-    backend: str | None = Field(  # type: ignore[assignment]
+    backend: str | None = Field(
         None, max_length=32_000, description="an installed backend's name, or a table in JSON; none: no legal graph"
     )
 
@@ -96,6 +99,10 @@ class ExplainQuery(_Query):
 @with_fields(_query_fields("verify"))
 class VerifyQuery(_Query):
     """The query of an ONNX model to verify."""
+
+    backend: str | None = Field(
+        None, max_length=32_000, description=f"{_BACKEND}; by default the backend that the model records"
+    )
 
     def parameters(self) -> VerifyParameters:
         """The same as in JSON. Raises UsageError."""

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import anyio
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 
 from relayout.backend.options import options_of
@@ -19,8 +20,8 @@ from relayout.backend.registry import Plugin, find_backends
 from relayout.errors import BackendError, InputError, InternalError, RelayoutError
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
+from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, media_type
-from relayout_api.callers import caller_of
 from relayout_api.problems import KINDS, AnsweredError, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
@@ -33,6 +34,7 @@ from relayout_api.schemas import (
     Parameters,
 )
 from relayout_api.service import Service
+from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
 from relayout_api.workers.messages import Answer, Form, Task
 
@@ -111,6 +113,15 @@ async def readyz(request: Request) -> Response:
     return JSONResponse({"status": "ready"})
 
 
+@router.get("/metrics", **openapi.METRICS)
+async def metrics(request: Request) -> Response:
+    """The metrics of this server, for Prometheus."""
+    service: Service = request.app.state.service
+    # The gauges ask the database.
+    text = await anyio.to_thread.run_sync(service.metrics.text)
+    return Response(text, media_type=METRICS_MEDIA_TYPE)
+
+
 @router.get("/", include_in_schema=False)
 async def index() -> Response:
     """The page."""
@@ -136,16 +147,20 @@ async def answer(request: Request, verb: str, parameters: Callable[[], Parameter
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
 
-        async def run() -> Answer:
-            return await service.pool.run(task, body, caller_of(request), wait=settings.queue_seconds)
-
-        found = await unless_gone(request, service, service.results.whole(key, run))
+        background = None
+        found = await service.results.known(key)
+        if found is None:
+            working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+            found = await unless_gone(request, service, working)
+            if found.repeats:
+                background = BackgroundTask(service.results.learn, key, found)
     headers = {"Vary": "Accept"}
     if found.repeats:
         headers["ETag"] = tag
     if form == "bytes":
         headers["Relayout-Report"] = bytes(found.report).decode()
-    return Response(found.content, media_type=ONNX if form == "bytes" else JSON, headers=headers)
+    media = ONNX if form == "bytes" else JSON
+    return Response(found.content, media_type=media, headers=headers, background=background)
 
 
 async def unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:

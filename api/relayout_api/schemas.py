@@ -99,6 +99,9 @@ class VerifyOptions(Strict):
 
 _Backend = Field("onnx", description="the name of an installed backend, or a declarative backend")
 _Drawn = Field(None, description="null: only the graph itself is drawn, and no other is made")
+_Recorded = Field(
+    None, description="the name of an installed backend, or a declarative backend; by default the one recorded"
+)
 _Weights = Field(True, description="false: leave the data of constants above 1 KiB out of the answer's graph")
 
 
@@ -120,7 +123,7 @@ class ExplainParameters(Strict):
 class VerifyParameters(Strict):
     """All of a request but the graphs."""
 
-    backend: str | dict[str, Any] = _Backend
+    backend: str | dict[str, Any] | None = _Recorded
     options: VerifyOptions = VerifyOptions()
 
 
@@ -156,7 +159,7 @@ class VerifyRequest(Strict):
 
     graph: GraphJson
     against: GraphJson | None = Field(None, description="the original, to compare with by running both")
-    backend: _Word | BackendTable = _Backend
+    backend: _Word | BackendTable | None = _Recorded
     options: VerifyOptions = VerifyOptions()
 
 

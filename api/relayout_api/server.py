@@ -14,10 +14,11 @@ __all__ = ["serve"]
 _LAST_WORDS_SECONDS = 3
 
 
-def serve(host: str, port: int, grace: float | None = None) -> None:
+def serve(host: str, port: int, grace: float | None = None, *, is_open: bool = False) -> None:
     """Run the service, with the settings of the environment, until a signal ends it.
 
-    `grace`: in place of the setting. Raises UsageError where it cannot listen, or for a wrong setting.
+    `grace`: in place of the setting. Unless `is_open`, callers need a key where others than this machine may call.
+    Raises UsageError where it cannot listen, where nobody could call, or for a wrong setting.
     """
     # Before the imports below: the template imports what the workers need in a process of its own, at the same time.
     template = Template()
@@ -26,11 +27,14 @@ def serve(host: str, port: int, grace: float | None = None) -> None:
 
         from relayout_api.app import create_app
         from relayout_api.http_protocol import Protocol
+        from relayout_api.preflight import with_auth
         from relayout_api.settings import Settings
+        from relayout_api.telemetry.logs import configure
 
-        settings = Settings.from_environment()
+        settings = with_auth(Settings.from_environment(), host, is_open)
         if grace is not None:
             settings = settings.model_copy(update={"grace": grace})
+        configure(settings.log_format)
         app = create_app(settings, template)
         service = app.state.service
 
@@ -48,6 +52,9 @@ def serve(host: str, port: int, grace: float | None = None) -> None:
             http=Protocol,
             ws="none",
             server_header=False,
+            # Logs are configured above, and an answer is logged by our own middleware.
+            log_config=None,
+            access_log=False,
             timeout_graceful_shutdown=int(settings.grace) + _LAST_WORDS_SECONDS,
         )
         Protocol.head_seconds = settings.header_seconds

@@ -17,6 +17,7 @@ from relayout_api.problems import RefusedError
 from relayout_api.results import Results
 from relayout_api.settings import Settings
 from relayout_api.store import store_of
+from relayout_api.telemetry.metrics import Metrics
 from relayout_api.workers.pool import Pool
 from relayout_api.workers.processes import Template
 
@@ -34,9 +35,11 @@ class Service:
     def __init__(self, settings: Settings, template: Template | None = None) -> None:
         self.settings = settings
         self.bodies = Bodies(settings)
-        self.pool = Pool(settings, template)
+        self.metrics = Metrics()
+        self.pool = Pool(settings, self.metrics, template)
         self.results = Results(settings, store_of(settings))
         self.jobs = Jobs(settings, self.pool, self.results)
+        self.metrics.watch(self.pool.gauges, self.jobs.gauges)
         self.stopping = anyio.Event()
         self.stopped = anyio.Event()
         self._checked = -math.inf

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from relayout.errors import UsageError
 
@@ -74,6 +74,31 @@ class Settings(BaseSettings):
     keep_hours: Annotated[float, Field(gt=0, lt=1 << 30)] = Field(
         168.0, description="hours after which ended jobs and unused files are deleted"
     )
+
+    auth: Literal["off", "required"] = Field(
+        "off", description="`required`: requests need a key or token; so always where others than this machine may call"
+    )
+    oidc_issuer: str | None = Field(None, description="issuer of OpenID Connect tokens that are accepted as keys are")
+    oidc_audience: str = Field("relayout", description="audience that a token must name")
+    oidc_claim: str = Field("scope", description="claim of a token with its scopes")
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="origins of other pages that may call the service, with commas between them"
+    )
+    log_format: Literal["text", "json"] = Field("text", description="form of a log line")
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _separate(cls, value: object) -> object:
+        return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+    @property
+    def keys_url(self) -> str:
+        """The database of the API keys, as SQLAlchemy names it: that of the jobs, or a file in the data folder."""
+        if self.database_url is None:
+            self.data.mkdir(parents=True, exist_ok=True)
+            return f"sqlite:///{self.data / 'keys.sqlite'}"
+        scheme, separator, rest = self.database_url.partition("://")
+        return f"{'postgresql+psycopg' if scheme in ('postgres', 'postgresql') else scheme}{separator}{rest}"
 
     @property
     def share(self) -> int:

@@ -108,16 +108,11 @@ class AutoNhwc(NchwCompatible):
         inputs, _ = _operands(node)
         listed = [n for n, (role, _) in enumerate(inputs) if role != OTHER]
         four_dimensional = all(inputs[n][1] == len(CHANNELS_LAST) for n in listed)
-        return listed if self.is_enabled and four_dimensional and _is_standard(node) else ()
+        return listed if self.is_enabled and four_dimensional and has_roles(node) else ()
 
     def results_to_transpose(self, node: ir.Node) -> Collection[int]:
         _, results = _operands(node)
         return [n for n, (role, _) in enumerate(results) if role == DATA] if self.operands_to_transpose(node) else ()
-
-
-def _is_standard(node: ir.Node) -> bool:
-    """Whether `node` has named axes in ONNX's own order: one of the domain `relayout` has its layout in attributes."""
-    return has_roles(node) and node.domain != "relayout"
 
 
 def _operands(node: ir.Node) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:

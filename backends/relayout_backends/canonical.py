@@ -4,7 +4,8 @@ Glow's rule: an elementwise operator, or one on the list of those that take any 
 other one the operands of rank 4 must be NHWC. Operators that Glow does not have have no requirements either. A filter's
 NHWC has the output channels first: OHWI.
 
-GatherND and ScatterND use axes by index only, so NHWC data has no meaning for them: they keep ONNX's layout.
+GatherND and ScatterND use axes by index only, so NHWC data has no meaning for them: they keep ONNX's layout. So does a
+node that runs in no order but the source's, such as a reduction over axes that are known at run time only.
 
 Operators on Glow's list whose axes have names in ONNX (BatchNormalization, InstanceNormalization, SpaceToDepth) may run
 in ONNX's own layout or channels last. Convolutions and pools in one and three dimensions are channels last, as in Glow,
@@ -74,7 +75,14 @@ def accepts_any_layout(node: ir.Node) -> bool:
     """Glow's acceptsAnyLayout for an ONNX node; an operator of another domain is as its own model defines it."""
     if has_roles(node):
         return node.op_type in _NAMED_ACCEPTS_ANY
-    return node.domain not in ("", "ai.onnx") or node.op_type not in _STRICT
+    return node.domain not in ("", "ai.onnx") or node.op_type not in _STRICT or _is_pinned(node)
+
+
+def _is_pinned(node: ir.Node) -> bool:
+    """Whether the axes of a node of a model cannot be permuted."""
+    from relayout.ops import rule_of
+
+    return node.graph is not None and rule_of(node, node.graph.opset_imports) is None
 
 
 def _channels_last(node: ir.Node) -> Implementation:

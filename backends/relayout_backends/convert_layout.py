@@ -14,11 +14,12 @@ that of their neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from relayout.backend import Backend, Implementation, axis_count, rank_of
 from relayout.layout.layout import Layout
+from relayout.ops.logical_node import logical
 from relayout.ops.operand_roles import (
     DATA,
     KERNEL,
@@ -30,6 +31,7 @@ from relayout.ops.operand_roles import (
     own_layout,
     result_role,
     spatial_letters,
+    written_node,
 )
 from relayout_backends.desired_layouts import DEFAULT_KERNELS, DesiredLayouts, read_desired
 
@@ -87,6 +89,13 @@ class ConvertLayout(Backend):
         followed = [DesiredLayouts(data) for data in self._followed if _runs(node, DesiredLayouts(data))]
         return [_implementation(node, each) for each in (None, *followed)]
 
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        nodes = [logical(node) for node in model.graph.all_nodes()]
+        met = {id(desired) for node in nodes if (desired := self._desired_of(node)) is not None}
+        for (operator, rank), desired in self._desired.items():
+            if id(desired) not in met:
+                yield f"{operator}={desired.data} fits no node: {_misfit(operator, rank, nodes)}"
+
     def _desired_of(self, node: ir.Node) -> DesiredLayouts | None:
         if not has_roles(node) or not node.inputs:
             return None
@@ -104,14 +113,26 @@ class ConvertLayout(Backend):
         return str(number) in self._skipped and all(each.name != str(number) for each in node.graph or ())
 
 
+def _misfit(operator: str, rank: int, nodes: Iterable[ir.Node]) -> str:
+    """Why the layouts of an operator at this rank apply to none of these nodes."""
+    ranks = {rank_of(node.inputs[0]) for node in nodes if node.op_type == operator and has_roles(node) and node.inputs}
+    if not ranks:
+        return f"the model has no {operator}"
+    if rank not in ranks:
+        found = " and ".join(map(str, sorted(ranks)))
+        return f"it is for data of rank {rank}, and the model has {operator} on data of rank {found}"
+    return f"every {operator} on data of rank {rank} is skipped, or has channels that the tiles do not divide"
+
+
 def _number(node: ir.Node) -> int | None:
     """The number of this node among its graph's two-dimensional and deformable convolutions, from 0."""
     if not _is_counted(node) or node.graph is None:
         return None
-    return next(number for number, each in enumerate(filter(_is_counted, node.graph)) if each is node)
+    return next(number for number, each in enumerate(filter(_is_counted, node.graph)) if each is written_node(node))
 
 
 def _is_counted(node: ir.Node) -> bool:
+    node = logical(node)
     return node.op_type in _COUNTED and bool(node.inputs) and rank_of(node.inputs[0]) == 4
 
 
@@ -124,22 +145,19 @@ def _runs(node: ir.Node, desired: DesiredLayouts) -> bool:
         return False
     if node.op_type in _NEVER_PACKED and desired.data.rank != axis_count(desired.data):
         return False
-    inputs = [(v, input_role(node, n), _input_layout(node, n, desired), False) for n, v in enumerate(node.inputs)]
-    results = [(v, result_role(node, n), _result_layout(node, n, desired), True) for n, v in enumerate(node.outputs)]
+    inputs = [(v, input_role(node, n), _input_layout(node, n, desired)) for n, v in enumerate(node.inputs)]
+    results = [(v, result_role(node, n), _result_layout(node, n, desired)) for n, v in enumerate(node.outputs)]
     return all(
-        value is None or role == OTHER or _divides(node, role, value, layout, is_result)
-        for value, role, layout, is_result in (*inputs, *results)
+        value is None or role == OTHER or _divides(node, role, value, layout)
+        for value, role, layout in (*inputs, *results)
     )
 
 
-def _divides(node: ir.Node, role: str, value: ir.Value, wanted: Layout, is_result: bool) -> bool:
+def _divides(node: ir.Node, role: str, value: ir.Value, wanted: Layout) -> bool:
     tiles = [(wanted.names[i].upper(), tile) for i in range(wanted.rank) if (tile := wanted.tile(i)) is not None]
     if not tiles:
         return True
-    rank = rank_of(value)
-    own = own_layout(node, role, rank, is_result=is_result)
-    letters = own.names if not own.is_any else _onnx_letters(node, role, rank)
-    extents = dict(zip(letters, value.shape or (), strict=False))
+    extents = dict(zip(_onnx_letters(node, role, rank_of(value)), value.shape or (), strict=False))
     return all(isinstance(extent := extents.get(name), int) and extent % tile == 0 for name, tile in tiles)
 
 
@@ -190,8 +208,5 @@ def _is_depthwise(node: ir.Node) -> bool:
     kernel = node.inputs[place] if place is not None else None
     if "group" not in node.attributes or kernel is None or kernel.shape is None:
         return False
-    # The source may already have its kernel in another layout than ONNX's.
-    names = own_layout(node, KERNEL, len(kernel.shape)).names
-    outputs, inputs = (names.index("O"), names.index("I")) if "O" in names else (0, 1)
     groups = node.attributes["group"].as_int()
-    return groups > 1 and kernel.shape[outputs] == groups and kernel.shape[inputs] == 1
+    return groups > 1 and kernel.shape[0] == groups and kernel.shape[1] == 1

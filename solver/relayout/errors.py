@@ -25,7 +25,24 @@ __all__ = [
     "OutOfTimeError",
     "RelayoutError",
     "UsageError",
+    "first_few",
 ]
+
+
+MOST_NAMED, MOST_LETTERS = 5, 110
+"""A message has so many of a list, each of at most so many letters."""
+
+
+def first_few(texts: Sequence[str], separator: str) -> str:
+    """The first texts of a list, each shortened in its middle, and how many more there are.
+
+    >>> first_few(["a", "b", "c", "d", "e", "f", "g"], "; ")
+    'a; b; c; d; e, and 2 more'
+    """
+    half = MOST_LETTERS // 2 - 2
+    shown = [each if len(each) <= MOST_LETTERS else f"{each[:half]}...{each[-half:]}" for each in texts[:MOST_NAMED]]
+    more = len(texts) - len(shown)
+    return f"{separator.join(shown)}{f', and {more} more' * bool(more)}"
 
 
 class RelayoutError(Exception):
@@ -92,13 +109,14 @@ class InfeasibleError(RelayoutError):
     """No assignment of memory formats meets all requirements.
 
     `conflict` is a smallest conflicting set of requirements, each by node, operand and layout. `relaxation` is a
-    smallest set of changes that allows a solution, the cheapest among several; it is empty if unknown.
+    smallest set of changes that allows a solution, the cheapest among several; it is empty if unknown. The message has
+    the first few of each and how many more there are.
     """
 
     def __init__(
         self, problem: str, *, conflict: Sequence[str] = (), relaxation: Sequence[str] = (), hint: str = ""
     ) -> None:
-        super().__init__(problem, found="; ".join(conflict), hint=hint)
+        super().__init__(first_few([problem], ""), found=first_few(conflict, "; "), hint=hint)
         self.conflict = tuple(conflict)
         self.relaxation = tuple(relaxation)
 

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by
+from relayout.backend.calls import conversion_operators_of, finished_by, prepared_by, warnings_about
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
+from relayout.candidates.backend_requirements import unmet_packed
+from relayout.errors import InfeasibleError
+from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
+from relayout.model.recorded_backend import record_backend
 from relayout.model.tensor_sizes import price_dims
+from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
+from relayout.report.budget import within_budget
 from relayout.report.drawing import DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
-from relayout.rewrite.annotations import annotate_boundary
+from relayout.rewrite.annotations import annotate_boundary, annotate_run
+from relayout.solve.certificate import certificate_of
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
@@ -34,12 +42,13 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, and whether it differs from the source. `choices` are the alternatives of every
-    node by its label, if they were asked for."""
+    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out.
+    `choices` are the alternatives of every node by its label, if they were asked for."""
 
     model: ir.Model
     report: Report
     changed: bool
+    certificate: Mapping[str, Any] | None = None
     choices: Mapping[str, DrawnChoice] = field(default_factory=dict)
 
 
@@ -53,8 +62,10 @@ def legalize(
     `model` is a path (.onnx or .json), ONNX bytes, an onnx.ModelProto, an onnx_ir.Model or graph JSON (a dict). The
     legal model comes back in the same kind; for a path or bytes as an onnx_ir.Model. The argument is never changed.
     `options` are fields of `Options`: `objective` ("bytes" or "transposes"), `input_layouts` and `output_layouts`
-    ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `check` (verify the legal
-    model against the source), `inline` (no function is left), `max_transposes` and `samples`.
+    ("NHWC", or "any": the solver chooses), `dims`, `time_limit`, `engine`, `backend_options`, `verify` (off:
+    no report of the verifier), `check` (compare the legal model with the source too), `static` (a comparison that could
+    not be made is no error), `certify` (derive the proof again), `inline` (no function is left), `samples`, and the
+    budget `max_transposes`, `max_conversions` and `max_bytes`.
 
     Raises InputError, UsageError, BackendError, InfeasibleError, OutOfTimeError.
     """
@@ -102,9 +113,13 @@ def legalize_model(
     """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
-    before = totals(model, dims, operators)
     elements = price_dims(model, dims)
+    before = totals(model, dims, operators, elements)
+    warnings = warnings_about(backend, model)
     changed = prepared_by(backend, model)
+    if unmet := unmet_packed(model, backend):
+        unpack(model, unmet)
+        changed = True
     progress = progress or (lambda stage: None)
     result = run(model, backend, options, elements, progress, improved, draws_choices=draws_choices)
     if result.is_changed:
@@ -115,11 +130,44 @@ def legalize_model(
         sweep(model.graph)
     changed = finished or result.is_changed or changed
     after = totals(model, dims, operators) if changed else before
-    report = describe(result, backend, before, after)
+    report = describe(result, backend, before, after, elements.assumed)
+    report = report.model_copy(update={"warnings": tuple(dict.fromkeys((*report.warnings, *warnings)))})
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
-    return Outcome(model, report, changed, result.choices)
+    changed = record_backend(model, backend.name, options.backend_options) or changed
+    if changed:
+        annotate_run(model, _facts(model, report))
+    proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
+    return Outcome(model, report, changed, proof, result.choices)
+
+
+def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
+    """The legal model for ONNX's own layouts: the Transposes at the ends of inlined bodies cancel against each other.
+
+    Inputs and outputs stay as they are. A model that has no such form, with black boxes, comes back as it is.
+    """
+    with suppress(InfeasibleError):
+        # Values of the bodies have no shapes yet.
+        again = read_model(model)
+        return legalize_model(
+            again, load_backend("onnx"), Options(dims=options.dims, time_limit=options.time_limit)
+        ).model
+    return model
+
+
+def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
+    """The facts of a run that the legal model records. They are the same in each run."""
+    from importlib.metadata import version
+
+    return {
+        VERSION_KEY: version("relayout"),
+        OBJECTIVE_KEY: report.objective,
+        COST_KEY: report.cost,
+        BOUND_KEY: report.bound,
+        # A legal model that is made legal again keeps the hash of the first source.
+        SOURCE_HASH_KEY: model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY),
+    }
 
 
 def finish(
@@ -131,22 +179,30 @@ def finish(
     place. The body of a function does not state its layout, so the layout requirements are checked before inlining.
     """
     model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
-    inlines = options.inline and bool(model.functions)
-    if options.check:
-        from relayout.verification.verifier import verify
+    inlines, verifies = options.inline and bool(model.functions), options.verify or options.check
+    if verifies:
+        from relayout.verification.verifier import check_statically, verification_of, verify
 
         if progress is not None:
             progress("check")
-        stated = verify(model, backend).findings if inlines else ()
+        stated = check_statically(model, backend) if inlines else []
     if inlines:
         inline(model)
+        model = _without_border_transposes(model, options)
+        annotate_run(model, _facts(model, outcome.report))
         report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
-    if options.check:
-        verification = verify(model, backend, source, samples=options.samples, dims=dims)
+    if verifies:
+        if options.check:
+            verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
+        else:
+            verification = verification_of(check_statically(model, backend))
         if inlines:
             others = [finding for finding in verification.findings if finding.rule != "layout-requirement"]
-            findings = tuple(dict.fromkeys([*stated, *others]))
-            passed = all(finding.severity != "error" for finding in findings)
-            verification = verification.model_copy(update={"findings": findings, "passed": passed})
+            verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
-    return Outcome(model, report, outcome.changed or inlines, outcome.choices)
+    report = within_budget(report, asdict(options))
+    if outcome.certificate is not None:
+        from relayout.verification.certificate_findings import with_proof
+
+        report = with_proof(report, outcome.certificate)
+    return Outcome(model, report, outcome.changed or inlines, outcome.certificate, outcome.choices)

@@ -20,6 +20,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _WRITING = ("legalize", "batch")
 _SOLVING = (*_WRITING, "explain")
 _ALL = (*_SOLVING, "verify")
+_GATED = (*_WRITING, "verify")
 
 
 def _option(value: Any, text: str, verbs: tuple[str, ...], **more: Any) -> Any:
@@ -66,10 +67,24 @@ class Options:
         metavar="NAME=VALUE",
         example="max_batch=16",
     )
+    verify: bool = _option(True, "Verify the legal model without running it.", _WRITING)
     check: bool = _option(False, "Verify the legal model, and compare it numerically with the source.", _WRITING)
+    static: bool = _option(
+        False, "Accept a model that cannot be run: what is checked without a run is enough.", (*_WRITING, "verify")
+    )
+    certify: bool = _option(
+        False, "Derive the cost and the bound again from the written-out problem, apart from the solver.", _WRITING
+    )
     inline: bool = _option(False, "Replace the calls of functions by their bodies in standard ONNX.", _WRITING)
     max_transposes: int | None = _option(
-        None, "Allow no more than K transposes.", _WRITING, metavar="K", least=0, most=1 << 31
+        None, "Allow no more than K transposes.", _GATED, metavar="K", least=0, most=1 << 31
+    )
+    max_conversions: int | None = _option(
+        None, "Allow no more than K conversions: transposes, the backend's reorders, and pads.", _GATED, metavar="K",
+        least=0, most=1 << 31,
+    )  # fmt: skip
+    max_bytes: int | None = _option(
+        None, "Allow conversions to read and write no more than N bytes.", _GATED, metavar="N", least=0, most=1 << 60
     )
     samples: int = _option(
         2, "The number of random inputs of a comparison.", (*_WRITING, "verify"), metavar="N", least=1, most=16

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 
 import onnx_ir as ir
+from msgspec import Struct
 
+from relayout.backend.calls import conversion_operators_of
 from relayout.backend.interface import Backend
 from relayout.candidates.boundary_options import boundary_layouts
 from relayout.candidates.requirements import Requirements, collect_requirements
@@ -25,6 +26,7 @@ from relayout.model.io import warnings_of
 from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
+from relayout.report.account import account_of, proof_of
 from relayout.report.drawing import DrawnChoice, drawn_choices
 from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
@@ -49,8 +51,7 @@ Elements = Callable[[ir.Shape | None], int]
 """The number of elements of a shape, with a size assumed for each symbolic dim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """The results of the stages for one model. `is_changed`: the rewrite changed the model."""
 
     formulation: Formulation
@@ -91,7 +92,7 @@ def run(
         found = candidates(model, backend, options, elements)
         formulation = build(found, elements, backend, objective_named(options.objective), host=backend.host())
     progress("solve")
-    solution = solved(formulation, options, deadline, improved)
+    solution = solved(formulation, backend, options, deadline, improved)
     for stage, spent in solution.seconds.items():
         seconds[stage] = seconds.get(stage, 0.0) + spent
     progress("rewrite")
@@ -137,20 +138,25 @@ def candidates(model: ir.Model, backend: Backend, options: Options, elements: El
 
 
 def solved(
-    formulation: Formulation, options: Options, deadline: float | None, improved: Improved | None = None
+    formulation: Formulation,
+    backend: Backend,
+    options: Options,
+    deadline: float | None,
+    improved: Improved | None = None,
 ) -> Solution:
     """A solution with an assignment. Raises InfeasibleError, OutOfTimeError."""
     source, unpacked = formulation.source_assignment(), formulation.scale.unpacked
+    option, limit = _limit(backend, options)
     solution = solve(
         formulation.problem,
         engine=options.engine,
         time_limit=None if deadline is None else max(deadline - perf_counter(), 0.001),
         hint=None if source is None else formulation.with_transfers(source),
-        max_conversions=options.max_transposes,
         improved=None if improved is None else lambda cost, bound: improved(unpacked(cost), unpacked(bound)),
+        max_conversions=limit,
     )
     if solution.status == "infeasible":
-        raise refusal(solution, formulation, options.max_transposes)
+        raise refusal(solution, formulation, limit, option)
     if solution.assignment is None:
         raise OutOfTimeError(
             "no solution was found within the time limit",
@@ -160,8 +166,21 @@ def solved(
     return solution
 
 
-def describe(result: Result, backend: Backend, before: Totals, after: Totals) -> Report:
-    """The report of a result, with the totals of the model before and after."""
+def _limit(backend: Backend, options: Options) -> tuple[str, int | None]:
+    """The limit on conversions that the solver keeps, by option. It counts all conversions, so a limit on transposes
+    is one only if the backend has no conversion operators of its own; else the legal model is counted afterwards."""
+    limits = {"max_conversions": options.max_conversions}
+    if not conversion_operators_of(backend):
+        limits["max_transposes"] = options.max_transposes
+    given = [(limit, name) for name, limit in limits.items() if limit is not None]
+    limit, name = min(given, default=(None, "max_conversions"))
+    return f"--{name.replace('_', '-')}", limit
+
+
+def describe(
+    result: Result, backend: Backend, before: Totals, after: Totals, assumed: Mapping[str, int] | None = None
+) -> Report:
+    """The report of a result, with the totals of the model before and after, and the sizes `assumed` for dims."""
     solution, scale = result.solution, result.formulation.scale
     cost = result.plan.cost(scale.objective)
     bound = cost if solution.status == "optimal" else min(cost, scale.unpacked(solution.bound or 0))
@@ -172,10 +191,13 @@ def describe(result: Result, backend: Backend, before: Totals, after: Totals) ->
         status="optimal" if cost == bound else "feasible",
         cost=cost,
         bound=bound,
+        proof=proof_of(bound, scale.objective.unit),
         objective=scale.objective.name,
         backend=backend.name,
         before=before,
         after=after,
+        account=account_of(result.plan, scale.objective),
+        assumed=dict(sorted((assumed or {}).items())),
         boundary=result.boundary,
         conversions=result.conversions,
         transfers=result.transfers,

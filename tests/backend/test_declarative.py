@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relayout.backend import Backend, TensorType, load_backend
+from relayout.backend import Backend, Implementation, TensorType, load_backend, rank_of
 from relayout.backend.calls import ask
 from relayout.backend.declarative import DeclarativeBackend
 from relayout.backend.declarative_reader import MAX_BYTES, check_table, line_of
 from relayout.backend.declarative_schema import BackendTable
 from relayout.errors import BackendError, RelayoutError
 from relayout.layout.layout import Layout
+from relayout.legalization import legalize
+from relayout.testing import generated_graphs
 
 TABLE = """\
 # An accelerator that likes channels last.
@@ -173,9 +177,9 @@ def test_an_operator_is_named_by_a_pattern(pattern: str, fits: bool) -> None:
 
 @pytest.mark.parametrize(
     ("domain", "fits"),
-    [({}, True), ({"domain": ""}, False), ({"domain": "relayout"}, True), ({"domain": "mine"}, False)],
+    [({}, True), ({"domain": ""}, True), ({"domain": "relayout"}, False), ({"domain": "mine"}, False)],
 )
-def test_without_a_domain_a_rule_is_about_onnx_operators_in_any_layout(domain: dict[str, str], fits: bool) -> None:
+def test_a_rule_without_a_domain_is_about_onnx_operators(domain: dict[str, str], fits: bool) -> None:
     asked = node(
         """(float[1,9,9,8] x, float[4,8,3,3] w) => (float[1,7,7,4] y) {
             y = relayout.Conv <data_layout = "NHWC", kernel_layout = "OIHW"> (x, w) }"""
@@ -499,3 +503,89 @@ data = "NHWC"
 data = "NCHW"
 '''
     assert line_of(text, place) == line
+
+
+class Device(Backend):
+    """The device of `DEVICE`, as a class."""
+
+    name = "device"
+
+    def implementations(self, node: ir.Node) -> Sequence[Implementation]:
+        data, result = (each[0] if each else None for each in (node.inputs, node.outputs))
+        if rank_of(data) != 4 or rank_of(result) != 4 or node.op_type not in ("Conv", "MaxPool"):
+            return super().implementations(node)
+        assert data is not None
+        assert result is not None
+        if node.op_type == "MaxPool":
+            blocked = Layout.parse("NCHWc[tile:16]")
+            return [Implementation((blocked,), (blocked,), pads=True)]
+        nhwc, nchw, bias = Layout.parse("NHWC"), Layout.parse("NCHW"), [Layout.any(1)] * (len(node.inputs) - 2)
+        shapes = [
+            value.shape for value in (*node.inputs, *node.outputs) if value is not None and value.shape is not None
+        ]
+        traffic = sum(4 * prod(extent for extent in shape if isinstance(extent, int)) for shape in shapes)
+        slow = Implementation((nchw, Layout.parse("OIHW"), *bias), (nchw,), 100 + traffic // 2)
+        fast = Implementation((nhwc, Layout.parse("OHWI"), *bias), (nhwc,))
+        is_fast = int(result.shape[1]) % 16 == 0 and max(map(int, data.shape[2:])) <= 9  # type: ignore[index,arg-type]
+        kernel = node.inputs[1]
+        return [fast, slow] if is_fast and kernel is not None and kernel.const_value is not None else [slow]
+
+
+DEVICE = """
+name = "device"
+[[rule]]
+op = "Conv"
+when = { rank = 4, spatial.max = 9, result.channels.multiple_of = 16, constant = 1 }
+[[rule.implementation]]
+data = "NHWC"
+kernel = "OHWI"
+[[rule.implementation]]
+data = "NCHW"
+kernel = "OIHW"
+cost = 100
+cost_per_byte = 0.5
+[[rule]]
+op = "Conv"
+when.rank = 4
+data = "NCHW"
+kernel = "OIHW"
+cost = 100
+cost_per_byte = 0.5
+[[rule]]
+op = "MaxPool"
+when = { rank = 4, result.rank = 4, variable = 0 }
+data = "NCHWc[tile:16]"
+pads = true
+"""
+
+
+def test_a_table_reaches_the_optimum_of_the_same_device_as_a_class() -> None:
+    table = tomllib.loads(DEVICE)
+    costs = set()
+    for graph in generated_graphs():
+        if graph.name.startswith(("Conv/", "MaxPool")) or graph.name in ("residual-block", "branches"):
+            [by_class, by_table] = [legalize(graph.model, each)[1] for each in (Device, table)]
+            assert (by_table.cost, by_table.after) == (by_class.cost, by_class.after), graph.name
+            costs.add(by_table.cost)
+    assert len(costs) > 8
+
+
+@pytest.mark.parametrize(
+    ("when", "fits"),
+    [
+        ({"spatial": {"max": 8}}, True),
+        ({"spatial": {"max": 7}}, False),
+        ({"result": {"spatial": {"min": 6, "max": 6}, "channels": {"min": 4}}}, True),
+        ({"result": {"channels": {"min": 5}}}, False),
+        ({"result": {"dtype": "float16"}}, False),
+        ({"constant": 1}, False),
+        ({"variable": [0, 1]}, True),
+        ({"variable": 5}, False),
+    ],
+)
+def test_conditions_on_sizes_results_and_constants(when: dict[str, Any], fits: bool) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,3,8,8] x, float[4,3,3,3] w) => (float[1,4,6,6] y) { y = Conv (x, w) }""")
+    backend = load_backend({"name": "t", "rule": [{"op": "Conv", "when": when, "data": "NHWC"}]})
+    [only] = ask(backend, ir.from_proto(model).graph[0])
+    assert str(only.results[0]) == ("NHWC" if fits else "****")

@@ -174,3 +174,42 @@ def test_a_service_never_reads_a_file_that_a_request_names(
     for spec in (name, Path(name)):
         with pytest.raises(BackendError, match="files are not accepted here"):
             load_backend(spec, allow_files=False)
+
+
+CODE = """
+from relayout import Backend
+
+class First(Backend):
+    name = "first"
+
+class Second(Backend):
+    name = "second"
+
+other = 5
+"""
+
+
+def test_a_class_that_is_not_installed_is_loaded_from_its_file_or_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two_of_them.py").write_text(CODE)
+    (tmp_path / "one.py").write_text(CODE.partition("class Second")[0])
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(4)\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_backend("two_of_them.py:Second").name == "second"
+    assert load_backend("two_of_them:First").name == "first"
+    assert load_backend("one.py").name == "first"
+    for spec, said in {
+        "two_of_them.py": "name one, as in two_of_them.py:First",
+        "two_of_them:other": "that is no backend",
+        "two_of_them:Third": "expected: First or Second",
+        "none_there:Third": "ModuleNotFoundError",
+        "none_there.py": "FileNotFoundError",
+        "leaving.py": "SystemExit: 4, in leaving.py, line 2",
+    }.items():
+        with pytest.raises(BackendError) as caught:
+            load_backend(spec)
+        assert said in str(caught.value)
+    for spec in ("one.py", "two_of_them:First"):
+        with pytest.raises(BackendError, match="there is no backend"):
+            load_backend(spec, allow_files=False)

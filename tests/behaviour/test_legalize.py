@@ -262,7 +262,7 @@ def test_what_gave_its_name_to_an_output_says_which_value_of_the_first_source_it
     twice, _ = legalize(once, "onnx")
     (told,) = [{p.key: p.value for p in v.metadata_props} for v in twice.graph.value_info if v.metadata_props]
     assert (told["relayout.source"], told["relayout.order"]) == (value, "0,3,1,2")
-    assert verify(twice, against=model).findings == ()
+    assert verify(twice, "onnx", against=model).findings == ()
     back, _ = legalize(twice, "nhwc")
     assert verify(back, "nhwc", against=model).findings == ()
     assert not any(p.key == "relayout.source" for p in back.graph.output[0].metadata_props)
@@ -270,7 +270,7 @@ def test_what_gave_its_name_to_an_output_says_which_value_of_the_first_source_it
         for fact in entry.metadata_props:
             if fact.key == "relayout.order":
                 fact.value = "0,2,1,3"
-    assert not verify(twice, against=model).passed
+    assert not verify(twice, "onnx", against=model).passed
 
 
 def test_an_output_that_views_a_re_laid_value_is_noted_as_the_source_has_it() -> None:

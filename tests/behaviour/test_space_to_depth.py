@@ -314,7 +314,7 @@ def test_random_chains_compute_the_same_and_never_cost_more(seed: int) -> None:
 def test_what_is_legalized_again_still_says_how_it_lies_beside_the_first_source(seed: int) -> None:
     model = block_chain(seed)
     legal, _ = legalize(legalize(model, "nhwc")[0], "onnx")
-    assert [finding for finding in verify(legal, against=model).findings if finding.severity == "error"] == []
+    assert [finding for finding in verify(legal, "onnx", against=model).findings if finding.severity == "error"] == []
 
 
 @pytest.mark.parametrize("objective", ["bytes", "transposes"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net
+from msgspec.structs import replace
 
 from relayout import Backend, legalize, load_backend
 from relayout.backend import Composite, Device

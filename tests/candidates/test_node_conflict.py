@@ -10,6 +10,7 @@ from graphs import Net
 
 import relayout.candidates.node_conflict
 from relayout import Backend, InfeasibleError, legalize
+from relayout.candidates.messages import contradiction
 
 BOXED = "NCHW[acme:x]"
 
@@ -115,3 +116,43 @@ def test_where_no_more_sets_are_tried_none_of_the_conflict_can_be_left_out(monke
     error = refused(net, Apart)
     assert error.conflict == ("Sum 'n0' input 0 requires {0,1}", "Sum 'n0' input 3 requires {1,0}")
     assert error.relaxation == tuple(f"Sum 'n0' took input {n} in 1,0" for n in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ({"data": "NCHW2c"}, "3 channels are no multiple of 2; `pads = true` would allow it"),
+        ({"inputs": ["XYHW"]}, "the axes are N, C, H, W: none is X or Y"),
+        ({"results": ["NCHW7w"]}, "5 columns are no multiple of 7; `pads = true` would allow it"),
+    ],
+)
+def test_a_layout_that_does_not_fit_its_tensor_is_told_why(rule: dict[str, Any], reason: str) -> None:
+    assert refused(pooled(), table(op="MaxPool", **rule)).hint.startswith(reason)
+
+
+def test_pads_allow_what_the_hint_says_they_allow() -> None:
+    rule = table(op="MaxPool", data="NCHW2c", pads=True)
+    assert legalize(pooled().model(), rule)[1].status == "optimal"
+
+
+def test_no_message_is_long_and_the_lists_are_complete() -> None:
+    net = Net()
+    read = [net.input(f"{'x' * 2000}{n}", (1, 3, 4, 4)) for n in range(40)]
+    net.output(net.node("Sum", *read))
+    error = refused(net, table(op="Sum", inputs=["NCHW", *["NCHW[acme:x]"] * 39], results=["NCHW"]))
+    assert len(str(error)) < 2048
+    every = [f"node {'y' * 300} {n}" for n in range(40)]
+    error = contradiction("p" * 5000, every, every, every)
+    assert len(str(error)) < 2048
+    assert "and 35 more" in error.found
+    assert error.conflict == error.relaxation == tuple(every)
+
+
+def test_a_node_whose_every_order_is_refused_is_told_by_what() -> None:
+    class Refusing(Backend):
+        name = "refusing"
+
+        def order_cost(self, *_: Any, **__: Any) -> None:
+            return None
+
+    assert refused(summed(), Refusing).hint == "no layout is required; `order_cost` refuses every order in reach"

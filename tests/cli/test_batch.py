@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_line import Run, transposes
+import pytest
+from command_line import CHANNELS_FIRST, CHANNELS_LAST, Run, saved, transposes
+from dying_backend import Dying
 
+from relayout.cli.batch_pools import processes
+from relayout.cli.batch_work import Item
+from relayout.cli.options import Request
+from relayout.options import Options
 from relayout.report.schema import Report
 
 
@@ -16,7 +22,8 @@ def test_batch_goes_on_after_a_failure_and_ends_with_the_highest_status(model: P
     (folder / "notes.txt").write_text("no model")
     said = run("batch", folder, "-o", output, "--report", folder.parent / "reports.json")
     assert (said.status, said.out) == (2, "")
-    assert sorted(path.name for path in output.iterdir()) == ["model.onnx", "plain.onnx"]
+    # The journal stays for `--resume`.
+    assert sorted(path.name for path in output.iterdir()) == [".relayout-batch.jsonl", "model.onnx", "plain.onnx"]
     assert transposes(output / "model.onnx") == 2
     assert "6 -> 2" in said.err
     assert "error: broken.json" in said.err
@@ -37,7 +44,7 @@ def test_batch_may_write_where_it_reads(model: Path, run: Run) -> None:
 def test_batch_says_what_is_infeasible(model: Path, plain: Path, run: Run) -> None:
     said = run("batch", model.parent, "-o", model.parent / "legal", "--max-transposes", "1")
     assert said.status == 3
-    assert [path.name for path in (model.parent / "legal").iterdir()] == ["plain.onnx"]
+    assert [path.name for path in (model.parent / "legal").glob("*.onnx")] == ["plain.onnx"]
 
 
 def test_batch_needs_a_folder_with_models(tmp_path: Path, run: Run) -> None:
@@ -50,3 +57,77 @@ def test_batch_needs_a_folder_to_write_to(model: Path, run: Run) -> None:
     said = run("batch", model.parent, "-o", model)
     assert said.status == 2
     assert "folder" in said.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Five models: four legal ones, and one whose only node is named `deadly`."""
+    made = tmp_path / "models"
+    made.mkdir()
+    for number in range(4):
+        saved(made / f"{number}.onnx", CHANNELS_LAST if number % 2 else CHANNELS_FIRST)
+    saved(made / "deadly.onnx", CHANNELS_FIRST.replace("[conv]", "[deadly]"))
+    return made
+
+
+def test_several_processes_write_what_one_writes(folder: Path, tmp_path: Path, run: Run) -> None:
+    for jobs in ("1", "2"):
+        said = run("batch", folder, "-o", tmp_path / jobs, "-j", jobs, "--report", tmp_path / f"{jobs}.report")
+        assert said.status == 0, said.err
+    reports = [json.loads((tmp_path / f"{jobs}.report").read_text()) for jobs in ("1", "2")]
+    for record in (*reports[0], *reports[1]):
+        record["report"].pop("solver")
+    assert reports[0] == reports[1]
+    for path in folder.iterdir():
+        assert (tmp_path / "1" / path.name).read_bytes() == (tmp_path / "2" / path.name).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "2").iterdir()) == sorted(path.name for path in folder.iterdir())
+
+
+def items(folder: Path, target: Path) -> list[Item]:
+    target.mkdir()
+    request = Request(Dying(), Options())  # type: ignore[arg-type]
+    return [Item(path, target / path.name, request) for path in sorted(folder.iterdir())]
+
+
+def test_a_process_that_dies_fails_its_own_model_alone(folder: Path, tmp_path: Path) -> None:
+    done = {each.name: each for each in processes(items(folder, tmp_path / "legal"), 2)}
+    assert done.pop("deadly.onnx").message.startswith("its process was ended by SIGKILL")
+    assert [each.status for each in done.values()] == [0, 0, 0, 0]
+
+
+def test_an_interrupted_run_is_resumed(folder: Path, tmp_path: Path, run: Run) -> None:
+    output = tmp_path / "legal"
+    (folder / "4.onnx").write_bytes(b"no model")
+    assert run("batch", folder, "-o", output, "-j", "1").status == 2
+    assert (output / ".relayout-batch.jsonl").exists()
+    first = {path.name: path.stat().st_mtime_ns for path in output.glob("*.onnx")}
+    assert len(first) == 5
+    saved(folder / "4.onnx", CHANNELS_FIRST)
+    saved(folder / "0.onnx", CHANNELS_LAST)
+    assert run("batch", folder, "-o", output, "-j", "1", "--resume", "--report", tmp_path / "r").status == 0
+    again = {path.name for path in output.glob("*.onnx") if path.stat().st_mtime_ns != first.get(path.name)}
+    assert again == {"0.onnx", "4.onnx"}
+    assert [record["model"] for record in json.loads((tmp_path / "r").read_text())] == [
+        *(f"{number}.onnx" for number in range(5)),
+        "deadly.onnx",
+    ]
+    assert not (output / ".relayout-batch.jsonl").exists()
+
+
+def test_another_backend_or_a_lost_file_is_not_resumed(folder: Path, tmp_path: Path, run: Run) -> None:
+    output = tmp_path / "legal"
+    (folder / "x.onnx").write_bytes(b"no model")
+    for backend, lost in (("onnx", None), ("nhwc", None), ("nhwc", "2.onnx")):
+        before = {path.name: path.stat().st_mtime_ns for path in output.glob("*.onnx")} if output.exists() else {}
+        if lost:
+            (output / lost).unlink()
+        run("batch", folder, "-o", output, "-j", "1", "--resume", "-b", backend)
+        changed = {path.name for path in output.glob("*.onnx") if path.stat().st_mtime_ns != before.get(path.name)}
+        assert len(changed) == (1 if lost else 5)
+
+
+def test_a_scheduler_that_does_not_answer_is_an_error(folder: Path, tmp_path: Path, run: Run) -> None:
+    said = run("batch", folder, "-o", tmp_path / "legal", "--scheduler", "nonsense://here")
+    assert said.status == 2
+    assert "scheduler" in said.err
+    assert run("batch", folder, "-o", tmp_path / "legal", "--scheduler", "tcp://x:1", "-j", "2").status == 2

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import onnx
 import pytest
 from command_line import Run
 
@@ -22,9 +23,34 @@ def test_a_legal_model_passes(model: Path, tmp_path: Path, run: Run) -> None:
 
 
 def test_another_model_does_not_pass_against_the_source(model: Path, plain: Path, run: Run) -> None:
-    said = run("verify", plain, "--against", model)
+    said = run("verify", plain, "--backend", "onnx", "--against", model)
     assert said.status == 1
     assert "error: [" in said.out
+
+
+def test_without_a_backend_the_recorded_one_counts(model: Path, plain: Path, tmp_path: Path, run: Run) -> None:
+    assert run("legalize", model, "-o", tmp_path / "legal.onnx", "--backend", "nhwc").status == 0
+    said = run("verify", tmp_path / "legal.onnx")
+    assert (said.status, said.out) == (0, "verification for the backend nhwc passed\n")
+    said = run("verify", plain)
+    assert said.status == 2
+    assert "the model records no backend" in said.err
+
+
+def test_what_was_not_compared_does_not_pass(tmp_path: Path, run: Run) -> None:
+    odd = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20, "mine" : 1]>
+        g (float[2] x) => (float[2] y) { y = mine.Odd (x) }""")
+    onnx.save(odd, tmp_path / "odd.onnx")
+    out = tmp_path / "out.onnx"
+    said = run("legalize", tmp_path / "odd.onnx", "-o", out, "--check", "-q")
+    assert said.status == 1
+    assert "error: [not-compared]" in said.err
+    assert not out.exists()
+    assert run("legalize", tmp_path / "odd.onnx", "-o", out, "--check", "--static", "-q").status == 0
+    said = run("verify", out, "--against", tmp_path / "odd.onnx", "-q")
+    assert said.status == 1
+    assert run("verify", out, "--against", tmp_path / "odd.onnx", "-q", "--static").status == 0
 
 
 @pytest.mark.parametrize(("backend", "status"), [("onnx", "verified"), ("nhwc", "failed")])
@@ -32,7 +58,7 @@ def test_the_table_and_the_report_say_whether_the_model_failed(
     backend: str, status: str, plain: Path, tmp_path: Path, run: Run
 ) -> None:
     said = run("verify", plain, "--backend", backend, "--report", tmp_path / "report.json")
-    assert [line.split()[-2] for line in said.err.splitlines() if "| status" in line] == [status]
+    assert [line.split()[-4] for line in said.err.splitlines() if "| status" in line] == [status]
     assert Report.model_validate_json((tmp_path / "report.json").read_text()).status == status
 
 
@@ -89,10 +115,22 @@ def test_a_report_on_stdout_has_stdout_to_itself(model: Path, run: Run) -> None:
 def test_a_budget_is_kept_or_a_finding(name: str, text: str, status: int, model: Path, run: Run) -> None:
     budget = model.parent / name
     budget.write_text(text)
-    said = run("verify", model, "--budget", budget)
+    said = run("verify", model, "--backend", "onnx", "--budget", budget)
     assert said.status == status
     assert ("[budget]" in said.out) == (status == 1)
     assert (name in said.err) == (status == 2)
+
+
+@pytest.mark.parametrize("verb", ["verify", "legalize"])
+@pytest.mark.parametrize("option", ["--max-conversions", "--max-transposes", "--max-bytes"])
+def test_a_budget_may_be_given_by_options(verb: str, option: str, model: Path, run: Run) -> None:
+    target = model.parent / "legal.onnx"
+    spent = Report.model_validate_json(run("legalize", model, "-o", target, "--report", "-").out).after
+    exact = {"--max-conversions": spent.conversions, "--max-transposes": spent.transposes, "--max-bytes": spent.moved}
+    words = ["verify", target] if verb == "verify" else ["legalize", model, "-o", model.parent / "again.onnx"]
+    assert run(*words, option, str(exact[option])).status == 0
+    over = run(*words, option, str(exact[option] - 1))
+    assert over.status == (3 if verb == "legalize" and option != "--max-bytes" else 1)
 
 
 def test_a_budget_that_is_not_there_is_2(model: Path, run: Run) -> None:

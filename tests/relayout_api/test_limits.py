@@ -194,7 +194,7 @@ def test_work_that_takes_more_memory_than_it_may_ends_in_a_refusal() -> None:
 
 # A few bytes of JSON are some hundred in Python.
 _SWELLING = """
-from relayout_api import work
+from relayout_api.workers import work
 from relayout_api.problems import RefusedError
 from relayout_api.workers import tasks
 from relayout_api.workers.messages import Task

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
+import openapi_spec_validator
 import pytest
 import requests
 import schemathesis
@@ -84,3 +90,21 @@ def test_nothing_of_the_page_is_inline_and_nothing_comes_from_elsewhere(client: 
         file = client.get(f"/static/{name}")
         assert file.headers["content-security-policy"] == policy
         assert file.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_document_is_valid_and_names_its_operations() -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    openapi_spec_validator.validate(document)
+    names = [operation["operationId"] for operations in document["paths"].values() for operation in operations.values()]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in names)
+
+
+def test_a_generator_makes_a_client_that_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "openapi.json").write_text(json.dumps(DOCUMENT))
+    command = [Path(sys.executable).parent / "openapi-python-client", "generate", "--path", "openapi.json"]
+    done = subprocess.run([*command, "--output-path", "made", "--meta", "none"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    code = "from made.api.work import legalize; from made.api.jobs import get_job; print(get_job.sync)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import relayout_backends.x86_nchwc.checks
-from relayout import verify
+from relayout import legalize, verify
 from relayout.backend import DEVICE_KEY, Backend, Composite, Device
 from relayout.report.schema import Finding
 from relayout.verification.operator_facts import enter_backend_operators, named, own_names
@@ -386,3 +386,21 @@ def test_the_checks_import_no_module_that_writes_the_model() -> None:
     imported = set(re.findall(r"^ *(?:from|import) ([\w.]+)", text, re.MULTILINE))
     allowed = (own, "relayout.backend", "relayout.layout", "relayout.verification")
     assert [name for name in sorted(imported) if name.startswith("relayout") and not name.startswith(allowed)] == []
+
+
+def test_one_block_of_as_many_rows_and_columns_may_be_read_as_channels_last() -> None:
+    """The blocks of 8 channels at 8 x 8 positions are channels-last data of the same shape."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[1,8,8,8] x, float[8,8,3,3] w) => (float[1,8,8,8] y) {
+            a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+            b = Relu (a)
+            c = Transpose <perm = [0,2,3,1]> (b)
+            y = Add (c, x) }""")
+    kernel = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(kernel, "w"))
+    del model.graph.input[1]
+    legal, report = legalize(model, "x86-nchwc", backend_options={"block": 8})
+    assert DOMAIN in {node.domain for node in legal.graph.node}
+    assert report.verification is not None
+    assert report.verification.findings == ()

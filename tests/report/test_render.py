@@ -12,7 +12,9 @@ from pydantic import ValidationError
 
 from relayout.report.render import FORMATS, render_json, render_junit, render_sarif, render_text
 from relayout.report.schema import (
+    Account,
     Conversion,
+    Entry,
     Finding,
     Numeric,
     OutputDifference,
@@ -58,14 +60,18 @@ def test_the_json_has_the_names_of_the_contract() -> None:
     )
     written = json.loads(render_json(report))
     assert list(written) == [
+        "schema_version",
         "status",
         "cost",
         "bound",
         "gap",
+        "proof",
         "objective",
         "backend",
         "before",
         "after",
+        "account",
+        "assumed",
         "boundary",
         "conversions",
         "transfers",
@@ -128,13 +134,16 @@ def test_a_report_is_ok_with_a_legal_model_and_without_errors(
 
 
 def test_the_table_puts_before_and_after_side_by_side() -> None:
-    text = render_text(report_with(conversions=(CONVERSION,), bound=3, status="feasible"))
+    account = Account(transposes=Entry(count=1, bytes=2_070_000, cost=3), pads=Entry(count=1, bytes=10_000, cost=1))
+    after = AFTER.model_copy(update={"pads": 1, "pad_bytes": 10_000})
+    text = render_text(report_with(conversions=(CONVERSION,), bound=3, status="feasible", account=account, after=after))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-    assert ["transposes", "4", "1"] in rows
-    assert ["MB moved", "8.00", "2.07"] in rows
-    assert ["nodes", "12", "9"] in rows
-    assert ["status", "", "feasible"] in rows
-    assert ["bound", "", "3 (gap 25.00 %)"] in rows
+    assert ["transposes", "4", "8.00", "1", "2.07", "3"] in rows
+    assert ["pads", "0", "0.00", "1", "0.01", "1"] in rows
+    assert ["total", "4", "8.00", "2", "2.08", "4"] in rows
+    assert ["nodes", "12", "", "9", "", ""] in rows
+    assert ["status", "", "", "feasible", "", ""] in rows
+    assert ["bound", "", "", "", "", "3 (gap 25.00 %)"] in rows
     assert ["image", "NHWC", "NCHW", "transpose", "2.07", "conv1:0 NCHW"] in rows
 
 

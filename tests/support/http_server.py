@@ -22,6 +22,7 @@ __all__ = [
     "TIME_LIMIT",
     "WORKERS",
     "Server",
+    "children",
     "is_running",
     "serving",
     "wait_for",
@@ -110,6 +111,7 @@ def workers_of(server: Server) -> set[int]:
 
 
 def children(process: int) -> list[int]:
+    """The child processes of a process."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     return []

@@ -79,7 +79,7 @@ def folded(atoms: str = "0,1:1:2+1:2:0,2,3", v: np.ndarray | None = None) -> ir.
 
 
 def test_a_value_is_compared_as_its_atoms_say() -> None:
-    verification = verify(folded(), against=model_of(SHUFFLE, w=W, v=V))
+    verification = verify(folded(), "onnx", against=model_of(SHUFFLE, w=W, v=V))
     assert verification.findings == ()
     assert verification.numeric is not None
     assert verification.numeric.status == "compared"
@@ -101,24 +101,24 @@ def test_a_value_is_compared_as_its_atoms_say() -> None:
     ],
 )
 def test_atoms_that_contradict_the_value_are_found(atoms: str, rule: str) -> None:
-    verification = verify(folded(atoms), against=model_of(SHUFFLE, w=W, v=V))
+    verification = verify(folded(atoms), "onnx", against=model_of(SHUFFLE, w=W, v=V))
     assert rule in rules(verification)
 
 
 def test_nonsense_is_found_without_the_original() -> None:
     for atoms in ("0,1:1:2,2,3", "0,1", "words", "0,0,2,3", "0,1:1:2+1:2:0,2,3:1:5"):
-        assert rules(verify(folded(atoms))) == {"layout-annotation"}, atoms
+        assert rules(verify(folded(atoms), "onnx")) == {"layout-annotation"}, atoms
 
 
 def test_a_value_has_one_annotation_of_its_format() -> None:
     model = folded()
     value_of(model, "f").metadata_props["relayout.order"] = "0,1,2,3"
-    assert rules(verify(model)) == {"layout-annotation"}
+    assert rules(verify(model, "onnx")) == {"layout-annotation"}
 
 
 def test_weights_that_still_read_shuffled_channels_are_found() -> None:
     original = model_of(SHUFFLE, w=W, v=V)
-    assert rules(verify(folded(v=V), against=original)) == {"numeric"}
+    assert rules(verify(folded(v=V), "onnx", against=original)) == {"numeric"}
 
 
 # --- what is fed and what comes out -----------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ PADDED_BLOCKS = "0,1:4:8,2,1:1:4"
 
 
 def test_inputs_and_outputs_may_be_padded_blocks() -> None:
-    verification = verify(boundary(BLOCKS, x=PADDED_BLOCKS, y=PADDED_BLOCKS), against=model_of(PLAIN))
+    verification = verify(boundary(BLOCKS, x=PADDED_BLOCKS, y=PADDED_BLOCKS), "onnx", against=model_of(PLAIN))
     assert verification.findings == ()
     assert verification.numeric is not None
     (output,) = verification.numeric.outputs
@@ -159,14 +159,14 @@ def test_inputs_and_outputs_may_be_padded_blocks() -> None:
 )
 def test_other_blocks_than_the_atoms_say_are_found(x: str, y: str, rule: str) -> None:
     atoms = {name: text for name, text in (("x", x), ("y", y)) if text}
-    assert rule in rules(verify(boundary(BLOCKS, **atoms), against=model_of(PLAIN)))
+    assert rule in rules(verify(boundary(BLOCKS, **atoms), "onnx", against=model_of(PLAIN)))
 
 
 def test_padding_that_is_not_zero_is_found() -> None:
     """The cosine of nothing is one."""
     original = PLAIN.replace("Sin", "Cos")
     model = boundary(BLOCKS.replace("Sin", "Cos"), x=PADDED_BLOCKS, y=PADDED_BLOCKS)
-    assert rules(verify(model, against=model_of(original))) == {"numeric"}
+    assert rules(verify(model, "onnx", against=model_of(original))) == {"numeric"}
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ Conv <kernel_shape, data_layout, out_layout> (X, W) => (Y) {
 
 @pytest.mark.parametrize("text", [TILED, PADDED, FILLED])
 def test_a_body_may_tile_and_pad(text: str) -> None:
-    assert verify(model_of(text)).findings == ()
+    assert verify(model_of(text), "onnx").findings == ()
 
 
 def body_of(model: ir.Model) -> ir.Function:
@@ -252,7 +252,7 @@ def set_constant(function: ir.Function, name: str, numbers: Sequence[int]) -> No
 def test_a_body_that_tiles_or_pads_differently_is_found(text: str, name: str, numbers: Sequence[int]) -> None:
     model = model_of(text)
     set_constant(body_of(model), name, numbers)
-    assert "function-body" in rules(verify(model))
+    assert "function-body" in rules(verify(model, "onnx"))
 
 
 @pytest.mark.parametrize("text", [TILED, PADDED, FILLED])
@@ -265,7 +265,7 @@ def test_a_body_with_another_transpose_is_found(text: str) -> None:
         for i in range(len(perm) - 1):
             other = [*perm[:i], perm[i + 1], perm[i], *perm[i + 2 :]]
             node.attributes.add(ir.AttrInt64s("perm", other))
-            assert "function-body" in rules(verify(model)), (perm, other)
+            assert "function-body" in rules(verify(model, "onnx")), (perm, other)
 
 
 @pytest.mark.parametrize(
@@ -282,12 +282,12 @@ def test_attributes_that_say_other_tiles_than_the_body_has_are_found(spoil: Call
     model = model_of(TILED)
     (node,) = model.graph
     spoil(node.attributes)
-    assert "function-body" in rules(verify(model))
+    assert "function-body" in rules(verify(model, "onnx"))
 
 
 def test_a_body_that_reckons_with_values_of_its_operand_is_found() -> None:
     text = PADDED.replace("Xn = Slice (Xr, zero, ten, one)", "Xq = Mul (Xr, Xr)  Xn = Slice (Xq, zero, ten, one)")
-    assert "function-body" in rules(verify(model_of(text)))
+    assert "function-body" in rules(verify(model_of(text), "onnx"))
 
 
 # --- operators that pass names on -------------------------------------------------------------------------------------
@@ -311,12 +311,12 @@ def test_a_resize_in_a_layout_propagates_axis_names() -> None:
     model = model_of(SIZED_LAST)
     for name in "rq":
         value_of(model, name).metadata_props["relayout.order"] = "0,2,3,1"
-    assert verify(model, against=model_of(SIZED)).findings == ()
+    assert verify(model, "onnx", against=model_of(SIZED)).findings == ()
 
 
 def test_a_resize_whose_sizes_meet_other_axes_is_found_without_running() -> None:
     model = model_of(SIZED_LAST.replace("[0,2,3,1]", "[0,3,2,1]").replace("float[2,4,2,2] y", "y"))
-    assert "axis-mismatch" in rules(verify(model, against=model_of(SIZED), run=False))
+    assert "axis-mismatch" in rules(verify(model, "onnx", against=model_of(SIZED), run=False))
 
 
 def test_a_tile_of_unknown_extent_conforms_to_its_layout() -> None:

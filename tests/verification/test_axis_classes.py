@@ -57,7 +57,7 @@ def test_an_axis_that_operators_read_of_two_inputs_is_that_of_either() -> None:
             [where] y = Where (mask, half, flat) }"""
     )
     legal, _ = legalize(model)
-    assert verify(legal, against=model).findings == ()
+    assert verify(legal, "onnx", against=model).findings == ()
 
 
 def test_two_inputs_that_the_original_reads_beside_each_other_go_by_either_name() -> None:
@@ -72,7 +72,7 @@ def test_two_inputs_that_the_original_reads_beside_each_other_go_by_either_name(
     )
     legal, _ = legalize(model)
     assert [node.op_type for node in legal.graph.node] == ["Reshape", "Reshape", "Sub", "Mul"]
-    assert verify(legal, against=model).findings == ()
+    assert verify(legal, "onnx", against=model).findings == ()
 
 
 def test_a_part_that_is_as_long_as_its_axis_is_the_axis() -> None:
@@ -112,4 +112,4 @@ def test_two_inputs_may_be_read_beside_each_other_where_no_name_reaches() -> Non
     net.output(net.node("Div", net.node("Reshape", net.input("scale", (6,)), net.constant([6, 1, 1])), value))
     model = net.model()
     legal, _ = legalize(model)
-    assert verify(legal, against=model).findings == ()
+    assert verify(legal, "onnx", against=model).findings == ()

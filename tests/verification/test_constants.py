@@ -37,7 +37,7 @@ def test_axis_names_of_constants_do_not_name_axes_of_data(maker: str, layout: st
     model = read_model(onnx.parser.parse_model(TRANSPOSED.format(maker=maker)))
     (added,) = model.graph.node("add").outputs
     added.metadata_props["relayout.layout"] = layout
-    assert verify(model).passed == passed
+    assert verify(model, "onnx").passed == passed
 
 
 def test_a_legal_model_whose_constants_go_through_operators_that_name_axes_is_sound() -> None:

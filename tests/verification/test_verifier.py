@@ -14,11 +14,11 @@ from graphs import Net, random_feeds
 
 from relayout import legalize
 from relayout.backend import Backend
-from relayout.errors import BackendError, InputError
+from relayout.errors import BackendError, InputError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.relaid_constant import AbsentTensor
 from relayout.model.io import read_model
-from relayout.report.schema import Conversion, Report, Totals, Verification
+from relayout.report.schema import Account, Conversion, Entry, Report, Totals, Verification
 from relayout.verification.numeric.runtimes import Session
 from relayout.verification.numeric.symbolic_sizes import plans
 from relayout.verification.verifier import check_report, verify
@@ -130,7 +130,7 @@ def test_models_come_as_a_path_a_protobuf_or_bytes(tmp_path: object) -> None:
 
 def test_what_is_no_model_is_an_error_and_no_finding() -> None:
     with pytest.raises(InputError):
-        verify(b"not a model")
+        verify(b"not a model", "onnx")
 
 
 def test_a_network_may_turn_its_picture_and_feed_tokens_as_channels() -> None:
@@ -197,42 +197,70 @@ def test_a_dropped_transpose_is_a_finding_and_no_exception() -> None:
     assert "shape" in rules(verification)
 
 
-def test_a_custom_operator_without_a_body_is_a_remark() -> None:
+def test_a_model_that_no_runtime_runs_passes_only_where_the_static_part_is_enough() -> None:
     model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
     verification = verify(model, "nhwc", against=model)
-    assert verification.passed
+    assert not verification.passed
+    assert rules(verification) == {"not-compared"}
     assert rules(verification, "note") == {"function-missing", "runtime"}
     assert verification.numeric is not None
     assert verification.numeric.status == "skipped"
+    verification = verify(model, "nhwc", against=model, static=True)
+    assert verification.passed
+    assert rules(verification, "note") == {"function-missing", "not-compared", "runtime"}
+
+
+def test_without_a_backend_it_is_the_one_that_the_model_records() -> None:
+    model, report = legalize(raw(), "convert-layout", backend_options={"desired_layouts": {"Conv": ["NHWC"]}})
+    assert report.verification is not None
+    assert report.verification.passed
+    assert model.metadata_props["relayout.backend"] == "convert-layout"
+    assert verify(model, against=raw()).passed
+    del model.metadata_props["relayout.backend_options"]
+    model.metadata_props["relayout.backend"] = "nchw"
+    assert rules(verify(model)) == {"layout-requirement"}
+    with pytest.raises(UsageError, match="records no backend"):
+        verify(raw())
+
+
+def test_the_static_part_is_left_out_on_request() -> None:
+    assert legalize(raw(), "nhwc", verify=False)[1].verification is None
+
+
+def test_onnxruntime_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relayout.verification.verifier.find_spec", lambda name: None)
+    model = model_of("net (float[2,3] x) => (float[2,3] y) { [odd] y = mine.Odd (x) }")
+    (finding,) = (each for each in verify(model, "nhwc", against=model).findings if each.severity == "error")
+    assert "pip install 'relayout[check]'" in finding.found
 
 
 def test_a_comparison_without_evidence_is_reported() -> None:
     constant = model_of("net (float[2,3] x) => (float[2,3] y) { z = Sub (x, x)  y = Exp (z) }")
-    verification = verify(constant, against=constant)
+    verification = verify(constant, "onnx", against=constant)
     assert verification.passed
     assert rules(verification, "warning") == {"vacuous"}
 
 
 def test_inner_values_are_compared_where_the_output_is_saturated() -> None:
     text = "net (float[2,3] x) => (float[2,3] y) {{ a = {} (x)  b = Relu (a)  c = Sub (b, b)  y = Exp (c) }}"
-    verification = verify(model_of(text.format("Sin")), against=model_of(text.format("Cos")))
+    verification = verify(model_of(text.format("Sin")), "onnx", against=model_of(text.format("Cos")))
     assert rules(verification) == {"numeric"}
 
 
 def test_nan_at_the_same_index_is_equal_and_elsewhere_is_not() -> None:
     logarithm = model_of("net (float[4,5] x) => (float[4,5] y) { y = Log (x) }")
-    assert verify(logarithm, against=logarithm).passed
+    assert verify(logarithm, "onnx", against=logarithm).passed
     other = model_of("net (float[4,5] x) => (float[4,5] y) { z = Abs (x)  y = Log (z) }")
-    assert "numeric" in rules(verify(other, against=logarithm))
+    assert "numeric" in rules(verify(other, "onnx", against=logarithm))
 
 
 def test_inputs_and_outputs_may_arrive_in_a_declared_order() -> None:
     original = model_of("net (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }")
     model = model_of("net (float[2,4,3] x) => (float[2,4,3] y) { y = Softmax <axis = 2> (x) }")
-    assert rules(verify(model, against=original)) == {"boundary"}
+    assert rules(verify(model, "onnx", against=original)) == {"boundary"}
     annotate(model, "x", order="0,2,1")
     annotate(model, "y", order="0,2,1")
-    assert verify(model, against=original).passed
+    assert verify(model, "onnx", against=original).passed
 
 
 def test_symbolic_dims_and_integers_are_given_small_sizes() -> None:
@@ -241,7 +269,7 @@ def test_symbolic_dims_and_integers_are_given_small_sizes() -> None:
             e = Gather (table, ids)
             y = Transpose <perm = [0,2,1]> (e) }"""
     )
-    verification = verify(model, against=model)
+    verification = verify(model, "onnx", against=model)
     assert verification.passed
     assert verification.numeric is not None
     assert verification.numeric.status == "compared"
@@ -309,25 +337,36 @@ def test_names_travel_to_operators_that_have_none() -> None:
 def report(**fields: object) -> Report:
     totals = Totals(nodes=4, transposes=1, bytes=100)
     facts = {"status": "optimal", "cost": 100, "bound": 100, "backend": "nhwc", "before": totals, "after": totals}
-    return Report.model_validate({**facts, **fields})
+    return Report.model_validate({**facts, "account": account(100), "conversions": (conversion(100),), **fields})
 
 
 def conversion(spent: int, kind: str = "transpose") -> Conversion:
-    return Conversion.model_validate({"value": "x", "from": "NCHW", "to": "NHWC", "kind": kind, "bytes": spent})
+    padding = spent if kind == "pad" else 0
+    facts = {"value": "x", "from": "NCHW", "to": "NHWC", "kind": kind, "bytes": spent, "padding": padding}
+    return Conversion.model_validate(facts)
+
+
+def account(moved: int, **others: Entry) -> Account:
+    return Account(transposes=Entry(count=bool(moved), bytes=moved, cost=moved), **others)
 
 
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [
-        ({"conversions": (conversion(100),)}, None),
+        ({}, None),
+        ({"account": None}, "cost-accounting"),
+        ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7))}, "cost-accounting"),
+        ({"account": account(100, operators=Entry(count=1, bytes=7, cost=7)), "cost": 107, "bound": 107}, None),
+        ({"account": account(0, reorders=Entry(count=1, bytes=100, cost=100))}, "cost-accounting"),
+        ({"account": account(100, transfers=Entry(count=1, bytes=8)), "cost": 100}, "cost-accounting"),
         ({"conversions": (conversion(120),)}, "cost-accounting"),
         ({"conversions": (conversion(40), conversion(40))}, "cost-accounting"),
         ({"conversions": (conversion(8, "folded"),)}, "cost-accounting"),
-        ({"conversions": (conversion(80, "reorder"), conversion(80, "pad"))}, None),
+        ({"conversions": (conversion(80, "reorder"), conversion(80, "pad"))}, "cost-accounting"),
         ({"bound": 99}, "status"),
         ({"bound": 101, "status": "feasible"}, "status"),
         ({"bound": None}, "status"),
-        ({"cost": None, "bound": None}, "status"),
+        ({"cost": None, "bound": None, "account": None}, "status"),
         ({"bound": 50, "status": "feasible"}, None),
         ({"bound": 50, "status": "feasible", "gap": 0.1}, "status"),
     ],
@@ -349,7 +388,7 @@ def test_the_verifier_imports_no_stage_that_it_verifies() -> None:
 
 def test_what_onnxruntime_cannot_run_the_reference_does() -> None:
     model = model_of("net (bfloat16[2,3] x) => (bfloat16[2,3] y) { z = Mul (x, x)  y = Add (z, x) }")
-    verification = verify(model, against=model)
+    verification = verify(model, "onnx", against=model)
     assert verification.passed
     assert verification.numeric is not None
     assert verification.numeric.runtime == "onnx.reference"
@@ -380,7 +419,7 @@ def test_a_number_is_fed_as_an_array_that_onnxruntime_takes() -> None:
     one, other = "then () => (float[2] t) { t = Neg (x) }", "other () => (float[2] o) { o = Abs (x) }"
     branches = f"<then_branch = {one}, else_branch = {other}>"
     model = model_of(f"net (bool c, float[2] x) => (float[2] y) {{ y = If (c) {branches} }}")
-    verification = verify(model, against=model)
+    verification = verify(model, "onnx", against=model)
     assert verification.numeric is not None
     assert verification.numeric.runtime == "onnxruntime"
 
@@ -412,7 +451,7 @@ def test_what_depends_on_numbers_drawn_without_a_seed_is_not_compared(operator: 
     drawn = net.node("Neg", net.node(operator, image, *training, **seed))
     net.output(drawn)
     net.output(image)
-    found = verify(net.model(), against=net.model())
+    found = verify(net.model(), "onnx", against=net.model())
     assert found.numeric is not None
     assert [each.name for each in found.numeric.outputs] == ([drawn, image] if is_seeded else [image])
     assert [(each.rule, each.severity, each.found) for each in found.findings] == (
@@ -422,7 +461,7 @@ def test_what_depends_on_numbers_drawn_without_a_seed_is_not_compared(operator: 
 
 def test_an_operator_whose_body_onnx_itself_refuses_is_no_contradiction() -> None:
     model = model_of("net (float[2,3,4,5] x) => (float[2,3,4,5] y) { y = MeanVarianceNormalization (x) }")
-    assert verify(model, against=model).passed
+    assert verify(model, "onnx", against=model).passed
 
 
 def test_before_opset_13_softmax_works_on_all_axes_from_its_own_on() -> None:
@@ -433,7 +472,7 @@ def test_before_opset_13_softmax_works_on_all_axes_from_its_own_on() -> None:
     for axis, passed in ((2, True), (3, False)):
         model = model_of(text.format("[0,3,2,1]", parts.format(axis)), opset=9)
         annotate(model, "l", order="0,2,1,3")
-        assert verify(model, against=original).passed == passed
+        assert verify(model, "onnx", against=original).passed == passed
 
 
 def test_the_name_of_an_axis_ends_where_it_is_reduced_to_extent_1() -> None:
@@ -442,7 +481,7 @@ def test_the_name_of_an_axis_ends_where_it_is_reduced_to_extent_1() -> None:
     )
     annotate(model, "x", order="0,3,2,1")
     model.graph.inputs[0].metadata_props["relayout.layout"] = "NWHC"
-    assert verify(model).passed
+    assert verify(model, "onnx").passed
 
 
 def test_the_name_of_an_axis_ends_where_it_is_pooled_to_extent_1() -> None:
@@ -457,7 +496,7 @@ def test_the_name_of_an_axis_ends_where_it_is_pooled_to_extent_1() -> None:
     )
     annotate(model, "s", order="0,2,3,1", layout="NHWC")
     model.graph.inputs[0].metadata_props["relayout.layout"] = "NHWC"
-    assert verify(model).passed
+    assert verify(model, "onnx").passed
 
 
 def test_a_pool_of_the_whole_picture_does_not_say_which_axis_is_which() -> None:
@@ -470,7 +509,7 @@ def test_a_pool_of_the_whole_picture_does_not_say_which_axis_is_which() -> None:
     for layout, read, passed in (("CNWH", "t", True), ("NCWH", "p", True), ("NHCW", "p", False), ("CNWH", "p", True)):
         model = model_of(text.format(read))
         annotate(model, "r", layout=layout)
-        assert verify(model).passed == passed, (layout, read)
+        assert verify(model, "onnx").passed == passed, (layout, read)
 
 
 def test_sizes_that_a_model_mentions_are_not_tried_where_they_would_fill_the_memory() -> None:
@@ -496,7 +535,7 @@ def test_an_invalid_graph_is_an_input_error_in_every_container(body: str, found:
     )
     for source in (model, model.SerializeToString()):
         with pytest.raises(InputError, match=found):
-            verify(source)
+            verify(source, "onnx")
 
 
 def test_a_model_that_contradicts_itself_is_looked_at_as_far_as_that_goes() -> None:

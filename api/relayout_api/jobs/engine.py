@@ -38,6 +38,7 @@ _log = logging.getLogger("relayout_api")
 _APPLICATION = "relayout"
 _QUEUE = "jobs"
 _WORKFLOW = "relayout.job"
+_MOST_COUNTED = 10_000
 _STREAM = "events"
 # The version of the rows, not of relayout: any server that reads these rows may run them.
 _ROWS = "1"
@@ -154,10 +155,26 @@ class Engine:
             rows = self._client.list_workflows(workflow_ids=[job], name=_WORKFLOW)
         return rows[0] if rows else None
 
-    def newest(self, limit: int, until: str | None) -> list[WorkflowStatus]:
+    def newest(self, limit: int, until: str | None, owner: str | None) -> list[WorkflowStatus]:
         """Rows, newest first, that were written at or before `until` (ISO 8601). Raises DatabaseError."""
         with _reported():
-            return self._client.list_workflows(name=_WORKFLOW, end_time=until, limit=limit, sort_desc=True)
+            return self._client.list_workflows(name=_WORKFLOW, end_time=until, limit=limit, sort_desc=True, user=owner)
+
+    def unfinished(self) -> tuple[int, int, int | None]:
+        """How many jobs wait and how many run, and when the oldest that waits was written (ms), of the first thousands.
+
+        Raises DatabaseError.
+        """
+        with _reported():
+            rows = self._client.list_workflows(
+                name=_WORKFLOW,
+                status=["ENQUEUED", "DELAYED", "PENDING"],
+                limit=_MOST_COUNTED,
+                load_input=False,
+                load_output=False,
+            )
+        waiting = [row.created_at for row in rows if row.status != "PENDING"]
+        return len(waiting), len(rows) - len(waiting), min(filter(None, waiting), default=None)
 
     def events(self, job: str) -> list[dict[str, Any]]:
         """All events of a job so far. Raises DatabaseError."""

@@ -25,8 +25,9 @@ from relayout_api.jobs.schema import Job, JobLinks, JobList, State
 from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
 from relayout_api.results import Results
 from relayout_api.settings import Settings
+from relayout_api.telemetry.metrics import Gauges
 from relayout_api.workers.messages import Task
-from relayout_api.workers.pool import Pool, WorkerDiedError
+from relayout_api.workers.pool import Pool
 
 if TYPE_CHECKING:
     from dbos import WorkflowStatus
@@ -49,8 +50,6 @@ _STATES: dict[str, State] = {
     "CANCELLED": "cancelled",
 }
 _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
-# A job whose worker dies is tried again, in case the cause was outside.
-_ATTEMPTS = 2
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
@@ -124,12 +123,25 @@ class Jobs:
         """The job of an id. Raises RefusedError."""
         return await self._job(await self._row(job))
 
-    async def page(self, limit: int, cursor: str | None) -> JobList:
-        """One page of jobs, newest first. Raises UsageError for a wrong cursor, RefusedError."""
+    async def owner(self, job: str) -> str:
+        """The name of the caller that submitted a job. Raises RefusedError."""
+        return str((await self._row(job)).authenticated_user)
+
+    def gauges(self) -> Gauges:
+        """The jobs that have not ended, by state, and the seconds that the oldest has waited."""
+        queued, running, oldest = self._opened().unfinished()
+        return {
+            "jobs": {"queued": queued, "running": running},
+            "queue_depth": {"jobs": queued},
+            "queue_oldest_seconds": {"jobs": max(0.0, time.time() - oldest / 1000) if oldest else 0.0},
+        }
+
+    async def page(self, limit: int, cursor: str | None, owner: str | None = None) -> JobList:
+        """One page of jobs, newest first, of one caller or of all. Raises UsageError for a wrong cursor."""
         until, given = _parse_cursor(cursor)
         # Several jobs may be of the same time, which SQLite may count in seconds: the cursor names those given.
         most = limit + 1 + len(given) + _MOST_AT_ONCE
-        rows = await self._call(self._opened().newest, most, None if until is None else _iso(until))
+        rows = await self._call(self._opened().newest, most, None if until is None else _iso(until), owner)
         left = [row for row in rows if row.workflow_id not in given]
         left.sort(key=lambda row: (row.created_at or 0, _input(row)["created"]), reverse=True)
         shown = left[:limit]
@@ -264,14 +276,7 @@ class Jobs:
             body = await self._results.content(arguments["body"])
             if body is None:
                 raise RefusedError("no-result", "the body of the job was deleted")
-            for attempt in range(_ATTEMPTS):
-                try:
-                    found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
-                    break
-                except WorkerDiedError:
-                    if attempt + 1 == _ATTEMPTS:
-                        raise
-                    _log.warning("job %s starts again, as its worker died", job)
+            found = await self._results.answer(task, body, arguments["caller"], pool=self._pool, take=take)
             return {**found, "media": arguments["media"]}
         except AnsweredError as error:
             return {"problem": error.problem.model_dump(exclude_none=True)}

@@ -31,11 +31,17 @@ class FairQueue:
         self._used: Counter[str] = Counter()
         self._waiting: dict[str, deque[anyio.Event]] = {}
         self._mean = _FIRST
+        self._since: dict[anyio.Event, float] = {}
 
     @property
     def waiting(self) -> int:
         """How many wait."""
         return sum(map(len, self._waiting.values()))
+
+    @property
+    def oldest(self) -> float:
+        """The seconds that the first of them has waited."""
+        return max(0.0, monotonic() - min(self._since.values())) if self._since else 0.0
 
     @property
     def used(self) -> int:
@@ -64,6 +70,7 @@ class FairQueue:
             if own >= max(1, self._most_waiting // 2):
                 raise self._refused("too-many-requests", "this caller has too many requests at once", own)
         turn = anyio.Event()
+        self._since[turn] = monotonic()
         self._waiting.setdefault(caller, deque()).append(turn)
         self._hand_out()
         try:
@@ -79,6 +86,8 @@ class FairQueue:
             if isinstance(error, TimeoutError):
                 raise self._refused("busy", "no worker became free in time", self.waiting) from None
             raise
+        finally:
+            del self._since[turn]
 
     def _leave(self, caller: str, turn: anyio.Event) -> None:
         self._waiting[caller].remove(turn)

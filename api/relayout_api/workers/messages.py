@@ -12,16 +12,20 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Answer", "Form", "Received", "Task", "anonymous_file", "receive", "send"]
+__all__ = ["Answer", "Events", "Form", "Received", "Task", "anonymous_file", "receive", "send"]
 
 Form = Literal["json", "bytes", "parts"]
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
 _Part = bytes | memoryview
+
+
+Events = Callable[[dict[str, object]], None]
+"""Takes an event of a task: {"stage": …, "progress": …} or {"cost": …, "bound": …}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class Answer:
     | bytes | the model | the report without its lists |
     | parts | the model or graph, empty for other verbs than legalize | the whole report |
 
-    `repeats`: the same task always has this answer, so that it may be stored.
+    `status` and `seconds` (by stage) are the report's. `repeats`: the same task always has this answer, so that it may
+    be stored.
     """
 
     content: _Part
@@ -61,6 +66,8 @@ class Answer:
     repeats: bool = False
     cost: int | None = None
     bound: int | None = None
+    status: str | None = None
+    seconds: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,16 +13,19 @@ from anyio.abc import TaskGroup
 from relayout.errors import InternalError, OutOfTimeError
 from relayout_api.problems import AnsweredError, Problem, RefusedError
 from relayout_api.settings import Settings
+from relayout_api.telemetry.metrics import Gauges, Metrics
 from relayout_api.workers.fair_queue import FairQueue
 from relayout_api.workers.messages import Answer, Received, Task, receive, send
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
 
-__all__ = ["Pool", "WorkerDiedError"]
+__all__ = ["Pool", "WorkerDiedError", "death"]
 
 _log = logging.getLogger("relayout_api")
 
 # A worker is replaced after so many tasks, so that what a task leaves behind does not add up.
 _MOST_TASKS = 1000
+# A task whose worker dies is tried again, in case the cause was outside.
+_ATTEMPTS = 2
 # A worker that dies in native code with more than this share of its memory limit has died of it.
 _MEMORY_SHARE = 0.7
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
@@ -41,10 +43,10 @@ class _GoneError(Exception):
 class Pool:
     """`settings.workers` processes, which callers share in turns."""
 
-    def __init__(self, settings: Settings, template: Template | None = None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, template: Template | None = None) -> None:
         self._first = template
+        self._metrics = metrics
         self.queue = FairQueue(settings.workers, settings.share, settings.queue)
-        self.restarts = 0
         self._settings = settings
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
@@ -53,13 +55,21 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether a worker is alive, or the template that forks one."""
-        return self._template is not None and self._template.ready.is_set() and not self._template.ended.is_set()
+        """Whether a worker is alive."""
+        return bool(self._all)
 
     @property
     def size(self) -> int:
         """How many workers are alive."""
         return len(self._all)
+
+    def gauges(self) -> Gauges:
+        """The workers that are alive, and the tasks that wait for one."""
+        return {
+            "workers": {"busy": len(self._all) - len(self._idle), "idle": len(self._idle)},
+            "queue_depth": {"requests": self.queue.waiting},
+            "queue_oldest_seconds": {"requests": self.queue.oldest},
+        }
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -90,10 +100,17 @@ class Pool:
         RefusedError, OutOfTimeError, and WorkerDiedError where the worker ended by itself.
         """
         async with self.queue.place(caller, wait):
+            deaths = 0
             while True:
                 worker = await self._worker()
-                with contextlib.suppress(_GoneError):
+                try:
                     return await self._run(worker, task, body, take)
+                except _GoneError:
+                    continue
+                except WorkerDiedError:
+                    deaths += 1
+                    if deaths == _ATTEMPTS:
+                        raise
 
     async def _run(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
         is_whole = False
@@ -146,19 +163,16 @@ class Pool:
                 raise AnsweredError(Problem(**header["problem"]))
             elif "answer" in header:
                 content, report = message.parts
-                return Answer(content, report, **header["answer"])
+                answer = Answer(content, report, **header["answer"])
+                if answer.status is not None:
+                    self._metrics.worked(answer.status, answer.seconds or {})
+                return answer
 
     def _death(self, worker: WorkerProcess, end: End, task: Task) -> Exception:
         """The error of a task whose worker died."""
         errors = worker.take_errors()
         _log.error("worker %d died in a task: %s, at most %d MiB%s", worker.pid, end, end.peak >> 20, _shown(errors))
-        by_memory = end.status < 0 and (
-            any(word in errors for word in _MEMORY_WORDS) or end.peak > _MEMORY_SHARE * task.memory_bytes
-        )
-        if by_memory:
-            problem = "the work on this takes more memory than a worker may have"
-            return RefusedError("too-large", problem, expected=f"at most {task.memory_bytes} bytes")
-        return WorkerDiedError("a worker process ended abruptly", found=str(end))
+        return death(end, errors, task.memory_bytes)
 
     def _log_errors(self, worker: WorkerProcess) -> None:
         if errors := worker.take_errors():
@@ -174,15 +188,15 @@ class Pool:
         return await self._fork()
 
     async def _fork(self) -> WorkerProcess:
-        for _ in range(2):
+        for _ in range(3):
             template = self._template
             if template is None:
                 break
-            await template.ready.wait()
             try:
                 worker = await template.fork()
             except TemplateError:
-                await anyio.sleep(0.1)
+                # Another is started within a second.
+                await anyio.sleep(1.5)
                 continue
             self._all.add(worker)
             self._tasks.start_soon(worker.read_errors)
@@ -194,7 +208,8 @@ class Pool:
         """Wait for the end of a worker, and replace it if it was idle."""
         await worker.ended.wait()
         self._all.discard(worker)
-        self.restarts += 1
+        if not self._stopping:
+            self._metrics.restarted()
         if worker in self._idle:
             self._idle.remove(worker)
             worker.channel.close()
@@ -205,9 +220,15 @@ class Pool:
         """Fork workers until there are as many as there are places."""
         while not self._stopping and len(self._all) < self._settings.workers:
             try:
-                self._idle.append(await self._fork())
+                worker = await self._fork()
             except RefusedError:
                 return
+            if len(self._all) > self._settings.workers:
+                # Another was forked in the meantime.
+                worker.kill()
+                worker.channel.close()
+            else:
+                self._idle.append(worker)
 
     async def _keep_template(self, tasks: TaskGroup) -> None:
         """Start the template, and start it again when it ends."""
@@ -225,7 +246,17 @@ class Pool:
 
     async def _fill_when_ready(self, template: Template) -> None:
         await template.ready.wait()
-        await self._fill()
+        if not template.ended.is_set():
+            await self._fill()
+
+
+def death(end: End, errors: str, memory_bytes: int) -> RefusedError | WorkerDiedError:
+    """The error of a task whose worker came to this end, after it wrote `errors`: of memory, or of something else."""
+    is_of_memory = any(word in errors for word in _MEMORY_WORDS) or end.peak > _MEMORY_SHARE * memory_bytes
+    if end.status < 0 and is_of_memory:
+        problem = "the work on this takes more memory than a worker may have"
+        return RefusedError("too-large", problem, expected=f"at most {memory_bytes} bytes")
+    return WorkerDiedError("a worker process ended abruptly", found=str(end))
 
 
 async def _next(worker: WorkerProcess) -> Received | None:

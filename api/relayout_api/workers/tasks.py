@@ -5,26 +5,22 @@ from __future__ import annotations
 import gc
 import json
 import traceback
-from collections.abc import Callable
 
 from relayout.errors import InternalError, RelayoutError
 from relayout_api.problems import RefusedError
 from relayout_api.workers.limits import limit_memory
-from relayout_api.workers.messages import Answer, Task
+from relayout_api.workers.messages import Answer, Events, Task
 
-__all__ = ["Report", "perform", "warm"]
-
-Report = Callable[[dict[str, object]], None]
-"""Takes an event: {"stage": …, "progress": …} or {"cost": …, "bound": …}."""
+__all__ = ["perform", "warm"]
 
 
-def perform(task: Task, body: bytes | memoryview, report: Report = lambda event: None) -> Answer:
+def perform(task: Task, body: bytes | memoryview, events: Events = lambda event: None) -> Answer:
     """The answer to a request, within its memory limit. Raises only RelayoutErrors."""
     limit_memory(task.memory_bytes)
     try:
-        from relayout_api.work import WORK
+        from relayout_api.workers.work import WORK
 
-        return WORK[task.verb](task, body, report)
+        return WORK[task.verb](task, body, events)
     except RelayoutError:
         raise
     except MemoryError:
@@ -40,7 +36,7 @@ def warm() -> None:
     # The examples do not need it.
     import relayout.solve.or_tools  # noqa: F401
     from relayout_api.examples import LEGALIZE, VERIFY
-    from relayout_api.work import WORK
+    from relayout_api.workers.work import WORK
 
     for verb, examples in (("legalize", LEGALIZE), ("verify", VERIFY)):
         for example in examples.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import fields
 from time import perf_counter
 
 from relayout.errors import InternalError, RelayoutError
@@ -32,8 +33,10 @@ def work(channel: socket.socket) -> None:
             log = str(error) if isinstance(error, InternalError) else ""
             send(channel, {"problem": problem_of(error).model_dump(exclude_none=True), "log": log})
         else:
-            facts = {"repeats": answer.repeats, "cost": answer.cost, "bound": answer.bound}
-            send(channel, {"answer": facts}, answer.content, answer.report)
+            facts = {field.name: getattr(answer, field.name) for field in fields(answer)}
+            content, report = facts.pop("content"), facts.pop("report")
+            send(channel, {"answer": facts}, content, report)
+            del facts, content, report
             del answer
         del message
 

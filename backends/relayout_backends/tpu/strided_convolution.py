@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relayout.backend import rank_of
-from relayout.ops.operand_roles import DATA, KERNEL, own_layout, spatial_letters
+from relayout.ops.operand_roles import spatial_letters
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["StridedConvolution", "padding", "strided_convolution"]
 
 UNKNOWN_BATCH = 1
-_DOMAINS = ("", "ai.onnx", "relayout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class StridedConvolution:
 
 def strided_convolution(node: ir.Node) -> StridedConvolution | None:
     """The convolution of `node`; None if it is another operator, or if an extent other than the batch is unknown."""
-    if node.op_type != "Conv" or node.domain not in _DOMAINS or node.attributes.get_int("group", 1) != 1:
+    if node.op_type != "Conv" or node.domain != "" or node.attributes.get_int("group", 1) != 1:
         return None
     data, kernel = node.inputs[:2]
     spatial = spatial_letters(rank_of(data))
@@ -47,8 +46,8 @@ def strided_convolution(node: ir.Node) -> StridedConvolution | None:
         return None
     if data.dtype is None or kernel.const_value is None or kernel.is_graph_input():
         return None
-    window = _extents(node, kernel, KERNEL, "OI" + spatial)
-    image = {"N": UNKNOWN_BATCH, **_extents(node, data, DATA, "NC" + spatial)}
+    window = _extents(kernel, "OI" + spatial)
+    image = {"N": UNKNOWN_BATCH, **_extents(data, "NC" + spatial)}
     if not {*"C" + spatial} <= image.keys() or not {*"OI" + spatial} <= window.keys():
         return None
     sizes, taps = [image[letter] for letter in spatial], [window[letter] for letter in spatial]
@@ -93,9 +92,7 @@ def padding(
     return list(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
 
 
-def _extents(node: ir.Node, value: ir.Value, role: str, letters: str) -> Mapping[str, int]:
+def _extents(value: ir.Value, letters: str) -> Mapping[str, int]:
     """The known extents by axis name, in the order of the operand's dimensions."""
-    layout = own_layout(node, role, len(letters))
-    names = letters if layout.is_any else layout.names
     shape = value.shape or ()
-    return {letter: extent for letter, extent in zip(names, shape, strict=True) if isinstance(extent, int)}
+    return {letter: extent for letter, extent in zip(letters, shape, strict=True) if isinstance(extent, int)}

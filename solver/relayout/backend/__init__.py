@@ -26,6 +26,19 @@ if TYPE_CHECKING:
     from relayout.backend.loading import load_backend
     from relayout.backend.registry import find_backends
     from relayout.backend.rewriting import Extents, Rewrite, Writing
+    from relayout.backend.roles import (
+        DATA,
+        KERNEL,
+        OTHER,
+        has_roles,
+        input_role,
+        kernel_input,
+        own_layout,
+        result_role,
+        spatial_letters,
+        spell,
+        written_node,
+    )
 
 _EXPORTS = {
     "calls": "ask",
@@ -36,11 +49,17 @@ _EXPORTS = {
     "loading": "load_backend",
     "registry": "find_backends",
     "rewriting": "Extents Rewrite Writing",
+    "roles": """
+        DATA KERNEL OTHER has_roles input_role kernel_input own_layout result_role spatial_letters spell written_node
+    """,
 }
 _MODULE_OF = {name: f"relayout.backend.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
+    "DATA",
     "DEVICE_KEY",
+    "KERNEL",
+    "OTHER",
     "WRITTEN_KEY",
     "Assignment",
     "Backend",
@@ -58,8 +77,16 @@ __all__ = [
     "axis_count",
     "element_size",
     "find_backends",
+    "has_roles",
+    "input_role",
+    "kernel_input",
     "load_backend",
+    "own_layout",
     "rank_of",
+    "result_role",
+    "spatial_letters",
+    "spell",
+    "written_node",
 ]
 
 

@@ -11,12 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
 from relayout.errors import BackendError, LayoutSyntaxError, RelayoutError
 from relayout.layout.grammar_faults import MAX_RANK
 from relayout.layout.layout import Layout
+from relayout.ops.logical_node import logical, logical_order
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 if TYPE_CHECKING:
@@ -31,10 +35,12 @@ __all__ = [
     "conversion_cost_of",
     "conversion_of",
     "conversion_operators_of",
+    "failure_text",
     "finished_by",
     "guarded",
     "is_met_by",
     "is_pure",
+    "misspelt_hooks",
     "opaque_values_of",
     "operator_layouts_of",
     "prepared_by",
@@ -42,6 +48,7 @@ __all__ = [
     "supported_by",
     "transfer_cost_of",
     "violations_of",
+    "warnings_about",
     "wrong_answer",
 ]
 
@@ -49,6 +56,7 @@ MAX_COST = 1 << 48
 """The largest cost of an implementation, in bytes: sums over all nodes of a graph stay within 63 bits."""
 
 _NO_TENSOR = Layout.any(0)
+_OUR_PACKAGES = ("relayout", "relayout_backends")
 _ANSWERS = frozenset(
     "implementations nth_input_layout_requirements nth_result_layout_requirements default_nd_layout layouts_for_dims "
     "supports order_cost at devices".split()
@@ -76,14 +84,13 @@ def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") ->
         raise wrong_answer(backend, hook, ", ".join(filter(None, [where, operand])), error.expected, found) from error
     except RelayoutError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         operand = _operand_of(error)
-        first_line = next(iter(str(error).splitlines()), "no message")
         raise BackendError(
             f"the backend failed in {hook}",
             where=_location(backend, ", ".join(filter(None, [where, operand]))),
             expected="a layout" if operand else expected,
-            found=f"{type(error).__name__}: {first_line}",
+            found=failure_text(error, type(backend).__module__),
             hint="this is a fault of the backend, not of the model",
         ) from error
 
@@ -91,7 +98,10 @@ def guarded(backend: Backend, hook: str, where: str = "", expected: str = "") ->
 def wrong_answer(backend: Backend, hook: str, where: str, expected: str, found: str, *, hint: str = "") -> BackendError:
     """The error for an answer of the wrong form."""
     problem = f"invalid value from the backend's {hook}"
-    return BackendError(problem, where=_location(backend, where), expected=expected, found=found, hint=hint)
+    location = _location(backend, where)
+    return BackendError(
+        problem, where=location, expected=expected, found=found, hint=hint or _defined_at(backend, hook)
+    )
 
 
 def shown(answer: object) -> str:
@@ -106,10 +116,13 @@ def shown(answer: object) -> str:
 def ask(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
     """The implementations of `node` on `backend`, checked: a layout for each operand, of its rank, and a cost.
 
-    A single `*` is any layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of
-    unknown rank keeps the backend's layout. The backend is not called if it is not enabled or if an operand has more
-    dimensions than layouts have. Raises BackendError.
+    The backend is asked about the logical node (see `relayout.ops.logical_node`), so that its answer does not depend on
+    how the operands of `node` lie; layouts have the axes of the logical operands. A single `*` is any
+    layout of any rank, as in Glow. A missing operand is in any layout, of rank 0. An operand of unknown rank keeps the
+    backend's layout. The backend is not called if it is not enabled or if an operand has more dimensions than layouts
+    have. Raises BackendError.
     """
+    node = logical(node)
     if not backend.is_enabled or any(rank_of(value) > MAX_RANK for value in (*node.inputs, *node.outputs)):
         return tuple([_without_requirements(node, device) for device in backend.devices() or ("",)])
     check = _NodeCheck(backend, "implementations", node)
@@ -159,13 +172,19 @@ def ask_order_cost(
         return traffic
     where = _node_location(node)
     with guarded(backend, "order_cost", where):
-        answer = backend.order_cost(node, axes, traffic, is_rewritten=is_rewritten)
+        order = logical_order(node, axes)
+        answer = backend.order_cost(logical(node), order, traffic, is_rewritten=is_rewritten)
     return None if answer is None else _checked_cost(backend, "order_cost", where, answer)
 
 
-def conversion_of(backend: Backend, tensor: TensorType, source: Layout, target: Layout) -> Reordering | None:
-    """The backend's own operator for a conversion, checked. Raises BackendError."""
-    where = f"{source} to {target}"
+def conversion_of(
+    backend: Backend, tensor: TensorType, source: Layout, target: Layout, value: str | None = None
+) -> Reordering | None:
+    """The backend's own operator for a conversion, checked. `value`: the tensor's name, for errors.
+
+    Raises BackendError.
+    """
+    where = _conversion_location(tensor, source, target, value)
     with guarded(backend, "conversion", where):
         answer = backend.conversion(tensor, source, target)
     if answer is None:
@@ -177,9 +196,11 @@ def conversion_of(backend: Backend, tensor: TensorType, source: Layout, target: 
     return answer
 
 
-def conversion_cost_of(backend: Backend, tensor: TensorType, source: Layout, target: Layout) -> int | None:
-    """The backend's cost of a conversion, checked. Raises BackendError."""
-    where = f"{source} to {target}"
+def conversion_cost_of(
+    backend: Backend, tensor: TensorType, source: Layout, target: Layout, value: str | None = None
+) -> int | None:
+    """The backend's cost of a conversion, checked. `value`: the tensor's name, for errors. Raises BackendError."""
+    where = _conversion_location(tensor, source, target, value)
     with guarded(backend, "conversion_cost", where):
         answer = backend.conversion_cost(tensor, source, target)
     return None if answer is None else _checked_cost(backend, "conversion_cost", where, answer)
@@ -202,7 +223,7 @@ def is_met_by(backend: Backend, tensor: TensorType, required: Layout, current: L
 def supported_by(backend: Backend, node: ir.Node) -> bool:
     """Whether the backend runs the node at all. Raises BackendError."""
     with guarded(backend, "supports", _node_location(node)):
-        return bool(backend.supports(node))
+        return bool(backend.supports(logical(node)))
 
 
 def prepared_by(backend: Backend, model: ir.Model) -> bool:
@@ -264,11 +285,46 @@ def opaque_values_of(backend: Backend, model: ir.Model) -> frozenset[ir.Value]:
     return frozenset(found)
 
 
+def warnings_about(backend: Backend, model: ir.Model) -> tuple[str, ...]:
+    """What a user should know about a backend and a model: methods that no hook has the name of, nodes that the backend
+    does not run, and the backend's own warnings, checked. Raises BackendError."""
+    with guarded(backend, "warnings"):
+        own = tuple(backend.warnings(model))
+    for each in own:
+        if not isinstance(each, str):
+            raise wrong_answer(backend, "warnings", "", "a sequence of texts", shown(each))
+    return (*misspelt_hooks(backend), *_refused(backend, model), *own)
+
+
+def misspelt_hooks(backend: Backend) -> Iterator[str]:
+    """A warning for each method of a plugin whose name is nearly that of a hook."""
+    for kind in type(backend).__mro__:
+        if kind.__module__.partition(".")[0] in _OUR_PACKAGES or kind is object:
+            continue
+        for name, member in vars(kind).items():
+            near = get_close_matches(name, _METHODS, n=1, cutoff=0.8)
+            if callable(member) and not name.startswith("_") and name not in _METHODS and near:
+                text = f"backend {backend.name}: no hook has the name {name}, so relayout never calls it"
+                yield f"{text}; did you mean {near[0]}?"
+
+
+def _refused(backend: Backend, model: ir.Model) -> Iterator[str]:
+    """A warning where a backend of one device does not run some nodes: it has no other place to run them."""
+    if backend.devices() or type(backend).supports is Backend.supports:
+        return
+    refused = [node for node in model.graph.all_nodes() if not supported_by(backend, node)]
+    if refused:
+        named = ", ".join(f"{node.name or node.outputs[0].name} ({node.op_type})" for node in refused[:5])
+        more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+        yield f"backend {backend.name} does not run {named}{more}, and there is no other device"
+
+
 def check_members(backend: Backend) -> None:
     """Raise BackendError if a hook is not a method, or if an attribute, the devices or the host are invalid."""
     for name, (kind, expected) in _ATTRIBUTES.items():
         with guarded(backend, name):
-            member = getattr(backend, name)
+            # Without super().__init__ there is no context.
+            member = getattr(backend, name, None)
         if not isinstance(member, kind):
             hint = "a constructor of one's own calls super().__init__(context)" if name == "context" else ""
             raise wrong_answer(backend, name, "", expected, shown(member), hint=hint)
@@ -313,7 +369,7 @@ class _NodeCheck:
         devices = self.backend.devices() or ("",)
         if not isinstance(given.device, str) or given.device not in devices:
             raise self.wrong(f"one of the backend's devices: {', '.join(map(repr, devices))}", shown(given.device))
-        return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device)
+        return Implementation(inputs, results, cost, given.rewrite, given.pads, given.device, given.any_order)
 
     def operands(self, given: Implementation) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         inputs = self.layouts(given.inputs, "input", self.node.inputs)
@@ -346,7 +402,6 @@ class _NodeCheck:
     def with_letters(self, given: Layout, side: str, n: int) -> Layout:
         """A numbered layout in the operator's axis names, where it has any."""
         role = input_role(self.node, n) if side == "input" else result_role(self.node, n)
-        # ONNX's axis names, whatever the layout of the node, so that a legal model gets the same answer again.
         letters = onnx_letters(self.node, role, given.rank)
         return given if letters is None else given.with_names(letters)
 
@@ -365,7 +420,7 @@ def _checked_cost(backend: Backend, hook: str, where: str, given: object) -> int
     return number
 
 
-def _operand_of(error: Exception) -> str:
+def _operand_of(error: BaseException) -> str:
     """The operand that `Backend.implementations` noted on an error of a requirement method; empty without one."""
     notes = [note for note in getattr(error, "__notes__", ()) if re.fullmatch(r"(input|result) \d+", note)]
     return notes[-1] if notes else ""
@@ -374,6 +429,46 @@ def _operand_of(error: Exception) -> str:
 def _node_location(node: ir.Node) -> str:
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     return f"node {node.name or '(no name)'} ({kind})"
+
+
+def _conversion_location(tensor: TensorType, source: Layout, target: Layout, value: str | None) -> str:
+    shape = "x".join(str(extent if extent is not None else "?") for extent in tensor.shape)
+    name = f"tensor '{value}'" if value else "a tensor"
+    return f"{name} ({shape}, {tensor.element_size} bytes an element), {source} to {target}"
+
+
+def _defined_at(backend: Backend, hook: str) -> str:
+    """The line of the class that defines a hook; empty for a hook of `Backend` itself."""
+    member = getattr(type(backend), hook, None)
+    code = getattr(member, "__code__", None)
+    if code is None or member is getattr(Backend, hook, None):
+        return ""
+    return f"{hook} is defined in {shown_path(code.co_filename)}, line {code.co_firstlineno}"
+
+
+def failure_text(error: BaseException, module: str) -> str:
+    """The type and the first line of an exception, with the innermost line of the plugin's own package.
+
+    `module` is a module of that package. Without a line there, the innermost line outside relayout is told.
+    """
+    first_line = next(iter(str(error).splitlines()), "no message")
+    own, others = None, None
+    package = module.partition(".")[0]
+    for frame, line in walk_tb(error.__traceback__):
+        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if root == package:
+            own = frame.f_code.co_filename, line
+        elif root != "relayout" and not frame.f_code.co_filename.startswith("<"):
+            others = frame.f_code.co_filename, line
+    place = own or others
+    at = f", in {shown_path(place[0])}, line {place[1]}" if place is not None else ""
+    return f"{type(error).__name__}: {first_line}{at}"
+
+
+def shown_path(file: str) -> str:
+    """A file below the current folder relative to it, any other by its last two parts: servers keep their paths."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else Path(*path.parts[-2:]))
 
 
 def _location(backend: Backend, where: str) -> str:

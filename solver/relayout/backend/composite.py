@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from relayout.backend.calls import ask, is_pure
+from relayout.backend.calls import ask, is_pure, misspelt_hooks
 from relayout.backend.interface import Backend, Implementation, TensorType, Violation
 from relayout.backend.registry import instantiate
 from relayout.errors import BackendError
@@ -118,6 +118,20 @@ class Composite(Backend):
     def host(self) -> str | None:
         return self._host
 
+    def device_words(self, device: str) -> str:
+        """The nodes that a device takes and the cost of transfers, in words that follow its name."""
+        own = self._devices[device]
+        fixed = f" and {own.transfer_fixed} bytes a tensor" if own.transfer_fixed else ""
+        return f"{_words(own.takes)}; transfers cost {own.transfer:g} times their bytes{fixed}"
+
+    def assignment_words(self) -> list[str]:
+        """Each assignment in words."""
+        return [
+            f"assigned{_words(each.nodes)}: "
+            + " or ".join(f"{device}{f' ({cost} bytes more)' * bool(cost)}" for device, cost in each.devices.items())
+            for each in self._assignments
+        ]
+
     def transfer_cost(self, nbytes: int, source: str, target: str) -> int:
         ends = self._devices[source], self._devices[target]
         return round(sum(end.transfer for end in ends) * nbytes) + sum(end.transfer_fixed for end in ends)
@@ -144,6 +158,16 @@ class Composite(Backend):
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
         for backend in self._at.values():
             yield from backend.opaque_values(model)
+
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        for name, backend in self._at.items():
+            yield from (f"device {name}: {text}" for text in (*misspelt_hooks(backend), *backend.warnings(model)))
+        costly = {name for each in self._assignments for name, cost in each.devices.items() if cost}
+        free = [name for name, device in self._devices.items() if not device.transfer and not device.transfer_fixed]
+        unpriced = [name for name in free if name not in costly]
+        if unpriced and len(self._devices) > 1:
+            named = ", ".join(unpriced)
+            yield f"backend {self.name}: {named} has no cost, neither of running a node there nor of a copy to it"
 
     def able(self, node: ir.Node) -> dict[str, int]:
         """The devices that may run `node`, and its cost there beyond that of the device's own backend.
@@ -214,3 +238,12 @@ class Composite(Backend):
                 found=f"{backend.name}, of {', '.join(backend.devices())}",
             )
         return backend
+
+
+def _words(nodes: Callable[[ir.Node], bool]) -> str:
+    if not isinstance(nodes, Nodes):
+        return ", the nodes that its function takes"
+    parts = [", ".join(nodes.operators)] if nodes.operators != ("*",) else []
+    parts += [f"named {', '.join(nodes.names)}"] if nodes.names != ("*",) else []
+    parts += ["under a condition"] if nodes.when is not None else []
+    return f", nodes {' '.join(parts)}" if parts else ", all nodes"

@@ -15,15 +15,36 @@ The first rule whose operator, domain and conditions fit a node decides; if none
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from relayout.backend.calls import is_pure
 from relayout.backend.composite import Assignment, Composite, Device, Nodes
-from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
-from relayout.backend.interface import Backend, Implementation, Reordering, TensorType, Violation, axis_count, rank_of
+from relayout.backend.declarative_schema import (
+    AssignTable,
+    BackendTable,
+    Condition,
+    DeviceTable,
+    Range,
+    Rule,
+    TensorCondition,
+    Way,
+)
+from relayout.backend.interface import (
+    Backend,
+    Implementation,
+    Reordering,
+    TensorType,
+    Violation,
+    axis_count,
+    element_size,
+    rank_of,
+)
 from relayout.layout.layout import Layout
+from relayout.ops.logical_node import logical
 from relayout.ops.operand_roles import (
     DATA,
     KERNEL,
@@ -39,6 +60,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = ["DeclarativeBackend", "composite", "holds", "table_of"]
+
+_NO_CONDITION = TensorCondition()
 
 
 class DeclarativeBackend(Backend):
@@ -77,11 +100,14 @@ class DeclarativeBackend(Backend):
         rule = self._rule(node)
         if rule is None:
             return self._fallback.implementations(node)
+        traffic = _traffic(node)
         return [
             Implementation(
                 tuple(_input_layout(way, node, n) for n in range(len(node.inputs))),
                 tuple(_result_layout(way, node, n) for n in range(len(node.outputs))),
-                way.cost,
+                way.cost + round(way.cost_per_byte * traffic),
+                pads=way.pads,
+                any_order=way.any_order,
             )
             for way in rule.ways
         ]
@@ -113,6 +139,23 @@ class DeclarativeBackend(Backend):
     def opaque_values(self, model: ir.Model) -> Iterable[ir.Value]:
         return self._extended.opaque_values(model)
 
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        """Rules for operators that neither ONNX nor the model has, and a table of which no rule fits a node."""
+        yield from self._extended.warnings(model)
+        nodes = [logical(node) for node in model.graph.all_nodes()]
+        present = {node.op_type for node in nodes}
+        known = present | _onnx_operators()
+        for place, rule in enumerate(self.table.rule):
+            if rule.domain is not None:
+                continue
+            for pattern in rule.op:
+                if not any(fnmatchcase(operator, pattern) for operator in known):
+                    near = get_close_matches(pattern, known, n=1)
+                    hint = f"; did you mean {near[0]}?" if near else ""
+                    yield f"table {self.name}, rule[{place}]: there is no operator {pattern}{hint}"
+        if self.table.rule and not any(_applies(rule, node) for rule in self.table.rule for node in nodes):
+            yield f"table {self.name}: no rule fits a node of the model, so {self.table.extends} decides all"
+
     def supports(self, node: ir.Node) -> bool:
         return self._extended.supports(node)
 
@@ -121,6 +164,22 @@ class DeclarativeBackend(Backend):
 
     def _rule(self, node: ir.Node) -> Rule | None:
         return next((rule for rule in self.table.rule if _applies(rule, node)), None)
+
+
+@cache
+def _onnx_operators() -> frozenset[str]:
+    from onnx import defs
+
+    return frozenset(schema.name for schema in defs.get_all_schemas() if schema.domain == "")
+
+
+def _traffic(node: ir.Node) -> int:
+    """The bytes that a node reads and writes; an unknown extent counts as 1."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.shape is not None]
+    return sum(
+        element_size(value) * prod(extent for extent in value.shape or () if isinstance(extent, int))
+        for value in values
+    )
 
 
 def _input_layout(way: Way, node: ir.Node, n: int) -> Layout:
@@ -169,15 +228,34 @@ def _spellable(rule: Rule, node: ir.Node) -> bool:
 def holds(condition: Condition, node: ir.Node) -> bool:
     """Whether a node meets a condition."""
     data = node.inputs[0] if node.inputs else None
+    result = node.outputs[0] if node.outputs else None
     return (
-        (not condition.rank or (data is not None and data.shape is not None and len(data.shape) in condition.rank))
-        and (
-            not condition.dtype or (data is not None and data.dtype is not None and data.dtype.name in condition.types)
-        )
+        _tensor_holds(condition, data, node, input_role(node, 0))
+        and (condition.result == _NO_CONDITION or _tensor_holds(condition.result, result, node, result_role(node, 0)))
         and all(_equals(_attribute(node, name), value) for name, value in condition.attributes.items())
-        and (condition.channels is None or _inside(condition.channels, _channels(node)))
         and (condition.kernel is None or _all_inside(condition.kernel, _kernel_sizes(node)))
+        and all(_is_constant(node, n) is True for n in condition.constant)
+        and all(_is_constant(node, n) is False for n in condition.variable)
     )
+
+
+def _tensor_holds(condition: TensorCondition, value: ir.Value | None, node: ir.Node, role: str) -> bool:
+    """Whether an operand in a role meets a condition; one of unknown rank or type meets none on these."""
+    return (
+        (not condition.rank or (value is not None and value.shape is not None and len(value.shape) in condition.rank))
+        and (
+            not condition.dtype
+            or (value is not None and value.dtype is not None and value.dtype.name in condition.types)
+        )
+        and (condition.channels is None or _inside(condition.channels, _channels(node, value, role)))
+        and (condition.spatial is None or _all_inside(condition.spatial, _spatial(node, value, role)))
+    )
+
+
+def _is_constant(node: ir.Node, n: int) -> bool | None:
+    """Whether the n-th input is a constant; None where there is no such input."""
+    value = node.inputs[n] if n < len(node.inputs) else None
+    return None if value is None else value.const_value is not None
 
 
 def _inside(bounds: Range, number: int | None) -> bool:
@@ -194,14 +272,28 @@ def _all_inside(bounds: Range, numbers: Sequence[int]) -> bool:
     return bool(numbers) and all(_inside(bounds, number) for number in numbers)
 
 
-def _channels(node: ir.Node) -> int | None:
-    """The extent of the data's channels, where the operator names its axes and the extent is known."""
-    data = node.inputs[0] if node.inputs else None
-    if input_role(node, 0) != DATA or data is None or data.shape is None or len(data.shape) < 2:
-        return None
-    axis = own_layout(node, DATA, len(data.shape)).names.find("C")
-    extent = data.shape[axis if axis >= 0 else 1]
-    return extent if isinstance(extent, int) else None
+def _channels(node: ir.Node, value: ir.Value | None, role: str) -> int | None:
+    """The extent of an operand's channels, where the operator names its axes and the extent is known."""
+    named = _named_extents(node, value, role)
+    return next((extent for name, extent in named if name == "C"), None)
+
+
+def _spatial(node: ir.Node, value: ir.Value | None, role: str) -> list[int]:
+    """The extents of an operand's spatial axes; empty where the operator has none, or where one is unknown."""
+    found = [extent for name, extent in _named_extents(node, value, role) if name in "DHW"]
+    known = [extent for extent in found if extent is not None]
+    return known if len(known) == len(found) else []
+
+
+def _named_extents(node: ir.Node, value: ir.Value | None, role: str) -> list[tuple[str, int | None]]:
+    """The name and the extent of each axis of a data operand; an unknown extent is None."""
+    if role != DATA or value is None or value.shape is None or len(value.shape) < 2:
+        return []
+    rank = len(value.shape)
+    own = own_layout(node, DATA, rank).names
+    names = own if "C" in own else "NC" + (spatial_letters(rank) or "")
+    extents = [extent if isinstance(extent, int) else None for extent in value.shape]
+    return list(zip(names, extents, strict=False))
 
 
 def _kernel_sizes(node: ir.Node) -> list[int]:
@@ -213,9 +305,7 @@ def _kernel_sizes(node: ir.Node) -> list[int]:
     kernel = node.inputs[index] if index is not None and index < len(node.inputs) else None
     if kernel is None or kernel.shape is None:
         return []
-    names = own_layout(node, KERNEL, len(kernel.shape)).names
-    letters = names if "O" in names else "OI" + "*" * (len(kernel.shape) - 2)
-    extents = [extent for letter, extent in zip(letters, kernel.shape, strict=True) if letter not in "OI"]
+    extents = list(kernel.shape)[2:]
     known = [extent for extent in extents if isinstance(extent, int)]
     return known if len(known) == len(extents) else []
 

@@ -12,7 +12,16 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from relayout.backend.declarative_schema import AssignTable, BackendTable, Condition, DeviceTable, Range, Rule, Way
+from relayout.backend.declarative_schema import (
+    AssignTable,
+    BackendTable,
+    Condition,
+    DeviceTable,
+    Range,
+    Rule,
+    TensorCondition,
+    Way,
+)
 from relayout.errors import BackendError
 
 __all__ = ["MAX_BYTES", "check_table", "line_of", "read_table"]
@@ -104,9 +113,11 @@ def _keys(path: tuple[int | str, ...]) -> set[str]:
         "device": DeviceTable,
         "assign": AssignTable,
         "when": Condition,
+        "result": TensorCondition,
         "implementation": Way,
         "channels": Range,
         "kernel": Range,
+        "spatial": Range,
     }
     owner = next((part for part in reversed(path[:-1]) if isinstance(part, str)), "")
     return set(tables[owner].model_fields)

@@ -24,7 +24,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.layout import Layout
 from relayout.ops.operand_roles import spell
 
-__all__ = ["AssignTable", "BackendTable", "Condition", "DeviceTable", "Range", "Rule", "Way"]
+__all__ = ["AssignTable", "BackendTable", "Condition", "DeviceTable", "Range", "Rule", "TensorCondition", "Way"]
 
 _DATA = frozenset(["NCW", "NCHW", "NCDHW"])
 _KERNEL = frozenset(["OIW", "OIHW", "OIDHW"])
@@ -96,6 +96,7 @@ _LayoutText = Annotated[_Text, AfterValidator(_layout)]
 _DataText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _DATA))]
 _KernelText = Annotated[_Text, AfterValidator(lambda text: _lettered(text, _KERNEL))]
 _Pattern = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.*?]+$")]
+_Index = Annotated[int, Field(ge=0, lt=64)]
 _Rank = Annotated[int, Field(ge=0, le=8)]
 _Type = Annotated[_Text, AfterValidator(_element_type)]
 _SCALAR = {"type": ["number", "string"]}
@@ -119,14 +120,13 @@ class Range(_Table):
     multiple_of: Annotated[int, Field(ge=1, le=1 << 48)] | None = None
 
 
-class Condition(_Table):
-    """The conditions of a rule; rank, dtype and channels are those of the node's first input."""
+class TensorCondition(_Table):
+    """The conditions on one tensor; `spatial` is for each extent of an image's height, width and depth."""
 
     rank: Annotated[list[_Rank], Field(max_length=9), _one_or_several(_Rank, 9)] = []
     dtype: Annotated[list[_Type], Field(max_length=32), _one_or_several(_Type, 32)] = []
-    attributes: Annotated[dict[_Text, _Attribute], Field(max_length=32)] = {}
     channels: Range | None = None
-    kernel: Range | None = None
+    spatial: Range | None = None
 
     @property
     def types(self) -> frozenset[str]:
@@ -134,10 +134,24 @@ class Condition(_Table):
         return frozenset(_ONNX_TYPES.get(each, each.upper()) for each in self.dtype)
 
 
+class Condition(TensorCondition):
+    """The conditions of a rule; those on a tensor are on the node's first input, and in `result` on its first result.
+
+    `constant` and `variable` count the inputs that must be constants, and those that must not.
+    """
+
+    attributes: Annotated[dict[_Text, _Attribute], Field(max_length=32)] = {}
+    kernel: Range | None = None
+    result: TensorCondition = TensorCondition()
+    constant: Annotated[list[_Index], Field(max_length=64), _one_or_several(_Index, 64)] = []
+    variable: Annotated[list[_Index], Field(max_length=64), _one_or_several(_Index, 64)] = []
+
+
 class Way(_Table):
     """One implementation: layouts by role (`data`, `kernel`) or by operand (`inputs`, `results`), and a cost.
 
-    An operand with a layout in neither keeps the node's. `cost` is in bytes of memory traffic.
+    An operand with a layout in neither keeps the node's. `cost` is in bytes of memory traffic, and `cost_per_byte` is
+    added for each byte that the node reads and writes. `pads`, `any_order`: see `Implementation`.
     """
 
     data: _DataText | None = None
@@ -145,11 +159,14 @@ class Way(_Table):
     inputs: Annotated[list[_LayoutText], Field(max_length=64)] = []
     results: Annotated[list[_LayoutText], Field(max_length=64)] = []
     cost: Annotated[int, Field(ge=0, le=MAX_COST)] = 0
+    cost_per_byte: Annotated[float, Field(ge=0, le=1e4, strict=False)] = 0.0
+    pads: bool = False
+    any_order: bool = False
 
     @property
     def says_something(self) -> bool:
-        """Whether any layout is given."""
-        return self.data is not None or self.kernel is not None or bool(self.inputs or self.results)
+        """Whether any layout is given, or any order is."""
+        return self.any_order or self.data is not None or self.kernel is not None or bool(self.inputs or self.results)
 
 
 class Rule(Way):
@@ -168,14 +185,15 @@ class Rule(Way):
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains of the rule; by default ONNX's own operators in any layout."""
-        return ("ai.onnx", "relayout") if self.domain is None else (self.domain or "ai.onnx",)
+        return (self.domain or "ai.onnx",)
 
     @model_validator(mode="after")
     def _says_each_thing_once(self) -> Rule:
-        if self.implementation and (self.says_something or self.cost):
+        own = self.says_something or self.cost or self.cost_per_byte or self.pads
+        if self.implementation and own:
             raise _fault("layouts and cost in the rule, or in its implementations", "both")
         if not all(way.says_something for way in self.ways):
-            raise _fault("data, kernel, inputs or results", "an implementation without any device")
+            raise _fault("data, kernel, inputs, results or any_order", "an implementation without any layout")
         return self
 
 

@@ -87,6 +87,10 @@ class Implementation:
     operator, and `*` means as in the source. `pads`: a dimension that a tile does not divide is padded with zeros. The
     rewrite must write zeros there too, as readers may sum over them. `device` is the device that runs the node, for
     backends with several devices (see `relayout.backend.Composite`).
+
+    `any_order`: without a requirement, the node runs in any order of its axes, as Glow's `acceptsAnyLayout` says; else
+    an operator whose axes have names runs as ONNX defines it. It is for operators that work at each place of their
+    data alike, such as pools, normalizations and Resize; a convolution lists its orders.
     """
 
     inputs: tuple[Layout, ...]
@@ -95,6 +99,7 @@ class Implementation:
     rewrite: Rewrite | None = None
     pads: bool = False
     device: str = ""
+    any_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +278,17 @@ class Backend:
 
             def opaque_values(self, model):
                 return [node.outputs[0] for node in model.graph.all_nodes() if node.domain == "com.acme.blocked"]
+        """
+        return ()
+
+    def warnings(self, model: ir.Model) -> Iterable[str]:
+        """What a user should know about this backend and a model, such as a setting that fits no node of it.
+
+        Reports list it, and `relayout verify` has a finding for each.
+
+            def warnings(self, model):
+                if not any(node.op_type == self.operator for node in model.graph.all_nodes()):
+                    yield f"the model has no {self.operator}"
         """
         return ()
 

@@ -1,4 +1,4 @@
-"""The loader of backends from a name, a .toml or .json file, an inline table, a class or an instance."""
+"""The loader of backends from a name, a .toml, .json or .py file, an inline table, a class or an instance."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayout.backend.interface import Backend
 from relayout.backend.options import check_options
+from relayout.backend.plugin_files import import_backend, is_code
 from relayout.backend.registry import find_plugin, given_options, instantiate
 from relayout.errors import BackendError, RelayoutError
 
@@ -28,7 +29,8 @@ def load_backend(
     allow_files: bool = True,
     context: Backend | None = None,
 ) -> Backend:
-    """The backend of `spec`: a name, a .toml or .json file, an inline table, an instance or a class.
+    """The backend of `spec`: a name, a .toml or .json file, an inline table, an instance, a class, or where a class is:
+    `acme.py:Acme` or `acme.layouts:Acme`.
 
     `options` go to the backend's constructor; None, empty text and empty containers are left out. With
     `allow_files=False` a string is only ever a name: a service loads a caller's backend this way. `context` is the
@@ -38,7 +40,10 @@ def load_backend(
     if isinstance(spec, Mapping) or is_file:
         source = spec if isinstance(spec, Mapping) else Path(spec)  # type: ignore[arg-type]
         return instantiate(_declared(source, context), options)
-    return instantiate(os.fspath(spec) if isinstance(spec, os.PathLike) else spec, options, context)
+    named = os.fspath(spec) if isinstance(spec, os.PathLike) else spec
+    if isinstance(named, str) and allow_files and is_code(named):
+        named = import_backend(named)
+    return instantiate(named, options, context)
 
 
 def _declared(source: Mapping[str, Any] | Path, context: Backend | None = None) -> Backend:

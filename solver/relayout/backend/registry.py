@@ -9,16 +9,15 @@ The backends that ship with relayout are registered the same way. A backend is i
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from typing import Any
 
-from relayout.backend.calls import check_members
+from relayout.backend.calls import check_members, failure_text
 from relayout.backend.interface import Backend
 from relayout.backend.options import check_options
 from relayout.errors import BackendError, RelayoutError
@@ -30,12 +29,20 @@ GROUP = "relayout.backends"
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A backend that is installed but not yet imported: its name, its import path, and its distribution."""
+    """A backend that is installed but not yet imported: its name, its import path, and where it comes from."""
 
     name: str
     value: str
-    distribution: str
-    version: str
+    source: metadata.Distribution | None
+
+    # A distribution reads and parses a file to tell its name, which most runs do not need.
+    @property
+    def distribution(self) -> str:
+        return self.source.name if self.source is not None else "(no distribution)"
+
+    @property
+    def version(self) -> str:
+        return self.source.version if self.source is not None else ""
 
     @property
     def owner(self) -> str:
@@ -46,11 +53,11 @@ class Plugin:
         """Import the backend. Raises BackendError that names the distribution."""
         try:
             found = metadata.EntryPoint(self.name, self.value, GROUP).load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BackendError(
                 f"the backend {self.name!r} of {self.owner} cannot be imported",
                 where=self.value,
-                found=f"{type(error).__name__}: {error}",
+                found=failure_text(error, self.value.partition(":")[0]),
                 hint=f"repair or uninstall {self.distribution}",
             ) from error
         if not isinstance(found, Backend) and not (isinstance(found, type) and issubclass(found, Backend)):
@@ -65,7 +72,7 @@ class Plugin:
 
 def find_backends() -> dict[str, Plugin]:
     """The installed backends by name, sorted; none is imported. Raises BackendError where two share a name."""
-    claims = _claims()
+    claims = _claims(tuple(sys.path))
     return {name: _only(name, claims[name]) for name in sorted(claims)}
 
 
@@ -95,37 +102,21 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
-def _claims(name: str | None = None) -> dict[str, list[Plugin]]:
-    """The entry points by name, or those of one name alone: to read the name of a distribution is slow."""
+@cache
+def _claims(path: tuple[str, ...]) -> dict[str, list[Plugin]]:
+    """The entry points by name. `path` is sys.path: its folders are read once. An entry that is found twice counts
+    once."""
     claims: dict[str, list[Plugin]] = {}
-    entries = _entries(tuple([(folder, _changed(folder)) for folder in sys.path]))
-    for entry in entries if name is None else entries.select(name=name):
-        owner = entry.dist
-        plugin = Plugin(
-            entry.name, entry.value, owner.name if owner else "(no distribution)", owner.version if owner else ""
-        )
-        if plugin not in claims.setdefault(entry.name, []):
-            claims[entry.name].append(plugin)
+    for entry in metadata.entry_points(group=GROUP):
+        plugin, others = Plugin(entry.name, entry.value, entry.dist), claims.setdefault(entry.name, [])
+        if all((plugin.value, plugin.owner) != (other.value, other.owner) for other in others):
+            others.append(plugin)
     return claims
 
 
-@lru_cache(maxsize=1)
-def _entries(path: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
-    """The entry points of the distributions on `path`, read again when a folder of it changes: reading takes long."""
-    return metadata.entry_points(group=GROUP)
-
-
-def _changed(folder: str) -> int:
-    try:
-        return os.stat(folder or ".").st_mtime_ns
-    except OSError:
-        return 0
-
-
 def find_plugin(name: str) -> Plugin:
-    claims = _claims(name)
+    claims = _claims(tuple(sys.path))
     if name not in claims:
-        claims = _claims()
         near = get_close_matches(name, claims, n=3, cutoff=0.5)
         file = "" if not name.endswith((".toml", ".json")) else "; files are not accepted here"
         raise BackendError(
@@ -166,9 +157,9 @@ def _configured(
             backend = found(**options, **({"context": context} if context is not None and takes_context else {}))
     except RelayoutError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BackendError(
-            f"the backend {given_name or kind.__name__!r} cannot be made", found=f"{type(error).__name__}: {error}"
+            f"the backend {given_name or kind.__name__!r} cannot be made", found=failure_text(error, kind.__module__)
         ) from error
     check_members(backend)
     if backend is not found:

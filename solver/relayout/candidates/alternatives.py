@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.rewriting import Rewrite
 from relayout.candidates.tensors import Operand, Tensors
@@ -57,8 +57,7 @@ class Lowering(Protocol):
         """The dimensions of one operand of a node under this rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class FreeLowering:
+class FreeLowering(Struct, frozen=True):
     """The dimensions of a free node's iteration space: groups of atoms of its axes, outermost first. `asked`: the
     backend requires the layout. `rewritten`: the decomposition to use, if any."""
 
@@ -101,8 +100,7 @@ class FreeLowering:
         return position
 
 
-@dataclass(frozen=True, slots=True)
-class FixedLowering:
+class FixedLowering(Struct, frozen=True):
     """The dimensions of each input and result, as groups of atoms of its own axes; None: as in the source.
 
     `pick` is the alternative of a Listed rule, `rewrite` the backend's own writer of the node. `elided`: the node is
@@ -131,8 +129,7 @@ class FixedLowering:
         return in_source(len(port.operand.view.axes)) if own is None else own
 
 
-@dataclass(frozen=True, slots=True)
-class BoundaryLowering:
+class BoundaryLowering(Struct, frozen=True):
     """A graph input or output has a memory format and no node."""
 
     format: MemoryFormat
@@ -172,8 +169,7 @@ def is_parameter(rule: Free, axes: Axes) -> bool:
     return bool(rule.axis_names) and len(axes) < len(rule.extents)
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """One operand or result of a node that takes part in the problem. `index` counts the node's inputs, or outputs."""
 
     operand: Operand
@@ -205,8 +201,7 @@ class Port:
         return view.to_base(normal_form(atoms, view.extents))
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(Struct, frozen=True):
     """One implementation of a node: the format of each port's tensor (in the base's axes), its lowering, its cost in
     bytes, and its device where there are several. `elidable_bytes`: the bytes that an elidable operator reads and
     writes; they are not conversions and only break ties. `implementation_index`: which implementation of the backend it
@@ -231,8 +226,7 @@ class Alternative:
         return self.lowering.is_elided
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class NodePorts:
+class NodePorts(Struct, frozen=True, eq=False):
     """A node, or a graph input or output (`node` is None), or a region edge of a node, with its ports.
 
     A region edge is a value that crosses the border of a graph inside the node. Its ports are its reads and results.
@@ -264,8 +258,7 @@ class NodePorts:
         return f"{self.label} {'result' if port.is_result else 'input'} {port.index}"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class NodeAlternatives(NodePorts):
+class NodeAlternatives(NodePorts, frozen=True, eq=False):
     """A decision variable: the ports of a node, and the alternatives to choose from.
 
     `layouts` has the required layout of each port under each alternative, None where there is no requirement.

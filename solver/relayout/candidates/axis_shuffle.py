@@ -6,13 +6,14 @@ axis. So a channel shuffle before it, or a Flatten of channels-last data, only c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
 from relayout.candidates.backend_requirements import Requirement
 from relayout.layout.conversion import Dims
-from relayout.layout.memory_format import Atom, MemoryFormat, is_padded
+from relayout.layout.memory_format import Atom, MemoryFormat, is_padded, is_whole
 from relayout.ops import Shared, extents_of
 
 __all__ = ["AxisShuffle", "ShuffledAlternative", "axis_shuffle"]
@@ -28,8 +29,7 @@ class ShuffledAlternative(NamedTuple):
     formats: tuple[MemoryFormat, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class AxisShuffle:
+class AxisShuffle(Struct, frozen=True, eq=False):
     """One node with axes that may be shuffled: `shared` has, for each axis of an operand, the axes that follow it, and
     `base` the alternatives without a shuffle."""
 
@@ -42,8 +42,10 @@ class AxisShuffle:
     ) -> Iterator[ShuffledAlternative]:
         """The further alternatives in which port `index` has the factors of this format, beside those `found`."""
         port = self.node.ports[index]
+        if port.operand.view.is_plain and is_whole(format_):
+            return
         own = port.operand.view.from_base(format_)
-        if own is None or all(a.is_whole for a in own) or is_padded(own, port.operand.view.extents):
+        if own is None or is_whole(own) or is_padded(own, port.operand.view.extents):
             return
         known = [*self.base, *((each.requirement, each.lowering) for each in found)]
         for requirement, lowering in list(known):

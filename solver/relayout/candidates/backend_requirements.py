@@ -10,8 +10,8 @@ from itertools import chain
 import onnx_ir as ir
 
 from relayout.backend.calls import answers_by_type, ask, ask_order_cost, is_met_by, supported_by
-from relayout.backend.interface import Backend, Implementation, TensorType, element_size
-from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source
+from relayout.backend.interface import Backend, Implementation, TensorType, element_size, rank_of
+from relayout.candidates.alternatives import FreeLowering, NodePorts, Port, in_source, label_of
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_conversions import conversion_query, native_conversion
 from relayout.candidates.dry_run import DryRun
@@ -20,9 +20,11 @@ from relayout.layout.binding import is_tiled, layout_of, names_for
 from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
-from relayout.ops import Axes, Free, OperatorClass, extents_of
+from relayout.ops import Axes, Free, OperatorClass, all_nodes, extents_of
+from relayout.ops.logical_node import is_packed, lies_as
+from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
-__all__ = ["Requirement", "RequirementChecker", "has_requirement"]
+__all__ = ["Requirement", "RequirementChecker", "has_requirement", "unmet_packed"]
 
 
 class Requirement:
@@ -96,10 +98,10 @@ class RequirementChecker:
     def implementations(self, node: ir.Node, kind: OperatorClass) -> tuple[Implementation, ...]:
         """The backend's implementations of a node of this class."""
         if not self.is_shared:
-            return ask(self._backend, node)
+            return _bindable(self._backend, node)
         found = self._stated.get(kind)
         if found is None:
-            found = self._stated[kind] = ask(self._backend, node)
+            found = self._stated[kind] = _bindable(self._backend, node)
         return found
 
     def order_cost(
@@ -214,6 +216,55 @@ class RequirementChecker:
         if met is None:
             met = self._met[key] = is_met_by(self._backend.at(device), tensor, required, current)
         return met
+
+
+def unmet_packed(model: ir.Model, backend: Backend) -> list[ir.Node]:
+    """The packed operators of the model that meet no implementation of the backend as they lie."""
+    return [node for node in all_nodes(model.graph) if is_packed(node) and not _met_as_it_lies(backend, node)]
+
+
+def _bindable(backend: Backend, node: ir.Node) -> tuple[Implementation, ...]:
+    """The backend's implementations of a node. A packed operator stays as it is, so of those that it meets only their
+    costs count."""
+    if not is_packed(node):
+        return ask(backend, node)
+    inputs, results = tuple([_any_layout(v) for v in node.inputs]), tuple([_any_layout(v) for v in node.outputs])
+    return tuple([replace(each, inputs=inputs, results=results) for each in _met_as_it_lies(backend, node)])
+
+
+def _any_layout(value: ir.Value | None) -> Layout:
+    return Layout.any(rank_of(value))
+
+
+def _met_as_it_lies(backend: Backend, node: ir.Node) -> list[Implementation]:
+    """The implementations, other than those by a rewrite, that a packed operator meets without a conversion."""
+    stated = ask(backend, node) if supported_by(backend, node) else ()
+    return [each for each in stated if each.rewrite is None and _lies_in(backend.at(each.device), node, each)]
+
+
+def _lies_in(backend: Backend, node: ir.Node, stated: Implementation) -> bool:
+    """Whether every operand of the node lies as `stated` requires."""
+    sides = ((False, node.inputs, stated.inputs), (True, node.outputs, stated.results))
+    for is_result, values, layouts in sides:
+        for n, (value, required) in enumerate(zip(values, layouts, strict=True)):
+            if value is None or not has_requirement(required):
+                continue
+            tensor = TensorType(element_size(value), extents_of(value) or ())
+            if not is_met_by(backend, tensor, required, _present_layout(node, n, is_result=is_result), label_of(node)):
+                return False
+    return True
+
+
+def _present_layout(node: ir.Node, n: int, *, is_result: bool) -> Layout | None:
+    """The names and tiles in which an operand lies; None where its axes have no names."""
+    own = lies_as(node, n, is_result=is_result)
+    if own is not None:
+        return Layout.parse(
+            "".join(dim if (t := own.tile(i)) is None else f"{dim}[tile:{t}]" for i, dim in enumerate(own.names))
+        )
+    value = (node.outputs if is_result else node.inputs)[n]
+    letters = onnx_letters(node, result_role(node, n) if is_result else input_role(node, n), rank_of(value))
+    return Layout.parse(letters) if letters is not None else None
 
 
 def _is_in_place(dims: Dims, extents: Sequence[Extent]) -> bool:

@@ -7,7 +7,8 @@ convert such formats.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from relayout.candidates.alternatives import NodeAlternatives, NodePorts, Port, in_source
 from relayout.candidates.backend_requirements import Requirement, RequirementChecker

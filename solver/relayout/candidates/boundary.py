@@ -6,12 +6,13 @@ An option names one value, or several separated by commas. These are **coupled**
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice, permutations
 from math import perm
 from typing import cast
 
 import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.candidates.alternatives import AlternativeList, BoundaryLowering, NodeAlternatives, NodePorts, Port
 from relayout.candidates.axis_names import AxisNames, conventional
@@ -40,8 +41,7 @@ Formats = Mapping[Tensor, Mapping[MemoryFormat, None]]
 """The formats of each tensor that are considered."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Boundary:
+class Boundary(Struct, frozen=True, eq=False):
     """The choices of the graph's inputs and outputs; coupled groups are among the inputs.
 
     `requested` holds the layouts that options set, by side and name, `coupled` the names coupled with each.
@@ -111,8 +111,7 @@ def set_boundary(
     return Boundary(first, last, ends.requested, ends.coupled)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(Struct, frozen=True):
     """One input or output, with its index."""
 
     side: str

@@ -63,9 +63,15 @@ class DryRun:
         return ir.Value(name=stem, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
 
     def emit_dims(
-        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Places
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dims: Places,
+        *,
+        like: ir.Value | None = None,
     ) -> ir.Value:
-        kind = next((value.type for value in inputs if value is not None), None)
+        kind = next((value.type for value in (like, *inputs) if value is not None), None)
         result = self._value(f"{self._source.outputs[0].name}_{operator}", kind, dims)
         made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         self._nodes.append(ir.Node("", operator, inputs, made, outputs=[result], name=self._source.name))

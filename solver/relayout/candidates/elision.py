@@ -8,8 +8,9 @@ both formats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
+
+from msgspec import Struct
 
 from relayout.candidates.alternatives import FixedLowering, Port
 from relayout.candidates.tensors import Operand
@@ -21,8 +22,7 @@ from relayout.ops import Axes, Free, Relabel, free
 __all__ = ["Elision", "elision_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Elision:
+class Elision(Struct, frozen=True):
     """The common factors of the axes on both sides. `rule` allows them in any order; `operands` maps them to the two
     tensors. `sides` has, for the input and for the result, the atom of each factor and the extents."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import onnx_ir as ir
+
 from relayout.backend.interface import Implementation, element_size
 from relayout.candidates.alternatives import FixedLowering, NodePorts, Port
 from relayout.candidates.axis_names import conventional
@@ -14,6 +16,7 @@ from relayout.layout.conversion import Dims, one_each
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import order_of
 from relayout.ops import Axes, Fixed, Free, Listed, Rule, extents_of
+from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 __all__ = ["fixed_lowerings", "node_lowerings", "of_ports", "port_axis_names", "rewritten_lowering"]
 
@@ -97,6 +100,8 @@ def rewritten_lowering(
     dims: dict[tuple[bool, int], Dims] = {}
     for port, layout, own in zip(choice.ports, requirement.layouts, port_axis_names(rule, choice.ports), strict=True):
         if layout is None:
+            layout = _onnx_order(choice.node, port, own)
+        if layout is None:
             continue
         extents = port.operand.view.extents
         known = own or checker.axis_names(port, layout) or conventional(len(extents))
@@ -111,6 +116,13 @@ def rewritten_lowering(
         tuple(dims.get((True, n)) for n in range(len(choice.node.outputs))),
         rewrite=implementation.rewrite,
     )
+
+
+def _onnx_order(node: ir.Node, port: Port, own: str | None) -> Layout | None:
+    """ONNX's layout of an operand that lies otherwise: a rewrite reads it as ONNX has it; None where it lies so."""
+    role = result_role(node, port.index) if port.is_result else input_role(node, port.index)
+    letters = onnx_letters(node, role, len(own)) if own is not None else None
+    return Layout.from_names(letters) if letters is not None and letters != own else None
 
 
 def _dims_of(orders: tuple[Axes | None, ...]) -> tuple[Dims | None, ...]:

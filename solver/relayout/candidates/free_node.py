@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 
 import onnx_ir as ir
@@ -136,6 +137,8 @@ class FreeNode:
             if requirement.is_empty and self._is_tiled_unknowingly(dims):
                 continue  # tiles that only a backend can require
             met = self._as_onnx(requirement, dims) if requirement.is_empty else self._as_required(requirement, dims)
+            if met is None and self._takes_any_order(requirement, dims):
+                met = self._as_required(requirement, dims)
             if met is not None:
                 return met
             if written is None and (requirement.is_empty or self._is_unreachable(requirement)):
@@ -150,6 +153,11 @@ class FreeNode:
         """Whether axes are tiled that ONNX's operator supports only whole."""
         knows = any(t.tileable or t.permutable_within or t.tile_multiple for t in self._rule.traits)
         return not knows and any(not a.is_whole for group in dims for a in group)
+
+    def _takes_any_order(self, requirement: Requirement, dims: Dims) -> bool:
+        """Whether the backend runs the node in any order of whole axes."""
+        is_any = requirement.is_empty and requirement.implementation.any_order
+        return is_any and all(atom.is_whole for group in dims for atom in group)
 
     def _as_onnx(self, requirement: Requirement, dims: Dims) -> Answer | None:
         """The answer with ONNX's own operator, for an implementation without requirements."""
@@ -251,6 +259,7 @@ class FreeNode:
         return sum(times * self._elements(ir.Shape([shape[p] for p in places])) * size for places, times in traffic)
 
 
+@lru_cache(maxsize=4096)
 def operand_dims(axes: Axes | None, dims: Dims) -> Dims | None:
     """An operand's dimensions when the iteration space has these; `axes` are the operand's in the space."""
     if axes is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.tensors import Operand
-from relayout.errors import InfeasibleError
+from relayout.errors import InfeasibleError, first_few
 from relayout.layout.memory_format import Atom, Boxed, MemoryFormat, with_units
 
 __all__ = ["contradiction", "format_text", "operand_name", "relaxed", "required"]
@@ -35,9 +35,15 @@ def relaxed(label: str, operand: str, layout: str, *, is_result: bool) -> str:
     return f"{label} {'gave' if is_result else 'took'} {operand} in {layout}"
 
 
-def contradiction(problem: str, conflict: Sequence[str], relaxation: Sequence[str]) -> InfeasibleError:
-    """The error for requirements that cannot be met together, with a relaxation that is feasible."""
-    hint = f"it would be feasible if {' and '.join(relaxation)}" if relaxation else ""
+def contradiction(
+    problem: str, conflict: Sequence[str], relaxation: Sequence[str], reasons: Sequence[str] = ()
+) -> InfeasibleError:
+    """The error for requirements that cannot be met together, with a relaxation that is feasible.
+
+    `reasons` say why a layout does not fit its tensor.
+    """
+    feasible = [f"it would be feasible if {first_few(relaxation, ' and ')}"] if relaxation else []
+    hint = "; ".join([*dict.fromkeys(reasons[:2]), *feasible])
     return InfeasibleError(problem, conflict=conflict, relaxation=relaxation, hint=hint)
 
 

@@ -8,13 +8,15 @@ from itertools import combinations, islice
 
 import onnx_ir as ir
 
-from relayout.backend.interface import Implementation
+from relayout.backend.interface import Implementation, element_size
 from relayout.candidates.alternatives import NodeAlternatives, NodePorts
 from relayout.candidates.axis_names import AxisNames
 from relayout.candidates.backend_requirements import has_requirement
 from relayout.candidates.messages import contradiction, format_text, operand_name, relaxed, required
 from relayout.errors import InfeasibleError
+from relayout.layout.binding import unbound
 from relayout.layout.layout import Layout
+from relayout.ops import extents_of
 from relayout.ops.operand_roles import input_role, onnx_letters, result_role
 
 __all__ = ["Trial", "unmet"]
@@ -48,7 +50,26 @@ def unmet(choice: NodePorts, stated: Sequence[Implementation], trial: Trial, nam
         f"no way to run {choice.label} meets the backend's requirements",
         [_required(choice, operand, conflict, stated) for operand in conflict],
         [_relaxed(running, operand, stated, names) for operand in relaxation] if running is not None else [],
+        [reason for operand in conflict for each in stated if (reason := _why_unbound(choice, operand, each, names))]
+        or ([] if every else ["no layout is required; `order_cost` refuses every order in reach"]),
     )
+
+
+def _why_unbound(choice: NodePorts, operand: _Operand, stated: Implementation, names: AxisNames) -> str | None:
+    """Why the layout that an implementation states does not fit the operand; None where it does, or none is stated."""
+    assert choice.node is not None
+    is_result, index = operand
+    values = choice.node.outputs if is_result else choice.node.inputs
+    value, layout = values[index], _layout(stated, operand)
+    extents = extents_of(value) if value is not None else None
+    if value is None or extents is None or not has_requirement(layout) or layout.is_numbered:
+        return None
+    role = result_role(choice.node, index) if is_result else input_role(choice.node, index)
+    ports = [port.operand for port in choice.ports if (port.is_result, port.index) == operand]
+    letters = onnx_letters(choice.node, role, len(extents)) or (names.of(ports[0]) if ports else None)
+    if letters is None or len(letters) != len(extents):
+        return None
+    return unbound(layout, letters, extents, element_size(value), pads=stated.pads)
 
 
 def _constrained(stated: Sequence[Implementation]) -> tuple[_Operand, ...]:

@@ -7,10 +7,10 @@ orders of these spaces give the other alternatives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from relayout.backend.interface import Implementation, element_size
 from relayout.candidates.alternatives import (
@@ -56,8 +56,7 @@ _ANY = Layout.any(0)
 _Answer = tuple[tuple[Requirement, FreeLowering | FixedLowering, int], ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SeedContext:
+class SeedContext(Struct, frozen=True, eq=False):
     """The analysed graph and the backend's requirements. Nodes of one class whose operands have equal views and axis
     names share a prototype, so that the backend is asked once."""
 
@@ -69,8 +68,7 @@ class SeedContext:
     prototypes: dict[object, NodeSeed] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class NodeSpace:
+class NodeSpace(Struct, frozen=True, eq=False):
     """An iteration space of a node. `axes` are its ports' axes in the space; `elidable_bytes` as in `Alternative`."""
 
     space: IterationSpace[_Answer]
@@ -93,8 +91,7 @@ class _SpaceOrder(NamedTuple):
     is_fallback: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class NodeSeed:
+class NodeSeed(Struct, frozen=True, eq=False):
     """A node before propagation.
 
     `fixed` are the alternatives that do not depend on the node's neighbours, `start` the formats and orders to
@@ -236,8 +233,7 @@ def _refused(
     return unmet(seed.node, stated, trial, context.names)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Placed:
+class _Placed(Struct, frozen=True, eq=False):
     """Fixed lowerings with the formats of their ports, and the views that block other lowerings."""
 
     fixed: tuple[tuple[Requirement, FixedLowering, tuple[MemoryFormat, ...]], ...]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from relayout.candidates.axis_shuffle import AxisShuffle, ShuffledAlternative
 from relayout.candidates.iteration_space import IndexingMaps
@@ -27,8 +28,7 @@ FORMS_PER_NODE = 64
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class IterationSpace(Generic[Answer]):
+class IterationSpace(Struct, Generic[Answer], frozen=True, eq=False):
     """The axes that one free node iterates over, with its operands on them, constants excepted.
 
     `accepts` gives the answers for an order, None if it is unsupported; `suggests` gives further orders to consider.
@@ -62,8 +62,7 @@ Seed = FormatSeed | OrderSeed
 Orders = Mapping[MemoryFormat, tuple[Any, tuple[MemoryFormat, ...]]]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Candidates:
+class Candidates(Struct, frozen=True, eq=False):
     """The fixpoint: every tensor's formats and every space's orders, in the order in which they were found.
 
     Each order comes with its space's answer and the format of each operand. `shuffled` has the alternatives of each

@@ -7,10 +7,10 @@ has many, some propagated formats are dropped: the requirements are then not com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.interface import Backend
 from relayout.candidates.alternatives import NodeAlternatives
@@ -26,8 +26,7 @@ from relayout.candidates.tensors import Tensor, Tensors, collect_tensors
 __all__ = ["Requirements", "collect_requirements"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Requirements:
+class Requirements(Struct, frozen=True, eq=False):
     """Every choice of a graph and its subgraphs, with the analysis results to interpret them.
 
     `is_complete`: no format was dropped, so the optimum over these choices is global. `warnings` name these tensors.
@@ -49,8 +48,7 @@ class Requirements:
         return found
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Seeded:
+class _Seeded(Struct, frozen=True, eq=False):
     """The candidates before propagation, and the views that block a tiling."""
 
     context: SeedContext

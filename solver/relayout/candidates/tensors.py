@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
-from relayout.layout.memory_format import Box, Extent, MemoryFormat, boxes_of, normal_form, source_order
+from relayout.layout.memory_format import Atom, Box, Extent, MemoryFormat, boxes_of, normal_form, source_order
 from relayout.layout.view import View
 from relayout.model.constants import gives_constants, known_shape
 from relayout.ops import (
@@ -35,8 +36,7 @@ __all__ = ["Operand", "Tensor", "Tensors", "collect_tensors"]
 _ELIDABLE = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True, eq=False):
     """One tensor in memory: its base value and the base's extents. `constant`: known before the model runs."""
 
     index: int
@@ -45,8 +45,7 @@ class Tensor:
     constant: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """A value as a node reads or produces it: a view of a tensor."""
 
     tensor: Tensor
@@ -63,8 +62,7 @@ class Operand:
         return tuple([(own[box[0]], *box[1:]) for box in boxes if box[0] in own])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Tensors:
+class Tensors(Struct, frozen=True, eq=False):
     """Every value of a graph and its subgraphs as an operand; None for a value of unknown rank, which never changes.
 
     `rules` has each node's rule (None: pinned), `classes` its operator class, `region_edges` the values that cross the
@@ -295,11 +293,19 @@ def _composed(through: View, rule: Relabel, extents: tuple[Extent, ...]) -> View
         for extent, group in zip(extents, rule.axes, strict=True)
     )
     view = through.then(rule.axes, extents)
-    # Where axes split or merge, the input must be reshaped, and a Reshape can infer only one extent.
-    if view is None or (not view.is_plain and sum(not isinstance(e, int) for e in through.base_extents) > 1):
+    if view is None or not _can_be_reshaped(view, through.base_extents):
         return None
     # An axis declared as 1 may have an unknown extent in the input: a format has no position for it.
     placed = {atom.axis for group in view.axes for atom in group}
     if any(extent != 1 and axis not in placed for axis, extent in enumerate(through.base_extents)):
         return None
     return view
+
+
+def _can_be_reshaped(view: View, base_extents: tuple[Extent, ...]) -> bool:
+    """Whether a Reshape can make the view where axes split or merge: it can infer one extent, and read the others at
+    run time where each is a dimension of its own on both sides."""
+    unknown = [axis for axis, extent in enumerate(base_extents) if not isinstance(extent, int)]
+    if view.is_plain or len(unknown) < 2:
+        return True
+    return all((Atom(axis),) in view.axes for axis in unknown)

@@ -4,6 +4,6 @@ Its exit status: 0 success, 1 findings, 2 bad input or usage, 3 infeasible, 4 no
 and 130 interrupted. Results go to stdout, progress and tables to stderr.
 """
 
-from relayout.cli.entry_point import main
+from relayout.cli.entry_point import main, run
 
-__all__ = ["main"]
+__all__ = ["main", "run"]

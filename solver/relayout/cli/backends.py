@@ -1,47 +1,66 @@
-"""The verb `backends`."""
+"""The verb `backends`: list them, describe one, check one, begin a new one."""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Iterator, Sequence
+from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
-from relayout.cli.exit_status import DONE
-from relayout.cli.terminal import print_result
-from relayout.errors import BackendError
+from relayout.cli.exit_status import DONE, FINDINGS
+from relayout.cli.terminal import print_data, print_result, print_status
+from relayout.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from relayout.backend.interface import Backend, Implementation
+    from relayout.backend.interface import Backend
     from relayout.backend.registry import Plugin
-    from relayout.layout.layout import Layout
+    from relayout.testing.checks import BackendReport, Fault
+    from relayout.testing.description import NodeRequirement
 
 __all__ = ["backends"]
 
-# With one, two and three spatial axes.
-RANKS = (3, 4, 5)
 WIDTH = 100
+_Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE|MODULE:CLASS",
+        help="An installed backend, a .toml, .json or .py file, or where a class is.",
+        show_default=False,
+    ),
+]
+_Options = Annotated[
+    list[str],
+    typer.Option("--backend-option", metavar="NAME=VALUE", help="An option of the backend. May be repeated."),
+]
+_Format = Annotated[Literal["text", "json"], typer.Option("--format", help="The format of what is printed.")]
 
 
-def backends(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME|FILE]", help="One backend: its options and requirements.", show_default=False),
-    ] = None,
-) -> int:
-    """List the backends, or describe one.
+class _Group(TyperGroup):
+    """The first argument is a verb of this group, or else the name of a backend to show."""
 
-    One is described by its options and its requirements on each operator."""
-    return _list_backends() if name is None else _show_backend(name)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
 
 
-def _list_backends() -> int:
+backends = typer.Typer(
+    name="backends",
+    cls=_Group,
+    help="List the backends, describe one, check one, or begin a new one.\n\n"
+    "`relayout backends NAME` is short for `relayout backends show NAME`.",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"ignore_unknown_options": True},
+)
+
+
+@backends.callback(invoke_without_command=True)
+def list_backends(context: typer.Context) -> int:
     """Print the installed backends, each with the first line of its documentation and where it comes from."""
+    if context.invoked_subcommand is not None:
+        return DONE
     from relayout.backend.registry import find_backends
 
     rows = [(plugin.name, plugin.owner, _about(plugin)) for plugin in find_backends().values()]
@@ -51,24 +70,205 @@ def _list_backends() -> int:
     return DONE
 
 
-def _show_backend(spec: str) -> int:
-    """Print the requirements on each operator, by rank; operators with equal requirements share a paragraph."""
-    from relayout.backend.loading import load_backend
+@backends.command()
+def show(
+    name: _Name,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="MODEL", help="Show each node's requirement, and whether the source meets it."),
+    ] = None,
+    backend_option: _Options = [],  # noqa: B006
+    format: _Format = "text",
+) -> int:
+    """Describe a backend: options, hooks, rules, and its requirements of each operator.
 
-    backend = load_backend(spec)
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for operator in _operators():
-        if found := tuple(_requirements(backend, operator)):
-            alike.setdefault(found, []).append(operator)
-    blocks = ["\n".join([*wrap(", ".join(names), WIDTH), *found]) for found, names in alike.items()]
-    others = "All other operators" if blocks else "All operators"
-    options = ["\n".join(["Options, as --backend-option NAME=VALUE:", *lines])] if (lines := _options(spec)) else []
-    head = f"{backend.name}: {_first_line(backend)}"
-    print_result("\n\n".join([head, *options, *blocks, f"{others} are as ONNX defines them."]))
+    The requirements are its answers about sample nodes. With --model they are those of the model's nodes, each with
+    whether the source meets it, before anything is solved."""
+    from relayout.testing.checks import backend_faults
+
+    backend = _loaded(name, backend_option)
+    for fault in backend_faults(backend):
+        print_status(f"warning: {fault}")
+    if model is not None:
+        return _show_model(backend, model, format)
+    from relayout.testing.description import (
+        conversion_lines,
+        first_line,
+        hook_lines,
+        operator_blocks,
+        rule_lines,
+        unsupported,
+    )
+
+    options, hooks, rules = _option_lines(name), hook_lines(backend), rule_lines(backend)
+    blocks, conversions, lacks = operator_blocks(backend), conversion_lines(backend), unsupported(backend)
+    if format == "json":
+        requirements = {operators.replace("\n", " "): lines for operators, lines in blocks}
+        print_data(
+            json.dumps(
+                {
+                    "name": backend.name, "about": first_line(backend), "options": options, "hooks": hooks,
+                    "rules": rules, "requirements": requirements, "conversions": conversions, "unsupported": lacks,
+                },
+                indent=2,
+            ) + "\n"
+        )  # fmt: skip
+        return DONE
+    parts = [f"{backend.name}: {first_line(backend)}"]
+    for title, lines in (
+        ("Options, as --backend-option NAME=VALUE:", options),
+        ("Rules, the first that fits decides:", [f"  {line}" for line in rules]),
+        ("Hooks of its own:", [f"  {line}" for line in hooks]),
+    ):
+        parts += ["\n".join([title, *lines])] if lines else []
+    parts += ["\n".join([operators, *_wrapped(lines)]) for operators, lines in blocks]
+    parts.append(f"{'All other operators' if blocks else 'All operators'} are as ONNX defines them.")
+    if conversions:
+        parts.append("\n".join(["Conversions of 1x16x8x8 floats:", *[f"  {line}" for line in conversions]]))
+    if lacks:
+        parts.append("\n".join(["Not supported:", *wrap(", ".join(lacks), WIDTH, initial_indent="  ",
+                                                        subsequent_indent="  ")]))  # fmt: skip
+    print_result("\n\n".join(parts))
     return DONE
 
 
-def _options(name: str) -> list[str]:
+def _wrapped(lines: list[str]) -> list[str]:
+    """A long line goes on at each further implementation."""
+    return [f"  {line}" if len(line) <= WIDTH else f"  {line}".replace(" or ", "\n      or ") for line in lines]
+
+
+def _show_model(backend: Backend, path: Path, format: str) -> int:
+    from relayout.cli.job import read_file
+    from relayout.testing.description import model_requirements
+
+    rows = model_requirements(backend, read_file(path))
+    if format == "json":
+        from dataclasses import asdict
+
+        print_data(json.dumps({"backend": backend.name, "nodes": [asdict(row) for row in rows]}, indent=2) + "\n")
+        return DONE
+    print_result("\n".join(_model_lines(rows)))
+    return DONE
+
+
+def _model_lines(rows: list[NodeRequirement]) -> list[str]:
+    table = [("node", "operator", "satisfied", "requires")]
+    table += [(row.node, row.operator, "yes" if row.is_satisfied else "no", row.requires) for row in rows]
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    lines = []
+    for n, cells in enumerate(table):
+        lines.append("  ".join([*[f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)], cells[3]]))
+        lines += [f"{'':<{widths[0]}}    {unmet}" for unmet in (rows[n - 1].unmet if n else ())]
+    count = sum(not row.is_satisfied for row in rows)
+    return [*lines, "", f"{len(rows)} nodes, {count} not satisfied in the source"]
+
+
+@backends.command()
+def check(
+    name: _Name,
+    graphs: Annotated[
+        list[str],
+        typer.Option(
+            "--graphs", metavar="PATTERN", help="Only graphs whose name fits, such as 'Conv*'. May be repeated."
+        ),
+    ] = [],  # noqa: B006
+    model: Annotated[
+        list[Path], typer.Option("--model", metavar="MODEL", help="A model of your own besides. May be repeated.")
+    ] = [],  # noqa: B006
+    allow_infeasible: Annotated[
+        list[str],
+        typer.Option("--allow-infeasible", metavar="PATTERN", help="Graphs that may have no legal model."),
+    ] = [],  # noqa: B006
+    backend_option: _Options = [],  # noqa: B006
+    format: _Format = "text",
+) -> int:
+    """Run a backend through generated graphs and the models that ship with onnx.
+
+    Its answers are checked, each graph is legalized, verified with numbers, and legalized again. The exit status is 1
+    where there is a fault."""
+    from fnmatch import fnmatchcase
+
+    from relayout.cli.job import read_file
+    from relayout.cli.progress import Bar
+    from relayout.model.io import to_proto
+    from relayout.testing.checks import check_backend
+    from relayout.testing.graphs import SampleGraph, sample_graphs
+
+    chosen = [each for each in sample_graphs() if not graphs or any(fnmatchcase(each.name, one) for one in graphs)]
+    chosen += [SampleGraph(str(path), to_proto(read_file(path))) for path in model]
+    if not chosen:
+        expected = "patterns that the name of a graph fits, such as 'Conv*'"
+        raise UsageError("no graph is left to check", where="--graphs", expected=expected, found=", ".join(graphs))
+    with Bar(len(chosen)) as bar:
+        report = check_backend(
+            name, options=_given(backend_option), graphs=chosen, allow_infeasible=allow_infeasible, progress=bar
+        )
+    if format == "json":
+        from dataclasses import asdict
+
+        print_data(json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n")
+    else:
+        print_result("\n".join(_check_lines(report)))
+    return DONE if report.passed else FINDINGS
+
+
+def _check_lines(report: BackendReport) -> list[str]:
+    """Each fault once, with the other graphs that have the same kind; then what was not compared, and the verdict."""
+    alike: dict[tuple[str, str], list[Fault]] = {}
+    for fault in report.faults:
+        alike.setdefault((fault.kind, fault.message.partition("\n")[2] or fault.message), []).append(fault)
+    lines = []
+    for faults in alike.values():
+        lines.append(f"error: {faults[0]}")
+        others = [fault.graph for fault in faults[1:]]
+        if others:
+            lines += wrap(f"and in {len(others)} more: {', '.join(others[:6])}{', ...' * (len(others) > 6)}", WIDTH,
+                          initial_indent="  ", subsequent_indent="  ")  # fmt: skip
+    reasons: dict[str, list[str]] = {}
+    for graph, reason in report.not_compared.items():
+        reasons.setdefault(reason, []).append(graph)
+    lines += [f"not compared, {reason}: {', '.join(names)}" for reason, names in reasons.items()]
+    if report.infeasible:
+        lines.append(f"no legal model, as allowed: {', '.join(report.infeasible)}")
+    count = len(report.faults)
+    verdict = "passed" if report.passed else f"failed: {count} fault{'s' if count > 1 else ''}"
+    unseen = len(report.not_compared)
+    left = f", numbers compared in {report.graphs - unseen} of them" if unseen else ""
+    return [*lines, f"{report.graphs} graph{'s' * (report.graphs != 1)}{left}, backend {report.backend}: {verdict}"]
+
+
+@backends.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The backend's name: letters, digits and -.")],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Where the package goes. [default: NAME]", show_default=False)
+    ] = None,
+) -> int:
+    """Write a plugin package with a backend and its test."""
+    from relayout.testing.template import write_package
+
+    target = Path(name) if folder is None else folder
+    for path in write_package(name, target):
+        print_result(str(path))
+    print_status(f"next: cd {target} && python3 -m pip install -e . pytest && python3 -m pytest")
+    return DONE
+
+
+def _loaded(name: str, given: list[str]) -> Backend:
+    from relayout.backend.loading import load_backend
+
+    return load_backend(name, options=_given(given))
+
+
+def _given(options: list[str]) -> dict[str, Any]:
+    """The options of a command line. Raises UsageError."""
+    from relayout.options import options_of
+
+    [option] = [each for each in options_of("legalize") if each.name == "backend_options"]
+    return dict(option.parse(options, option.flag))
+
+
+def _option_lines(name: str) -> list[str]:
     """Each option with its default, its type and its description; a file has none."""
     from relayout.backend.options import options_of
     from relayout.backend.registry import find_backends
@@ -82,79 +282,10 @@ def _options(name: str) -> list[str]:
 
 
 def _about(plugin: Plugin) -> str:
+    from relayout.testing.description import first_line
+
     try:
-        return _first_line(plugin.load())
+        return first_line(plugin.load())
     except BackendError as error:
         # A broken package must not hide the others.
         return f"broken: {error.problem} ({error.found})"
-
-
-def _first_line(backend: Backend | type[Backend]) -> str:
-    from relayout.backend.declarative import DeclarativeBackend
-
-    if isinstance(backend, DeclarativeBackend):
-        table = backend.table
-        options = ", ".join(f"{name}={json.dumps(value)}" for name, value in table.options.items())
-        extends = f"a table that extends {table.extends}{f' with {options}' if options else ''}"
-        return table.description or extends
-    found = backend if isinstance(backend, type) else type(backend)
-    return (inspect.getdoc(found) or "").partition("\n")[0]
-
-
-def _operators() -> Iterator[str]:
-    """The operators with named axes, then the rest of ONNX's."""
-    import onnx
-
-    from relayout.ops.operand_roles import OPERATORS
-
-    yield from OPERATORS
-    yield from sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain} - {*OPERATORS})
-
-
-def _requirements(backend: Backend, operator: str) -> Iterator[str]:
-    """One line for each rank with a requirement."""
-    from relayout.backend.calls import ask
-
-    for rank in RANKS:
-        try:
-            implementations = ask(backend, _sample(operator, rank))
-        except BackendError:
-            # The backend's rule is for other ranks, or reads attributes that the sample lacks.
-            continue
-        ways = [_shown(implementation) for implementation in implementations]
-        if any(not _is_any(implementation) for implementation in implementations):
-            yield f"  rank {rank}: {' or '.join(ways)}"
-
-
-def _is_any(implementation: Implementation) -> bool:
-    return all(layout.is_any or str(layout) == "N" for layout in (*implementation.inputs, *implementation.results))
-
-
-def _shown(implementation: Implementation) -> str:
-    cost = f" ({implementation.cost} bytes more)" if implementation.cost else ""
-    return f"{_listed(implementation.inputs)} -> {_listed(implementation.results)}{cost}"
-
-
-def _listed(layouts: Sequence[Layout]) -> str:
-    return ", ".join("any" if layout.is_any else str(layout) for layout in layouts)
-
-
-def _sample(operator: str, rank: int) -> ir.Node:
-    """A sample node of this operator: with data and kernels of `rank` if it has these, else with few operands."""
-    import onnx
-    import onnx_ir as ir
-
-    from relayout.ops.operand_roles import OPERATORS, kernel_input
-
-    schema = onnx.defs.get_schema(operator)
-    shape = ir.Shape([8] * rank)
-
-    def value(name: str) -> ir.Value:
-        return ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.FLOAT))
-
-    needed: set[int] = set(range(schema.min_input))
-    if operator in OPERATORS:
-        needed = {0, kernel_input(operator) or 0, *({1} if operator == "MaxUnpool" else ())}
-    inputs = [value(f"input{n}") if n in needed else None for n in range(max(needed, default=-1) + 1)]
-    outputs = 2 if operator == "MaxPool" else max(schema.min_output, 1)
-    return ir.Node("", operator, inputs, outputs=[value(f"result{n}") for n in range(outputs)], name=operator.lower())

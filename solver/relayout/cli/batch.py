@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import gc
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
-from relayout.cli.job import backend_of, legalize_file, save
+from relayout.cli.batch_journal import Journal
+from relayout.cli.batch_pools import on_cluster, one_by_one, processes
+from relayout.cli.batch_work import Done, Item, table_of
+from relayout.cli.job import backend_of
 from relayout.cli.options import Request, with_options
 from relayout.cli.output_files import check_files, put
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_status
 from relayout.errors import UsageError
 
-if TYPE_CHECKING:
-    from relayout.backend.interface import Backend
-    from relayout.report.schema import Report
-
 __all__ = ["batch"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """One model: its exit status, and its report or the error."""
-
-    name: str
-    status: int
-    report: Report | None = None
-    message: str = ""
 
 
 @with_options("batch")
@@ -48,11 +38,26 @@ def batch(
         Path | None,
         typer.Option(metavar="FILE", help="Write all reports as a list in JSON; - is stdout.", show_default=False),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes. [default: as many as cores]",
+                     show_default=False),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Send the models to this Dask scheduler, such as tcp://host:8786.",
+                     show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Leave out what an interrupted run has done.")] = False,
 ) -> int:  # fmt: skip
-    """Legalize every model of a folder.
+    """Legalize every model of a folder, several at once.
 
     A model that fails does not stop the others."""
-    backend = backend_of(request)
+    gc.enable()
+    if jobs is not None and scheduler is not None:
+        raise UsageError("two places to work in", where="--scheduler", expected="one of them", found="--jobs too")
+    # A wrong backend or option is one error, not one for each model.
+    backend_of(request)
     models = _models(folder)
     if report is not None:
         check_files([("--report", report)])
@@ -65,20 +70,36 @@ def batch(
             expected="a folder",
             found=error.strerror or str(error),
         ) from error
-    done = []
-    with Bar(len(models)) as bar:
-        for model in models:
-            bar(model.name)
-            done.append(_one(model, output / model.name, request, backend, bar))
+    items = [Item(model, output / model.name, request) for model in models]
+    journal = Journal(output)
+    done = {each.name: each for each in journal.open(items, resume)}
+    left = [item for item in items if item.name not in done]
+    try:
+        with Bar(len(models)) as bar:
+            for each in _legalized(left, jobs, scheduler, bar):
+                done[each.name] = each
+                journal.add(each)
+                bar(each.name)
+    finally:
+        journal.close(finished=len(done) == len(items) and not any(each.status for each in done.values()))
+    ordered = [done[item.name] for item in items]
     if report is not None:
         import json
 
-        put(report, "--report", json.dumps([_record(each) for each in done], indent=2) + "\n")
-    print_status(_table(done))
-    for each in done:
+        put(report, "--report", json.dumps([each.record() for each in ordered], indent=2) + "\n")
+    print_status(_table(ordered))
+    for each in ordered:
         if each.message:
             print_status(f"relayout: error: {each.name}: {each.message}")
-    return max(each.status for each in done)
+    return max(each.status for each in ordered)
+
+
+def _legalized(items: list[Item], jobs: int | None, scheduler: str | None, bar: Bar) -> Iterator[Done]:
+    """The models, as they are done."""
+    count = min(jobs or len(os.sched_getaffinity(0)), len(items))
+    if scheduler is not None:
+        return on_cluster(items, scheduler, table_of(items[0].request) if items else b"")
+    return processes(items, count) if count > 1 else one_by_one(items, bar.within)
 
 
 def _models(folder: Path) -> list[Path]:
@@ -92,31 +113,7 @@ def _models(folder: Path) -> list[Path]:
     return models
 
 
-def _one(model: Path, target: Path, request: Request, backend: Backend, bar: Bar) -> _Done:
-    try:
-        outcome = legalize_file(model, request, backend, bar.within, strict=False)
-        if outcome.report.ok:
-            bar.within("write")
-            save(outcome, model, target)
-    except Exception as error:
-        return _Done(model.name, *_failed(error))
-    if not outcome.report.ok:
-        return _Done(model.name, FINDINGS, outcome.report, "the verification failed, and it was not written")
-    return _Done(model.name, DONE, outcome.report)
-
-
-def _failed(error: Exception) -> tuple[int, None, str]:
-    show_traceback(error)
-    status, message = describe(error)
-    return status, None, message
-
-
-def _record(done: _Done) -> dict[str, Any]:
-    report = done.report.model_dump(mode="json") if done.report is not None else None
-    return {"model": done.name, "exit_status": done.status, "report": report, "error": done.message or None}
-
-
-def _table(done: list[_Done]) -> str:
+def _table(done: list[Done]) -> str:
     rows: list[tuple[str, ...]] = [("model", "status", "transposes", "", "MB moved", "", "nodes", "")]
     for each in done:
         report = each.report

@@ -12,7 +12,7 @@ from relayout.cli.batch import batch
 from relayout.cli.explain import explain
 from relayout.cli.layout import layout
 from relayout.cli.legalize import legalize
-from relayout.cli.serve import serve
+from relayout.cli.serve import service
 from relayout.cli.verify import verify
 
 __all__ = ["app"]
@@ -28,8 +28,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-for verb in (legalize, verify, explain, backends, layout, batch, serve):
+for verb in (legalize, verify, explain, layout, batch):
     app.command()(verb)
+app.add_typer(backends)
+app.add_typer(service, name="serve")
 
 
 def _print_version(asked: bool) -> None:

@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from relayout.model.collector import collector_paused
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
+
+
+def run() -> int:
+    """`main` for a process of its own, which ends with it: the return value is the process's exit status."""
+    # NumPy starts a thread for each core, and by default it spins for a while before it sleeps.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+    # A search for garbage would visit all that was read and made. Verbs that run for long enable the collector.
+    gc.disable()
+    ended: list[int] = []
+    atexit.register(_end_at_once, ended)
+    ended.append(main())
+    return ended[0]
+
+
+def _end_at_once(ended: Sequence[int]) -> None:
+    """End the process without freeing its objects one by one. `atexit` runs its first handler after all others. If the
+    output cannot be written, the interpreter reports that and ends as usual."""
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,8 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    # The process ends with the command: a last search for garbage would visit all that was read and made.
-    atexit.register(gc.freeze)
     with collector_paused():
         from relayout.cli.commands import app
         from relayout.cli.exit_status import INTERRUPTED

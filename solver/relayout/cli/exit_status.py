@@ -9,7 +9,7 @@ from types import TracebackType
 from relayout.cli.terminal import print_status
 from relayout.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, RelayoutError, UsageError
 
-__all__ = ["DONE", "FAULT", "FINDINGS", "INTERRUPTED", "describe", "show_traceback", "status_of"]
+__all__ = ["BAD_INPUT", "DONE", "FAULT", "FINDINGS", "INTERRUPTED", "describe", "show_traceback", "status_of"]
 
 DONE, FINDINGS, BAD_INPUT, INFEASIBLE, OUT_OF_TIME, FAULT = range(6)
 INTERRUPTED = 130

@@ -56,11 +56,19 @@ def _explanation(report: Report) -> str:
         reached = explanation.solved >= limit
         why = f"--limit {limit} was reached" if reached else "the time limit was reached"
         blocks.append(f"{_counted(left, 'requirement')} and sets of them were not dropped: {why}")
-    count, total = len(report.conversions), sum(conversion.bytes for conversion in report.conversions)
-    proof = "no legal model has less" if report.status == "optimal" else f"no legal model has less than {report.bound}"
-    conversions = _counted(count, "conversion")
-    blocks.append(f"{conversions}, {total} bytes, for the backend {report.backend}: {report.status}, {proof}")
+    blocks.append(_sum(report))
     return "\n\n".join(blocks)
+
+
+def _sum(report: Report) -> str:
+    """The parts of the cost, the total, and what is proved of the total."""
+    from relayout.report.schema import Account
+
+    account, unit = report.account or Account(), "bytes" if report.objective == "bytes" else "conversions"
+    entries = {name: getattr(account, name) for name in type(account).model_fields}
+    parts = [f"{_counted(each.count, name[:-1])} ({each.cost})" for name, each in entries.items() if each.cost]
+    total = f"cost {report.cost} {unit} for the backend {report.backend}{': ' * bool(parts)}{', '.join(parts)}"
+    return f"{total}\n{report.status}: {report.proof}"
 
 
 def boundary_lines(boundary: Sequence[BoundaryValue]) -> Iterator[str]:

@@ -23,11 +23,16 @@ STEPS = 6
 _CHUNK = 1 << 20
 
 
-def backend_of(request: Request) -> Backend:
-    """The backend of the request, with its options."""
+def backend_of(request: Request, model: ir.Model | None = None) -> Backend:
+    """The backend of the request, with its options; without one, that of `model`'s metadata. Raises UsageError."""
     from relayout.backend.loading import load_backend
+    from relayout.model.recorded_backend import recorded_backend
 
-    return load_backend(request.backend, options=request.options.backend_options)
+    name, options = request.backend, request.options.backend_options
+    if name is None:
+        assert model is not None
+        name, options = recorded_backend(model, options)
+    return load_backend(name, options=options)
 
 
 def read_file(path: Path) -> ir.Model:

@@ -51,6 +51,8 @@ def legalize(
     backend = backend_of(request)
     if output != STDOUT:
         check_output(output)
+        if output.exists() and output.samefile(model):
+            print_status(f"relayout: warning: {output} is the source too, and the legal model takes its place")
     reports = report_formats(report, format)
     check_files([("-o", output), *(("--report", path) for path in report)], reads=[model])
     with Bar(STEPS) as bar:

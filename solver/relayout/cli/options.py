@@ -42,9 +42,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The backend, by name or file, and the options of one command line. `skipped` are the nodes after --skip."""
+    """The backend, by name or file (None: the recorded one), and the options of one command line. `skipped` are the
+    nodes after --skip."""
 
-    backend: str
+    backend: str | None
     options: Options
     skipped: tuple[str, ...] = ()
 
@@ -54,7 +55,8 @@ def with_options(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]
 
     def with_them(command: Callable[..., int]) -> Callable[..., int]:
         own = signature(command, eval_str=True).parameters.values()
-        derived = [*SHARED, *map(_parameter, options_of(verb))]
+        shared = [_RECORDED, *SHARED[1:]] if verb == "verify" else SHARED
+        derived = [*shared, *map(_parameter, options_of(verb))]
         taken = [each for one in own for each in (derived if one.name == "request" else [one])]
 
         @wraps(command)
@@ -79,7 +81,8 @@ def _parameter(option: Option) -> Parameter:
     metavar = option.metavar or "|".join(option.choices) or None
     shown = not option.is_mapping and default is not None and option.type is not bool
     least = None if option.is_mapping else option.least
-    declared = typer.Option(option.flag, metavar=metavar, help=help_, show_default=shown, min=least)
+    names = [f"{option.flag}/--no-{option.flag[2:]}" if option.type is bool and default else option.flag]
+    declared = typer.Option(*names, metavar=metavar, help=help_, show_default=shown, min=least)
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
@@ -101,6 +104,12 @@ SHARED = (
         "skip", [], list[str], "--skip", metavar="NODE",
         text="Short for the option skip of convert-layout: a node, by name or TVM's count. May be repeated.",
     ),
+)  # fmt: skip
+
+_RECORDED = _shared(
+    "backend", None, str | None, "--backend", "-b", metavar="NAME|FILE",
+    text="An installed backend (see `relayout backends`), or a .toml or .json file that declares one. "
+    "[default: the one that the model records]",
 )  # fmt: skip
 
 

@@ -1,17 +1,28 @@
-"""The verb `serve`."""
+"""The verb `serve`, and `serve keys`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import gc
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
-from relayout.cli.exit_status import DONE
+from relayout.cli.exit_status import BAD_INPUT, DONE
+from relayout.cli.terminal import print_data, print_status
 
-__all__ = ["serve"]
+__all__ = ["service"]
+
+service = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+keys = typer.Typer(help="Make, list and revoke API keys.", rich_markup_mode=None)
+service.add_typer(keys, name="keys")
+
+KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Who or what uses the key.", show_default=False)]
 
 
+@service.callback()
 def serve(
+    context: typer.Context,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
     grace: Annotated[
@@ -20,9 +31,63 @@ def serve(
             min=0, help="Seconds that work in progress has when the server is told to stop; jobs start again later."
         ),
     ] = None,
+    is_open: Annotated[
+        bool, typer.Option("--open", help="Let everybody in who can reach the address, without a key.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
 ) -> int:
-    """Run the HTTP service."""
-    from relayout_api import server
+    """Run the HTTP service. Its settings are the variables RELAYOUT_*."""
+    if context.invoked_subcommand is not None:
+        return DONE
+    if check:
+        return _check(host, is_open)
+    gc.enable()
+    _service("server").serve(host, port, grace, is_open=is_open)
+    return DONE
 
-    server.serve(host, port, grace)
+
+def _service(module: str) -> Any:
+    """A module of the service. By its name, because the library does not know the service."""
+    return import_module(f"relayout_api.{module}")
+
+
+def _check(host: str, is_open: bool) -> int:
+    wrong = 0
+    for name, found, error in _service("preflight").examine(host, is_open):
+        print_data(f"{name:<18}{found if error is None else 'wrong'}\n")
+        if error is not None:
+            wrong += 1
+            print_status(f"relayout: error: {error}")
+    return BAD_INPUT if wrong else DONE
+
+
+@keys.command()
+def add(
+    name: KeyName,
+    scope: Annotated[
+        str, typer.Option(metavar="read|legalize|admin", help="What the key allows; each includes those before it.")
+    ] = "legalize",
+    rate: Annotated[float | None, typer.Option(min=0.01, metavar="N", help="Requests a minute.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="Requests at once.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, metavar="N", help="Days until the key expires.")] = None,
+) -> int:
+    """Make a key and print it. It is shown only now."""
+    print_data(_service("access.command").add(name, scope, rate, concurrency, days) + "\n")
+    return DONE
+
+
+@keys.command("list")
+def list_() -> int:
+    """List the keys, without their secrets."""
+    rows = [("name", "scope", "a minute", "at once", "made", "expires"), *_service("access.command").listed()]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    for row in rows:
+        print_data("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    return DONE
+
+
+@keys.command()
+def revoke(name: KeyName) -> int:
+    """Delete a key. A running server forgets it within seconds."""
+    _service("access.command").revoke(name)
     return DONE

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import onnx_ir as ir
+from msgspec.structs import replace
 
 from relayout.backend.interface import Backend
 from relayout.candidates.requirements import Requirements

@@ -8,12 +8,12 @@ conversions. If there are several devices, each has its own backend.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.backend.calls import conversion_cost_of, conversion_of, transfer_cost_of
 from relayout.backend.interface import Backend
@@ -33,8 +33,7 @@ from relayout.model.tensor_sizes import padded_elements, tensor_bytes
 __all__ = ["ConversionCost", "ConversionCosts", "CostTable"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionCost:
+class ConversionCost(Struct, frozen=True):
     """The cost of a conversion, the bytes that it reads and writes, the bytes of `padding` among them that no Transpose
     moves, and its passes over the tensor. `by_backend`: it is a native operator of the backend."""
 
@@ -48,8 +47,7 @@ class ConversionCost:
 _NOTHING = ConversionCost(0, 0, 0, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class CostTable:
+class CostTable(Struct, frozen=True, eq=False, dict=True):
     """The costs of conversions between formats of tensors of one size: `rows[source][target]`, None: impossible."""
 
     rows: tuple[tuple[ConversionCost | None, ...], ...]
@@ -159,9 +157,11 @@ class ConversionCosts:
         backend = self._at[device]
         if query.is_nameless:
             numbered = transpose_query(query.tensor.element_size, tensor.extents, source, target)
-            return None if numbered is None else conversion_cost_of(backend, *numbered)
-        own = conversion_of(backend, *query)
-        return own.cost if own is not None and own.cost is not None else conversion_cost_of(backend, *query)
+            return None if numbered is None else conversion_cost_of(backend, *numbered, tensor.base.name)
+        own = conversion_of(backend, *query, tensor.base.name)
+        if own is not None and own.cost is not None:
+            return own.cost
+        return conversion_cost_of(backend, *query, tensor.base.name)
 
 
 def _prices_itself(backend: Backend) -> bool:

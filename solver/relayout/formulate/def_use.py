@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from relayout.candidates.requirements import Requirements
 from relayout.candidates.tensors import Tensor
@@ -14,16 +15,14 @@ from relayout.layout.memory_format import MemoryFormat
 __all__ = ["DefUse", "TensorUse", "def_use_chains"]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorUse:
+class TensorUse(Struct, frozen=True):
     """Port `port` of choice `choice`: one definition or use of a tensor."""
 
     choice: int
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class DefUse:
+class DefUse(Struct, frozen=True):
     """A tensor with its producer and consumers, its formats, and the devices that may use it. `transfers` are the
     choices of its transfers, if several devices may use it."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
+
+from msgspec.structs import replace
 
 from relayout.backend.interface import DEVICE_KEY
 from relayout.candidates.alternatives import Alternative, NodeAlternatives

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from relayout.candidates.alternatives import Alternative
 from relayout.candidates.requirements import Requirements
@@ -16,8 +17,7 @@ from relayout.solve.problem import Problem
 __all__ = ["Formulation"]
 
 
-@dataclass(frozen=True, slots=True)
-class Formulation:
+class Formulation(Struct, frozen=True):
     """A problem with its provenance.
 
     Choice c of the problem is `requirements.choices[c]`; the choices of transfers between devices follow. Item i is the

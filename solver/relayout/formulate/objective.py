@@ -13,8 +13,9 @@ dropped; if it still does, all tiers but the first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import gcd
+
+from msgspec import Struct
 
 from relayout.errors import UsageError
 
@@ -23,8 +24,7 @@ __all__ = ["OBJECTIVES", "Objective", "Scale", "objective_named"]
 LIMIT = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(Struct, frozen=True):
     """A lexicographic objective: the quantities of one tier are added up. `unit` is the first tier's quantity."""
 
     name: str
@@ -48,8 +48,7 @@ def objective_named(name: str) -> Objective:
     return OBJECTIVES[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """The weight of each quantity of an objective; `divisor` divides all bytes."""
 
     objective: Objective

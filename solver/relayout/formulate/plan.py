@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.candidates.alternatives import Alternative, Lowering, NodeAlternatives, OperandDims, Port
 from relayout.candidates.axis_names import AxisNames
@@ -24,8 +24,7 @@ from relayout.solve.solver import Solution
 __all__ = ["Plan", "PlannedConversion", "PlannedNode", "PlannedTransfer", "plan", "plan_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedNode:
+class PlannedNode(Struct, frozen=True):
     """A node, a graph input or output (`node` is None), or a region edge of a node, with the alternative chosen for it.
 
     `layouts` has the required layout of each port, "" without a requirement.
@@ -85,8 +84,7 @@ class PlannedNode:
         return ((port, f) for port, f in zip(self.ports, self.formats, strict=True) if not port.is_result)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedConversion:
+class PlannedConversion(Struct, frozen=True):
     """A conversion of `tensor` at a device, from the format produced or received there to the format that `consumers`
     read. `serves` also includes the consumers at other devices to which `target` is transferred.
 
@@ -108,8 +106,7 @@ class PlannedConversion:
     by_backend: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTransfer:
+class PlannedTransfer(Struct, frozen=True):
     """A copy of `tensor` from one device to another, with its size in bytes and its cost."""
 
     tensor: Tensor
@@ -122,8 +119,7 @@ class PlannedTransfer:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True, dict=True):
     """The chosen alternatives, conversions and transfers. `nodes` are in the order of the choices (see `TensorUse`)."""
 
     tensors: Tensors

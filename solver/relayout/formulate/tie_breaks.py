@@ -18,7 +18,7 @@ from relayout.errors import LayoutSyntaxError
 from relayout.layout.binding import bind
 from relayout.layout.conversion import one_each
 from relayout.layout.layout import Layout
-from relayout.ops.operand_roles import has_letters, native_role, own_layout
+from relayout.ops.operand_roles import has_roles, native_role, own_layout
 
 __all__ = ["changes"]
 
@@ -45,7 +45,7 @@ def _stated(choice: NodeAlternatives) -> frozenset[Layout]:
     """The layouts of the results in the backend's implementations, else by the node's layout attributes."""
     results = [(index, port) for index, port in enumerate(choice.ports) if port.is_result]
     found = {texts[index] for texts in choice.layouts for index, _ in results}
-    if not any(found) and choice.node is not None and has_letters(choice.node):
+    if not any(found) and choice.node is not None and has_roles(choice.node):
         found = {_own(choice.node, port.index) for _, port in results}
     return frozenset(filter(None, map(_plain, found)))
 

@@ -13,9 +13,10 @@ are numbers here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations, product
+
+from msgspec import Struct
 
 from relayout.solve.problem import Choice, Item, Use
 
@@ -25,8 +26,7 @@ Formats = tuple[int, ...]
 Wanted = Mapping[str, frozenset[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """The devices and the format of the tensor under one alternative. `is_memory`: its producer is an elided node, and
     each of these devices has the memory."""
 
@@ -42,8 +42,7 @@ _MOST_FORMATS = 4
 """A tensor with more formats is transferred in at most two of them, because the sets would be too many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """A device receives the tensor from `source` in `formats`. Without a source the device itself produced it, in one
     format; without formats the device does not have the tensor."""
 
@@ -51,8 +50,7 @@ class Transfer:
     formats: Formats
 
 
-@dataclass(frozen=True)
-class TransferChoices:
+class TransferChoices(Struct, frozen=True, dict=True):
     """One tensor of `count` formats that several devices may use.
 
     `conversion_costs[device][f][g]` is the cost of converting format f to g, None where no conversion exists;

@@ -16,7 +16,7 @@ from math import gcd
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, boxes_of, padded_extent
 
-__all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for"]
+__all__ = ["bind", "carrying", "fill", "is_tiled", "layout_of", "names_for", "unbound"]
 
 
 def names_for(layout: Layout, letters: str | None, rank: int) -> str | None:
@@ -89,6 +89,51 @@ def bind(
         padded = -(-extent // tile) * tile
         atoms.append(Atom(axis, tile, padded if padded != extent else 0) if outer is None else Atom(axis, 1, tile))
     return tuple(atoms) if extents is None else _aligned(atoms, layout, extents, element_size)
+
+
+def unbound(
+    layout: Layout, letters: str, extents: Sequence[Extent], element_size: int, *, pads: bool = False
+) -> str | None:
+    """Why `bind` finds no memory format, in words; None where it finds one. The arguments are those of `bind`.
+
+    >>> unbound(Layout.parse("NCHWc[tile:16]"), "NCHW", (1, 20, 7, 7), 4)
+    '20 channels are no multiple of 16; `pads = true` would allow it'
+    >>> unbound(Layout.parse("NXHW"), "NCHW", (1, 20, 7, 7), 4)
+    'the axes are N, C, H, W: none is X'
+    """
+    if bind(layout, letters, extents, element_size, pads=pads) is not None:
+        return None
+    outer = [name for i, name in enumerate(layout.names) if layout.outer(i) is None]
+    unknown = [name for name in outer if name not in letters and name != "*"]
+    if unknown:
+        return f"the axes are {', '.join(letters)}: none is {' or '.join(unknown)}"
+    if len(outer) != len(letters):
+        return f"the layout has {len(outer)} axes, the tensor {len(letters)}"
+    for i in range(layout.rank):
+        tile, place = layout.tile(i), layout.outer(i)
+        if tile is None or place is None or layout.names[place] not in letters:
+            continue
+        letter = layout.names[place]
+        extent = extents[letters.index(letter)]
+        if not isinstance(extent, int):
+            return f"the number of {_PLURALS.get(letter, letter)} is not known, so no tile of {tile} divides it"
+        if extent % tile:
+            hint = "; `pads = true` would allow it" if not pads and extent > 1 else ""
+            return f"{_counted(extent, letter)} no multiple of {tile}{hint}"
+    if any(layout.alignment(i) > 1 for i in range(layout.rank)):
+        return f"no padding gives the strides the alignments of {layout}, with elements of {element_size} bytes"
+    return None
+
+
+_PLURALS = {"C": "channels", "N": "images", "O": "output channels", "I": "input channels", "H": "rows", "W": "columns"}
+
+
+def _counted(extent: int, letter: str) -> str:
+    """`20 channels are`, `1 channel is`."""
+    plural = _PLURALS.get(letter)
+    if plural is None:
+        return f"the extent {extent} of {letter} is"
+    return f"{extent} {plural} are" if extent != 1 else f"1 {plural.removesuffix('s')} is"
 
 
 def _aligned(atoms: list[Atom], layout: Layout, extents: Sequence[Extent], element_size: int) -> MemoryFormat | None:

@@ -9,10 +9,11 @@ transposes: the first fuses the axis, the second splits it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from relayout.errors import InternalError
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
@@ -22,8 +23,7 @@ __all__ = ["Dims", "Stage", "cuts_nest", "dims_shape", "moves", "one_each", "pas
 Dims = tuple[MemoryFormat, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One step of a path: `kind` is "transpose", "regroup", "pad" or "crop"; `dims` are the dimensions after it.
 
     `perm[i]` is the dimension that a transpose moves to position `i`. `place` is the dimension whose end gains or loses

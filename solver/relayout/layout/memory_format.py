@@ -25,6 +25,7 @@ __all__ = [
     "atom_extent",
     "boxes_of",
     "is_padded",
+    "is_whole",
     "normal_form",
     "order_of",
     "padded_extent",
@@ -92,6 +93,12 @@ class Boxed(tuple[Atom, ...]):
 def boxes_of(format_: MemoryFormat) -> tuple[Box, ...]:
     """The black boxes that a memory format carries."""
     return format_.boxes if isinstance(format_, Boxed) else ()
+
+
+@cache
+def is_whole(format_: MemoryFormat) -> bool:
+    """Whether no axis is tiled or padded."""
+    return all(atom.is_whole for atom in format_)
 
 
 @cache

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 __all__ = [
     "ATOMS_KEY",
+    "BACKEND_KEY",
+    "BACKEND_OPTIONS_KEY",
     "BLOCK_KEY",
     "BOUNDARY_LAYOUT_KEY",
+    "BOUND_KEY",
     "CHANNELS_KEY",
+    "CONVERSION_KEY",
+    "COST_KEY",
     "DEVICE_KEY",
     "LAYOUT_KEY",
+    "OBJECTIVE_KEY",
     "ORDER_KEY",
+    "SOURCE_HASH_KEY",
     "SOURCE_KEY",
     "TRANSFORM_KEY",
+    "VERSION_KEY",
     "WRITTEN_KEY",
 ]
 
@@ -42,8 +50,33 @@ DEVICE_KEY = "relayout.device"
 WRITTEN_KEY = "relayout.written_at"
 """On a node that was rewritten for a device: that device."""
 
+BACKEND_KEY = "relayout.backend"
+"""On a legal model: the name of the backend that it is legal for."""
+
+BACKEND_OPTIONS_KEY = "relayout.backend_options"
+"""On a legal model: the options of that backend, in JSON; absent where it has none."""
+
 BLOCK_KEY = "relayout.block"
 """On an operator of onnxruntime's blocked layout: the number of channels of a block."""
 
 CHANNELS_KEY = "relayout.channels"
 """On an operator of onnxruntime's blocked layout: the number of channels of the source, without padding."""
+
+CONVERSION_KEY = "relayout.conversion"
+"""On a Pad or Slice that a conversion between formats added: `pad` or `crop`."""
+
+VERSION_KEY = "relayout.version"
+"""On a legal model: the version of relayout that made it."""
+
+OBJECTIVE_KEY = "relayout.objective"
+"""On a legal model: the objective that was minimized."""
+
+COST_KEY = "relayout.cost"
+"""On a legal model: its cost, in the objective's unit."""
+
+BOUND_KEY = "relayout.bound"
+"""On a legal model: no legal model over the formats in reach costs less."""
+
+SOURCE_HASH_KEY = "relayout.source_sha256"
+"""On a legal model: the SHA-256 of the source's ONNX file, or of what a source in memory would be written as, without
+external data. A source that was an onnx_ir.Model has none."""

@@ -33,6 +33,7 @@ __all__ = [
     "Steps",
     "apply_step",
     "check_steps",
+    "is_one_of",
     "relaid",
     "shape_before",
     "share",
@@ -43,6 +44,11 @@ Step = Mapping[str, Any]
 Steps = tuple[Step, ...]
 
 SLAB_BYTES = 16 << 20
+
+
+def is_one_of(tensor: object, *kinds: type) -> bool:
+    """`isinstance` for classes of tensors. onnx_ir derives them from protocols, whose own check is ten times slower."""
+    return not frozenset(kinds).isdisjoint(type(tensor).__mro__)
 
 
 class AbsentTensor(TensorProtoTensor):

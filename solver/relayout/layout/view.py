@@ -7,12 +7,13 @@ other if their factors nest.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
-from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form, source_order
+from msgspec import Struct
+
+from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, is_whole, normal_form, source_order
 
 __all__ = ["View"]
 
@@ -30,8 +31,7 @@ class _Range(NamedTuple):
 _Ranges = tuple[tuple[_Range, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """An index map from the axes of a tensor to the memory of a base tensor.
 
     `axes[j]` has the base's atoms that form axis j of the view, outermost first: one whole atom if the axis is the
@@ -80,7 +80,7 @@ class View:
 
     def to_base(self, format_: MemoryFormat) -> MemoryFormat | None:
         """The format of the base, in normal form, for a format of the view; None if the factors do not nest."""
-        if self.is_plain and all(a.is_whole for a in format_):
+        if self.is_plain and is_whole(format_):
             return normal_form(tuple(chain.from_iterable(self.axes[a.axis] for a in format_)), self.base_extents)
         return _mapped(format_, self._down, self.extents, self.base_extents)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.conversion import Dims, Stage, dims_shape, path
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, atom_extent, normal_form
+from relayout.layout.metadata_keys import CONVERSION_KEY
 
 # Before this opset a Constant can only be a float.
 _CONSTANTS_OF_ANY_TYPE = 9
@@ -20,8 +21,7 @@ _CONSTANTS_OF_ANY_TYPE = 9
 __all__ = ["Emitter", "Physical", "same_but_leading_units"]
 
 
-@dataclass(frozen=True, slots=True)
-class Physical:
+class Physical(Struct, frozen=True):
     """A value of the legal model, and the atoms of its dimensions.
 
     `shape` is the value's own shape if it differs from `dims` over the same memory: a blocked tensor that an operator
@@ -138,8 +138,10 @@ class Emitter:
         elif stage.kind == "pad":
             ends = [stage.amount if place == stage.place else 0 for place in range(len(stage.dims))]
             value = self.padded(value, ends, shape, stem)
+            self.emitted[-1].metadata_props[CONVERSION_KEY] = stage.kind
         elif stage.kind == "crop":
             value = self.cropped(value, [stage.place], shape, stem)
+            self.emitted[-1].metadata_props[CONVERSION_KEY] = stage.kind
         elif [g for g in source.dims if g] == [g for g in stage.dims if g]:
             return self._units(source, stage.dims, extents, stem)
         else:

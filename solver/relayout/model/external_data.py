@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import InputError
-from relayout.layout.relaid_constant import RelaidTensor, SharedTensor
+from relayout.layout.relaid_constant import RelaidTensor, SharedTensor, is_one_of
 
 __all__ = ["FileTensor", "Folder", "adopt_external", "is_in_file"]
 
@@ -57,13 +57,13 @@ class FileTensor(ir.LazyTensor):
 
 def is_in_file(tensor: ir.TensorProtocol | None) -> bool:
     """Whether the data, before any step, is in a file beside a model."""
-    while isinstance(tensor, SharedTensor | RelaidTensor):
+    while is_one_of(tensor, SharedTensor, RelaidTensor):
+        assert isinstance(tensor, SharedTensor | RelaidTensor)
         tensor = tensor.source
-    return isinstance(tensor, FileTensor | ir.ExternalTensor)
+    return is_one_of(tensor, FileTensor, ir.ExternalTensor)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """The folder of a model's files; `path` is None for a model in memory. `accepted`: whether files may be read."""
 
     path: str | None
@@ -84,7 +84,10 @@ def adopt_external(tensor: ir.TensorProtocol, folder: Folder, where: str) -> ir.
             found="a reference to a file",
             hint="save the model with its weights inside",
         )
-    return _from_file(tensor, folder.path, where) if isinstance(tensor, ir.ExternalTensor) else tensor
+    if not is_one_of(tensor, ir.ExternalTensor):
+        return tensor
+    assert isinstance(tensor, ir.ExternalTensor)
+    return _from_file(tensor, folder.path, where)
 
 
 def _from_file(tensor: ir.ExternalTensor, folder: str | None, where: str) -> FileTensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
+from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.model.inference_placeholders import graphs_in
@@ -20,8 +20,7 @@ _ATTRIBUTE_TYPES = {number for number in onnx.AttributeProto.AttributeType.value
 _NUMBERS = {getattr(onnx.AttributeProto, name) for name in ("FLOAT", "FLOATS", "INT", "INTS")}
 
 
-@dataclass(slots=True)
-class Surroundings:
+class Surroundings(Struct):
     """State of the check of a whole model.
 
     `versions` has the opset versions; `in_function` is True in function bodies, whose attributes may refer to the
@@ -80,22 +79,26 @@ def check_body(
 ) -> set[str]:
     """Check nodes that may use `names` and `outer`; return the names of `outer` that they use."""
     ready = set(names)
+    labels: list[str] = []
+    texts: list[str] = []
     for index, node in enumerate(nodes):
-        check_text((node.name, node.op_type, node.domain, node.overload, node.doc_string), where)
-        check_text((*node.input, *node.output), where)
+        texts += (node.name, node.op_type, node.domain, node.overload, node.doc_string, *node.input, *node.output)
+        label = _node_name(node, index)
+        labels.append(label)
         if node.metadata_props:
             check_text((text for entry in node.metadata_props for text in (entry.key, entry.value)), where)
         for output in node.output:
             if output in names:
-                raise duplicate(output, f"{names[output]} and an output of {_node_name(node, index)}", where)
+                raise duplicate(output, f"{names[output]} and an output of {label}", where)
             if output:
-                names[output] = f"an output of {_node_name(node, index)}"
+                names[output] = f"an output of {label}"
+    check_text(texts, where)
     _check_outputs(outputs, names, where)
     visible = outer | names.keys()
     taken: set[str] = set()
     waiting: dict[int, set[str]] = {}
     for index, node in enumerate(nodes):
-        place = f"{where}, {_node_name(node, index)}"
+        place = f"{where}, {labels[index]}"
         check_node(node, around.versions, place)
         wanted = set(node.input)
         wanted.discard("")

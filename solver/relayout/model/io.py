@@ -11,20 +11,21 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 from onnx_ir import serde
 
 from relayout.errors import InputError, LayoutSyntaxError, RelayoutError, UsageError
 from relayout.layout.layout import Layout
-from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY
+from relayout.layout.metadata_keys import BOUNDARY_LAYOUT_KEY, SOURCE_HASH_KEY
 from relayout.model.collector import collector_paused
-from relayout.model.constant_propagation import infer_with_values
+from relayout.model.dims.constant_propagation import infer_with_values
 from relayout.model.external_data import Folder
 from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
@@ -35,6 +36,7 @@ from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
 from relayout.model.structure import check_structure
 from relayout.model.weights import attach, detach, detach_from_model
+from relayout.ops import nested_graphs
 
 if TYPE_CHECKING:
     from relayout.model.graph_json.schema import GraphJson
@@ -134,13 +136,16 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
 def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
     notes: list[str] = []
     folder = Folder(None, external_data)
+    digest = None
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         folder = Folder(str(path.parent), external_data)
         format_ = FORMATS.get(path.suffix, FORMATS[".onnx"])
-        source = format_.parse(_read_file(path, format_.largest), f"file {path}")
+        data = _read_file(path, format_.largest)
+        digest = sha256(data).hexdigest() if format_ is FORMATS[".onnx"] else None
+        source = format_.parse(data, f"file {path}")
     elif isinstance(source, bytes | bytearray | memoryview):
-        source = _parse(bytes(source), "the bytes given")
+        digest, source = sha256(source).hexdigest(), _parse(bytes(source), "the bytes given")
     if not isinstance(source, ir.Model | onnx.ModelProto):
         source = _parse_json(source)
     if isinstance(source, ir.Model):
@@ -149,23 +154,31 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
         in_order = check_structure(proto)
     else:
         in_order = check_structure(source)
+        digest = digest or _digest(source)
         proto, weights = detach(source, folder)
     plain = deduce_permutations(normalize(proto, in_order, notes), infer_shapes)
     inferred, known = infer_with_values(with_bodies(plain) if bodies else plain, infer_shapes)
     model = serde.deserialize_model(inferred)
-    graphs = [model.graph, *model.graph.subgraphs()]
+    graphs = nested_graphs(model.graph)
     for graph in graphs:
         # ONNX lists them once for the whole model; here each graph of a node has them.
         graph.opset_imports.update(model.opset_imports)
     own = [function.graph for function in model.functions.values()]
-    graphs += [graph for body in own for graph in (body, *body.subgraphs())]
+    graphs += [graph for body in own for graph in nested_graphs(body)]
     attach(model, graphs, weights, folder)
-    _note_values(model.graph, known)
+    if known:
+        _note_values(model.graph, known)
     check_shapes(graphs)
     complete_ranks(model.graph, model.opset_imports)
     _check_boundary(model.graph)
     model.meta[WARNINGS_KEY] = tuple(notes)
+    model.meta[SOURCE_HASH_KEY] = digest
     return model
+
+
+def _digest(proto: onnx.ModelProto) -> str | None:
+    """The SHA-256 of the model as protobuf would write it to a file; None if it is too large for one."""
+    return sha256(proto.SerializeToString(deterministic=True)).hexdigest() if proto.ByteSize() < LARGEST_FILE else None
 
 
 def _note_values(graph: ir.Graph, known: Mapping[str, np.ndarray]) -> None:
@@ -261,8 +274,7 @@ def _check_boundary(graph: ir.Graph) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
+class FileFormat(Struct, frozen=True):
     """How a file of one suffix is parsed, how large it may be, and how a model is written to one."""
 
     parse: Callable[[bytes, str], onnx.ModelProto | dict[str, Any]]

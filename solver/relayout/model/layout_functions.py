@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import InputError, LayoutSyntaxError
 from relayout.layout.binding import bind
@@ -22,18 +22,24 @@ from relayout.model.emit import Emitter, Physical
 from relayout.model.inference_placeholders import graphs_in
 from relayout.model.operator_schema import attribute_number
 from relayout.ops import all_nodes
-from relayout.ops.operand_roles import DATA, KERNEL, has_letters, is_transposed, native_role, spatial_letters
+from relayout.ops.operand_roles import (
+    DATA,
+    KERNEL,
+    LAYOUT_ATTRIBUTES,
+    has_roles,
+    is_transposed,
+    native_role,
+    spatial_letters,
+)
 
-__all__ = ["DOMAIN", "LAYOUT_ATTRIBUTES", "Signature", "Turn", "ensure_body", "ensure_function", "with_bodies"]
+__all__ = ["DOMAIN", "Signature", "Turn", "ensure_body", "ensure_function", "use_onnx_operator", "with_bodies"]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
 NATIVE = "_native"
-LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One operand of a body, from `source` to `target`: dimensions as groups of atoms of its axes, which are numbered
     as ONNX's operator has them. Extents are None where no number is needed; those of padded axes are known."""
 
@@ -58,8 +64,7 @@ def _needed(lies: Dims, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The key of a function: the conversions of its operands and of the results that are read; None: no conversion."""
 
     operator: str
@@ -79,7 +84,7 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and has_letters(node) and (node.op_type, node.overload) not in bodies:
+        if node.domain == DOMAIN and has_roles(node) and (node.op_type, node.overload) not in bodies:
             ensure_body(model, node)
     completed: onnx.ModelProto = ir.to_proto(model)
     return completed
@@ -90,8 +95,17 @@ def ensure_body(model: ir.Model, node: ir.Node) -> None:
     node.overload = ensure_function(model, _signature(node))
 
 
+def use_onnx_operator(node: ir.Node) -> None:
+    """Turn the node into ONNX's own operator, without layout attributes."""
+    node.domain, node.overload = "", ""
+    for name in LAYOUT_ATTRIBUTES:
+        node.attributes.pop(name, None)
+
+
 def drop_unused(model: ir.Model) -> None:
     """Remove the functions of our domain that no node calls any more."""
+    if DOMAIN not in model.opset_imports and not model.functions:
+        return
     called = {node.op_identifier() for node in all_nodes(model.graph) if node.domain == DOMAIN}
     for identifier in [key for key in model.functions if key[0] == DOMAIN and key not in called]:
         del model.functions[identifier]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from copy import copy as shallow_copy
 from pathlib import Path
@@ -64,7 +63,7 @@ def write_onnx(model: ir.Model, path: Path) -> None:
 def replace_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which replaces `path` when all is written and is removed if anything fails."""
     target = os.path.realpath(path)
-    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{os.urandom(8).hex()}.tmp")
     try:
         with open(temporary, "xb") as file:
             yield file

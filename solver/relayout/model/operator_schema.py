@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.errors import InputError
 
@@ -18,8 +18,7 @@ Versions = Mapping[str, int]
 ANY_NUMBER = (1 << 31) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Definition:
+class _Definition(Struct, frozen=True):
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     attributes: Mapping[str, int]

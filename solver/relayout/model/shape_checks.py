@@ -105,4 +105,4 @@ _CHECKS: dict[str, Callable[[ir.Node, list[Shape | None]], Fault]] = {
 def _shape(value: ir.Value | None) -> Shape | None:
     if value is None or value.shape is None:
         return None
-    return [extent if isinstance(extent, int) else None for extent in value.shape]
+    return [extent if isinstance(extent, int) else None for extent in value.shape.dims]

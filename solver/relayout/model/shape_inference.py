@@ -27,6 +27,7 @@ from relayout.model.inference_placeholders import (
 )
 from relayout.model.operator_schema import has_body
 from relayout.model.tensor_types import check_type
+from relayout.ops import nested_graphs
 
 __all__ = ["LARGEST_KEPT", "all_graphs", "infer_shapes", "is_onnx_to_blame", "subgraphs_of", "without_weights"]
 
@@ -44,22 +45,36 @@ _ALLOWED = "'indices' must be non-negative for OneHot"
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The graph, the functions' bodies, and every subgraph of these."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        yield graph
-        yield from graph.subgraphs()
+        yield from nested_graphs(graph)
 
 
 def without_weights(model: ir.Model) -> onnx.ModelProto:
-    """The model as a protobuf in which constants above 1 KiB, and absent ones, have a type and shape only."""
-    light = model.clone()
-    for graph in all_graphs(light):
-        for value in graph.initializers.values():
-            value.const_value = _weightless(value.const_value, value.name)
-        for node in graph:
-            for name, attribute in list(node.attributes.items()):
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    tensor = _weightless(attribute.value, attribute.value.name)
-                    node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
-    return ir.to_proto(light)
+    """The model as a protobuf in which constants above 1 KiB, and absent ones, have a type and shape only.
+
+    The model is changed while it is written and then as before: a copy would take as long as the writing.
+    """
+    stored: list[tuple[ir.Value, ir.TensorProtocol | None]] = []
+    attributes: list[tuple[ir.Node, str, ir.Attr]] = []
+    try:
+        for graph in all_graphs(model):
+            for value in graph.initializers.values():
+                light = _weightless(value.const_value, value.name)
+                if light is not value.const_value:
+                    stored.append((value, value.const_value))
+                    value.const_value = light
+            for node in graph:
+                for name, attribute in list(node.attributes.data.items()):
+                    if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                        tensor = _weightless(attribute.value, attribute.value.name)
+                        if tensor is not attribute.value:
+                            attributes.append((node, name, attribute))
+                            node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=attribute.doc_string)
+        return ir.to_proto(model)
+    finally:
+        for value, constant in stored:
+            value.const_value = constant
+        for node, name, attribute in attributes:
+            node.attributes[name] = attribute
 
 
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ from relayout.layout.memory_format import Extent, MemoryFormat
 from relayout.layout.metadata_keys import ORDER_KEY
 from relayout.ops import all_nodes
 
-__all__ = ["BATCH", "DYNAMIC", "elements_of", "padded_elements", "price_dims", "tensor_bytes"]
+__all__ = ["BATCH", "DYNAMIC", "DimSizes", "elements_of", "padded_elements", "price_dims", "tensor_bytes"]
 
 BATCH = 1
 DYNAMIC = 64
@@ -23,53 +23,90 @@ DYNAMIC = 64
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
-def price_dims(model: ir.Model, dims: Mapping[str, int]) -> Callable[[ir.Shape | None], int]:
-    """Return a function from a shape to its number of elements; `dims` has the sizes of symbols by name.
+class DimSizes:
+    """The number of elements of a shape, with a size for each extent that is not known before the run.
 
-    A shape of unknown rank counts as one dynamic dim.
+    `given` has the sizes of symbols by name. A shape of unknown rank counts as one dynamic dim. `assumed` has the sizes
+    that were taken so far because neither `given` nor the graph has one; `?` is a dim without a name.
     """
-    sizes: dict[str | None, int] = {}
-    for value in model.graph.inputs:
-        if value.shape is not None and len(value.shape) > 0 and not isinstance(first := _first(value), int):
-            sizes[first.value] = BATCH
-    unnamed_batch = sizes.pop(None, DYNAMIC)
-    sizes.update(dims)
 
-    def extent(dim: int | ir.SymbolicDim, axis: int) -> int:
-        if isinstance(dim, int):
-            return dim
-        if dim.value is None:
-            return unnamed_batch if axis == 0 else DYNAMIC
-        known = sizes.get(dim.value)
-        return known if known is not None else _expression(dim, sizes)
+    def __init__(self, model: ir.Model, given: Mapping[str, int]) -> None:
+        first = [_first(value) for value in model.graph.inputs if value.shape is not None and len(value.shape) > 0]
+        batches = [dim.value for dim in first if not isinstance(dim, int)]
+        self.assumed: dict[str, int] = {}
+        self._unnamed_batch = BATCH if None in batches else DYNAMIC
+        self._batches = {name for name in batches if name is not None} - given.keys()
+        self._sizes: dict[str, int] = {**dict.fromkeys(self._batches, BATCH), **given}
+        self._formulas: dict[tuple[str, int], int] = {}
+        _size_reshaped(model, self._sizes, self)
+        self._formulas.clear()  # so that those read later are entered into `assumed`
+        self.assumed.clear()
 
-    def elements(shape: ir.Shape | None) -> int:
+    def __call__(self, shape: ir.Shape | None) -> int:
         if shape is None:
             return DYNAMIC
         count = 1
         for axis, dim in enumerate(shape.dims):
-            count *= extent(dim, axis)
+            count *= dim if isinstance(dim, int) else self._extent(dim, axis)
         return count
 
-    _size_reshaped(model, sizes, elements)
-    return elements
+    def _extent(self, dim: ir.SymbolicDim, axis: int) -> int:
+        name = dim.value
+        if name is None:
+            size = self.assumed["?"] = self._unnamed_batch if axis == 0 else DYNAMIC
+            return size
+        if name in self._sizes or name.isidentifier():
+            return self._size(name)
+        # Sizes are added while reshapes are gone through.
+        key = name, len(self._sizes)
+        if key not in self._formulas:
+            self._formulas[key] = self._evaluated(dim, name)
+        return self._formulas[key]
+
+    def _size(self, name: str) -> int:
+        size = self._sizes.get(name, DYNAMIC)
+        if name in self._batches or name not in self._sizes:
+            self.assumed[name] = size
+        return size
+
+    def _evaluated(self, dim: ir.SymbolicDim, name: str) -> int:
+        """The size of a dim such as `2*height`, or the dynamic default."""
+        try:
+            names = dim.free_symbols()
+            result = dim.evaluate({each: self._sizes.get(each, DYNAMIC) for each in names})
+        except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
+            result = None
+        if not isinstance(result, int) or result < 0:
+            self.assumed[name] = DYNAMIC
+            return DYNAMIC
+        for each in sorted(names):
+            self._size(each)
+        return result
 
 
-def _size_reshaped(model: ir.Model, sizes: dict[str | None, int], elements: Callable[[ir.Shape | None], int]) -> None:
+def price_dims(model: ir.Model, dims: Mapping[str, int]) -> DimSizes:
+    """Return a function from a shape to its number of elements; `dims` has the sizes of symbols by name."""
+    return DimSizes(model, dims)
+
+
+def _size_reshaped(model: ir.Model, sizes: dict[str, int], elements: Callable[[ir.Shape | None], int]) -> None:
     """Add the sizes of symbols that a reshape introduces: its result has as many elements as its operand."""
     seen = {name for value in model.graph.inputs for name in _names(value.shape)} | sizes.keys()
     for node in all_nodes(model.graph):
         for value in node.outputs:
-            new = [name for name in _names(value.shape) if name not in seen]
-            if not new:
+            names = _names(value.shape)
+            if not names:
                 continue
+            new = [name for name in names if name not in seen]
             seen.update(new)
             source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
             if len(new) != 1 or source is None or source.shape is None or value.shape is None:
                 continue
             (name,) = new
             read = elements_of(source, elements)
-            rest = elements(ir.Shape([1 if _name(dim) == name else dim for dim in value.shape]))
+            rest = elements(
+                ir.Shape([1 if not isinstance(dim, int) and dim.value == name else dim for dim in value.shape])
+            )
             if name.isidentifier() and rest and read % rest == 0:
                 sizes[name] = read // rest
 
@@ -85,11 +122,9 @@ def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> 
 
 
 def _names(shape: ir.Shape | None) -> list[str]:
-    return [] if shape is None else [name for dim in shape.dims if (name := _name(dim)) is not None]
-
-
-def _name(dim: int | ir.SymbolicDim) -> str | None:
-    return None if isinstance(dim, int) else dim.value
+    if shape is None:
+        return []
+    return [dim.value for dim in shape.dims if not isinstance(dim, int) and dim.value is not None]
 
 
 def _first(value: ir.Value) -> int | ir.SymbolicDim:
@@ -124,15 +159,3 @@ def padded_elements(elements: int, format_: MemoryFormat, extents: Sequence[Exte
         assert isinstance(extent, int)
         elements = elements // extent * reach if extent else 0
     return elements
-
-
-def _expression(dim: ir.SymbolicDim, sizes: Mapping[str | None, int]) -> int:
-    """Return the extent of a dim such as `2*height`, or the dynamic default where it is a mere name."""
-    if dim.value is None or dim.value.isidentifier():
-        return DYNAMIC
-    try:
-        names = dim.free_symbols()
-        result = dim.evaluate({name: sizes.get(name, DYNAMIC) for name in names})
-    except Exception:  # exporters write any text into dim_param, and parsers raise errors of several types
-        return DYNAMIC
-    return result if isinstance(result, int) and result >= 0 else DYNAMIC

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir import serde
 
 from relayout.errors import InputError
-from relayout.layout.relaid_constant import AbsentTensor, share
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of, share
 from relayout.model.external_data import Folder, adopt_external
 from relayout.model.shape_inference import LARGEST_KEPT, all_graphs
 from relayout.model.tensor_types import is_absent
@@ -107,7 +107,7 @@ def _attach_to(attributes: MutableMapping[str, ir.Attr], folder: Folder, where: 
 
 
 def _adopt(tensor: Any, folder: Folder, where: str) -> ir.TensorProtocol:
-    if isinstance(tensor, serde.TensorProtoTensor):
+    if is_one_of(tensor, serde.TensorProtoTensor):
         if is_absent(tensor.raw):
             return tensor if isinstance(tensor, AbsentTensor) else AbsentTensor.from_proto(tensor.raw)
         # The tensor has a copy of the protobuf's metadata, and onnx_ir would write both.

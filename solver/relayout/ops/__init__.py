@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         all_nodes,
         given_at,
         graphs_of,
+        nested_graphs,
         read_at,
         region_edges_of,
     )
@@ -48,7 +49,7 @@ _EXPORTS = {
         NO_EDIT Axes AxisTraits Decomposition DecompositionWriter Edit Fixed Free Listed Relabel Rule Shared Traffic
         free
     """,
-    "subgraph_values": "RegionEdge RegionPort all_nodes given_at graphs_of read_at region_edges_of",
+    "subgraph_values": "RegionEdge RegionPort all_nodes given_at graphs_of nested_graphs read_at region_edges_of",
     "axis_ops": "",
     "contractions": "",
     "convolutions": "",
@@ -87,6 +88,7 @@ __all__ = [
     "free",
     "given_at",
     "graphs_of",
+    "nested_graphs",
     "read_at",
     "region_edges_of",
     "rows",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from string import ascii_letters
+
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NoRuleError, Reading
@@ -76,8 +77,7 @@ def _matmul(node: Reading, left: int, right: int) -> Free:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(Struct, frozen=True):
     """The axes of a product's iteration space. Axes 0 to `contracted` - 1 are the rows; if the right operand is
     `batched`, only the last of them is the matrix's own. `column` is the axis that the left operand lacks."""
 
@@ -136,8 +136,7 @@ class _Product:
         return (((*batch, *matrix), 1), (matrix, -1)) if batch else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _TransposedInsertion:
+class _TransposedInsertion(Struct, frozen=True):
     """Inserts the axis that only the other operand or the result has. If the rows are innermost, the product is
     transposed: its columns come directly before the contracted axis."""
 

@@ -27,13 +27,18 @@ def normalise(writing: DecompositionWriter, working: Collection[int], *, plainly
     `plainly`: without ReduceSumSquare, for which a backend may have requirements that it does not have for a mean.
     """
     whole = _whole(writing)
-    data = writing.read(0, whole)
-    centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
+    data = _read(writing, 0, whole)
+    mean, centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
     made = writing.emit_dims("Div", [centred, deviation], {}, whole)
-    made = writing.emit_dims("Mul", [made, writing.read(1, whole)], {}, whole)
+    made = writing.emit_dims("Mul", [made, _read(writing, 1, whole)], {}, whole)
     if len(writing.node.inputs) > 2 and writing.node.inputs[2] is not None:
-        made = writing.emit_dims("Add", [made, writing.read(2, whole)], {}, whole)
-    writing.give(0, made, whole)
+        made = writing.emit_dims("Add", [made, _read(writing, 2, whole)], {}, whole)
+    _give(writing, 0, made, whole)
+    left = _reduced(writing, working)
+    if _is_used(writing.node, 1):
+        _give(writing, 1, mean, left)
+    if _is_used(writing.node, 2):
+        _give(writing, 2, writing.emit_dims("Reciprocal", [deviation], {}, left), left)
 
 
 def instance_normalise(
@@ -41,18 +46,18 @@ def instance_normalise(
 ) -> None:
     """InstanceNormalization: the same over the spatial axes, with a scale and a bias for each channel."""
     whole = _whole(writing)
-    data = writing.read(0, whole)
-    centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
+    data = _read(writing, 0, whole)
+    _, centred, deviation = _centred(writing, data, working, whole, plainly=plainly)
     made = writing.emit_dims("Div", [centred, deviation], {}, whole)
     for operator, index in (("Mul", 1), ("Add", 2)):
         made = writing.emit_dims(operator, [made, _of_channels(writing, index, channel)], {}, whole)
-    writing.give(0, made, whole)
+    _give(writing, 0, made, whole)
 
 
 def exponentiate(writing: DecompositionWriter, working: Collection[int]) -> None:
     """Softmax or LogSoftmax over the axes `working`: the data less its maximum, exponentiated, divided by the sum."""
     whole, left = _whole(writing), _reduced(writing, working)
-    data = writing.read(0, whole)
+    data = _read(writing, 0, whole)
     highest = _reduce(writing, "ReduceMax", data, working, left)
     below = writing.emit_dims("Sub", [data, highest], {}, whole)
     powers = writing.emit_dims("Exp", [below], {}, whole)
@@ -61,7 +66,7 @@ def exponentiate(writing: DecompositionWriter, working: Collection[int]) -> None
         made = writing.emit_dims("Div", [powers, total], {}, whole)
     else:
         made = writing.emit_dims("Sub", [below, writing.emit_dims("Log", [total], {}, left)], {}, whole)
-    writing.give(0, made, whole)
+    _give(writing, 0, made, whole)
 
 
 def reduce_spatial(writing: DecompositionWriter, operator: str, spatial: Collection[int]) -> None:
@@ -109,6 +114,36 @@ def _numbers(value: ir.Value | None) -> np.ndarray[Any, Any]:
     return tensor.numpy()
 
 
+def _computed(writing: DecompositionWriter) -> ir.DataType:
+    """The type in which the node is computed: 16-bit floats in 32 bits, as ONNX's normalizations are."""
+    own = writing.node.outputs[0].dtype
+    return ir.DataType.DOUBLE if own == ir.DataType.DOUBLE else ir.DataType.FLOAT
+
+
+def _read(writing: DecompositionWriter, index: int, dims: Places) -> ir.Value:
+    """An input in the type in which the node is computed."""
+    return _cast(writing, writing.read(index, dims), _computed(writing), dims)
+
+
+def _give(writing: DecompositionWriter, index: int, value: ir.Value, dims: Places) -> None:
+    """A result, cast to its own type."""
+    writing.give(index, _cast(writing, value, writing.node.outputs[index].dtype, dims), dims)
+
+
+def _cast(writing: DecompositionWriter, value: ir.Value, dtype: ir.DataType | None, dims: Places) -> ir.Value:
+    if dtype is None or value.dtype is None or value.dtype == dtype:
+        return value
+    like = ir.Value(name="", type=ir.TensorType(dtype))
+    made = writing.emit_dims("Cast", [value], {"to": int(dtype)}, dims, like=like)
+    made.shape = value.shape  # an input may lack some of these dimensions
+    return made
+
+
+def _is_used(node: ir.Node, index: int) -> bool:
+    value = node.outputs[index] if index < len(node.outputs) else None
+    return value is not None and (bool(value.uses()) or value.is_graph_output())
+
+
 def _whole(writing: DecompositionWriter) -> Places:
     return [(place,) for place in range(len(writing.axes))]
 
@@ -119,8 +154,9 @@ def _reduced(writing: DecompositionWriter, working: Collection[int]) -> Places:
 
 def _centred(
     writing: DecompositionWriter, data: ir.Value, working: Collection[int], whole: Places, *, plainly: bool
-) -> tuple[ir.Value, ir.Value]:
-    """The data less its mean, and its standard deviation."""
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """The mean of the data, the data less its mean, and its standard deviation."""
+    kind = _computed(writing).numpy()
     left = _reduced(writing, working)
     mean = _reduce(writing, "ReduceMean", data, working, left)
     centred = writing.emit_dims("Sub", [data, mean], {}, whole)
@@ -129,11 +165,11 @@ def _centred(
         variance = _reduce(writing, "ReduceMean", squares, working, left)
     else:
         summed = _reduce(writing, "ReduceSumSquare", centred, working, left)
-        count = writing.constant("count", np.array(writing.count(working), np.float32))
+        count = writing.constant("count", np.array(writing.count(working), kind))
         variance = writing.emit_dims("Div", [summed, count], {}, left)
     epsilon = writing.node.attributes.get_float("epsilon", 1e-5)
-    shifted = writing.emit_dims("Add", [variance, writing.constant("epsilon", np.array(epsilon, np.float32))], {}, left)
-    return centred, writing.emit_dims("Sqrt", [shifted], {}, left)
+    shifted = writing.emit_dims("Add", [variance, writing.constant("epsilon", np.array(epsilon, kind))], {}, left)
+    return mean, centred, writing.emit_dims("Sqrt", [shifted], {}, left)
 
 
 def _reduce(
@@ -149,4 +185,4 @@ def _reduce(
 
 def _of_channels(writing: DecompositionWriter, index: int, channel: int) -> ir.Value:
     """Input `index`, a vector over the channels, in a shape that broadcasts in this order."""
-    return writing.read(index, [(place,) if axis == channel else () for place, axis in enumerate(writing.axes)])
+    return _read(writing, index, [(place,) if axis == channel else () for place, axis in enumerate(writing.axes)])

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 
-__all__ = ["NoRuleError", "NodeSnapshot", "Reading", "constant_array", "extents_of"]
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+"""The types of floats in which a node is decomposed; those of 16 bits are computed in 32."""
+
+__all__ = ["FLOATS", "NoRuleError", "NodeSnapshot", "Reading", "constant_array", "extents_of"]
 
 
 class NoRuleError(Exception):
@@ -32,13 +36,12 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
         return None
     tensor = ir.convenience.get_const_tensor(value)
     # A constant without data has no numbers to read; `size` is cheap where `numpy` may read a file.
-    if tensor is None or tensor.size > 4096 or isinstance(tensor, AbsentTensor):
+    if tensor is None or tensor.size > 4096 or is_one_of(tensor, AbsentTensor):
         return None
     return tensor.numpy()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
+class NodeSnapshot(Struct, frozen=True):
     """An immutable copy of a node before the rewrite, for the rule that the nodes of a class share."""
 
     domain: str
@@ -84,8 +87,8 @@ class Reading:
         return len(self.result_extents(index))
 
     def is_float(self) -> bool:
-        """Whether the first result has 32-bit floats, the type for which decompositions exist."""
-        return self.node.outputs[0].dtype == ir.DataType.FLOAT
+        """Whether the first result has floats of a type for which decompositions exist."""
+        return self.node.outputs[0].dtype in FLOATS
 
     def used(self, index: int) -> bool:
         """Whether the node has this result and it has consumers."""

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA",
     "KERNEL",
+    "LAYOUT_ATTRIBUTES",
     "OPERATORS",
     "OTHER",
-    "has_letters",
     "has_roles",
     "input_role",
     "is_transposed",
     "kernel_input",
+    "letters_of_role",
     "native_role",
     "onnx_letters",
     "own_layout",
@@ -33,9 +34,13 @@ __all__ = [
     "spatial_letters",
     "spell",
     "tells_apart",
+    "written_node",
 ]
 
 DATA, KERNEL, OTHER = "data", "kernel", "other"
+
+LAYOUT_ATTRIBUTES = ("data_layout", "kernel_layout", "out_layout")
+"""The attributes of an operator of the domain `relayout` that say how its operands lie."""
 
 # One letter per operand, inputs then results: d data, k kernel, - neither. Further operands are neither.
 _ROLES = {
@@ -76,21 +81,12 @@ _TOLD = {
 _OF_LETTER = {"d": DATA, "k": KERNEL, "-": OTHER}
 _DOMAINS = ("", "ai.onnx", "relayout")
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
-_LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 _SPATIAL_PLACE = re.compile(r"\[[^\]]*\]|S")
 
 
-def has_letters(node: ir.Node) -> bool:
-    """Whether the axes of `node` have names, in a packed layout or not."""
-    return node.op_type in _ROLES and node.domain in _DOMAINS
-
-
 def has_roles(node: ir.Node) -> bool:
-    """Whether `node` is an operator whose axes have names, such as Conv, a pool or BatchNormalization.
-
-    False for an operator in a packed layout, which stays unchanged: its operands have more dimensions than axes.
-    """
-    return has_letters(node) and not _is_packed(node)
+    """Whether `node` is an operator whose axes have names, such as Conv, a pool or BatchNormalization."""
+    return node.op_type in _ROLES and node.domain in _DOMAINS
 
 
 def input_role(node: ir.Node, n: int) -> str:
@@ -151,12 +147,20 @@ def spell(template: str, rank: int) -> Layout:
     return Layout.parse(_SPATIAL_PLACE.sub(lambda place: spatial if place[0] == "S" else place[0], template))
 
 
+def written_node(node: ir.Node) -> ir.Node:
+    """The node of the model that a logical node stands for (see `relayout.ops.logical_node`); any other node itself."""
+    return getattr(node, "written", node)
+
+
 def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) -> Layout:
-    """The layout of a `role` operand of `node` by its attributes; any layout, which means ONNX's, where it has none.
+    """How a `role` operand of `node` lies in the model; any layout of `rank`, which means ONNX's order, where no
+    attribute says so.
 
     Only operators of the domain `relayout` carry such attributes: `data_layout`, `kernel_layout`, and `out_layout`
-    where the result's differs. Raises InputError for an invalid layout.
+    where the result's differs. Of a logical node those of the node in the model count. Raises InputError for an invalid
+    layout.
     """
+    node = written_node(node)
     names = {DATA: ["data_layout"], KERNEL: ["kernel_layout"]}.get(role, [])
     if is_result and role == DATA:
         names.insert(0, "out_layout")
@@ -175,20 +179,17 @@ def own_layout(node: ir.Node, role: str, rank: int, *, is_result: bool = False) 
         ) from error
 
 
-def _is_packed(node: ir.Node) -> bool:
-    if node.domain != "relayout":
-        return False
-    said = [node.attributes[name].as_string() for name in _LAYOUTS if name in node.attributes]
-    return any(_has_tiles(text) for text in said)
+def letters_of_role(node: ir.Node, role: str) -> str | None:
+    """ONNX's names for the axes of an operand of this role, whatever the operand's layout."""
+    data = node.inputs[0] if node.inputs else None
+    if role == OTHER or data is None or data.shape is None:
+        return None
+    return onnx_letters(node, role, _axis_count(own_layout(node, DATA, len(data.shape))))
 
 
-@lru_cache(maxsize=256)
-def _has_tiles(text: str) -> bool:
-    try:
-        layout = Layout.parse(text)
-    except LayoutSyntaxError:
-        return False  # own_layout says so
-    return any(layout.tile(i) is not None for i in range(layout.rank))
+@lru_cache(maxsize=1024)
+def _axis_count(layout: Layout) -> int:
+    return sum(1 for i in range(layout.rank) if layout.outer(i) is None)
 
 
 def _role(node: ir.Node, side: int, n: int) -> str:

@@ -6,13 +6,13 @@ Networks repeat their blocks. Results that depend on nothing else, such as the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
-from relayout.layout.relaid_constant import AbsentTensor
+from relayout.layout.relaid_constant import AbsentTensor, is_one_of
 from relayout.ops.node_reader import NodeSnapshot, Reading, constant_array, extents_of
 from relayout.ops.registry import built_rule, row_of
 from relayout.ops.rule import Rule
@@ -23,16 +23,14 @@ _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _MUTABLE = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR, *_SUBGRAPHS)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class OperatorClass:
+class OperatorClass(Struct, frozen=True, eq=False):
     """One class; all its nodes have `rule` (None: pinned)."""
 
     rule: Rule | None
     has_graphs: bool
 
 
-@dataclass(eq=False, slots=True)
-class _Known:
+class _Known(Struct, eq=False):
     """The classes of one signature. They differ in the numbers of the constant inputs `reads`."""
 
     reads: frozenset[int]
@@ -95,14 +93,14 @@ def _type(value: ir.Value | None) -> tuple[tuple[Extent, ...] | None, object, st
     assert value is not None
     constant, producer = value.const_value, value.producer()
     is_constant = constant is not None or (producer is not None and producer.op_type == "Constant")
-    is_absent = constant is not None and isinstance(constant, AbsentTensor)
+    is_absent = is_one_of(constant, AbsentTensor)
     kind = "absent" if is_absent else "constant" if is_constant else ""
     dtype = value.dtype
     return extents_of(value), type(value.type), dtype.name if dtype is not None else "", kind, value.is_graph_input()
 
 
 def _is_used(value: ir.Value) -> bool:
-    return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
+    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
 
 def _numbers(node: ir.Node, reads: frozenset[int]) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from relayout.ops.decompositions import channelwise, instance_normalise, is_channelwise, reduce_spatial
 from relayout.ops.named_axes import letters_of, named

@@ -9,7 +9,7 @@ import numpy as np
 
 from relayout.ops.axis_ops import along, without
 from relayout.ops.decompositions import normalise
-from relayout.ops.node_reader import NoRuleError, Reading, normal_axis
+from relayout.ops.node_reader import Reading, normal_axis
 from relayout.ops.registry import row
 from relayout.ops.rule import Axes, Decomposition, Edit, Free, free
 
@@ -36,7 +36,9 @@ def reduce(node: Reading) -> Free:
     axes = node.axes(1, rank)
     if not axes:
         if node.integer("noop_with_empty_axes", 0):
-            raise NoRuleError
+            # The operator's function is applied to each element: the square for a sum of squares.
+            every = tuple(range(rank))
+            return free(node.extents(0), (every, *(None for _ in node.node.inputs[1:])), (every,), tileable=every)
         axes = tuple(range(rank))
         as_input = False
         if node.ints("axes") is None:
@@ -77,7 +79,6 @@ def layer_normalization(node: Reading) -> Free:
     first = node.axis(-1, rank)
     axes = tuple(range(rank))
     inner = set(range(first, rank))
-    results = [i for i, value in enumerate(node.node.outputs) if i == 0 or node.used(i)]
 
     def parameter(index: int) -> Axes | None:
         if not node.has(index):
@@ -95,7 +96,7 @@ def layer_normalization(node: Reading) -> Free:
     inputs = (axes, *(parameter(i) for i in range(1, len(node.node.inputs))))
     known = all(isinstance(extents[a], int) for a in inner)
     passes = 8 if node.has(2) else 6
-    decomposes = node.node.op_type == "LayerNormalization" and node.is_float() and results == [0] and known
+    decomposes = node.node.op_type == "LayerNormalization" and node.is_float() and known
     return free(
         extents,
         inputs,

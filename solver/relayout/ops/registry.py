@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading
 from relayout.ops.rule import Rule
@@ -17,8 +17,7 @@ Builder = Callable[[Reading], Rule]
 Built = TypeVar("Built", bound=Callable[[Reading], Rule])
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One operator from one opset on, until the operator's next row. `kind`: free, contract, fixed, relabel, listed."""
 
     domain: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from relayout.ops.named_axes import SPATIAL, named, native_letters
 from relayout.ops.node_reader import NoRuleError, Reading
@@ -79,8 +79,7 @@ def _inputs_by_axis(node: Reading) -> Mapping[int, str]:
     return {index: name for index, name in ((1, "roi"), (2, "scales"), (3, "sizes")) if node.has(index)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
+class _Numbers(Struct, frozen=True):
     """The numbers of a node that are given per axis. `arrays` are constant inputs: one number, or a begin and an end,
     for each of the `covered` axes, which the attribute `axes` lists if `is_named`. `scales` is the old attribute."""
 

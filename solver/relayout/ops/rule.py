@@ -12,11 +12,11 @@ Each rule is built from one node; attributes and constant inputs are read then.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from relayout.layout.memory_format import Extent, MemoryFormat
 
@@ -48,8 +48,7 @@ Axes = tuple[int, ...]
 AttributeValue = int | float | str | tuple[int, ...] | tuple[float, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """The changes of a node whose operands are in another order.
 
     `attributes`: new values, None to remove. `constants`: new constant inputs by index. `gather`: the result is a
@@ -102,9 +101,16 @@ class DecompositionWriter(Protocol):
         """A new constant."""
 
     def emit_dims(
-        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dims: Sequence[Axes],
+        *,
+        like: ir.Value | None = None,
     ) -> ir.Value:
-        """A new node of ONNX's with one result of these dimensions."""
+        """A new node of ONNX's with one result of these dimensions, of the type of `like` (default: the first input).
+        """
 
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         """Define result `index` as `value`, which has these dimensions."""
@@ -116,8 +122,7 @@ class DecompositionWriter(Protocol):
         """The position of each index of a permuted axis along its dimension: source index -> position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decomposition:
+class Decomposition(Struct, frozen=True):
     """A node lowered to primitive operators by `write`, for the orders that `takes` accepts. `extra` is the traffic
     beyond the operator itself: (positions in the order that a tensor has, how often it is read or written)."""
 
@@ -130,8 +135,7 @@ Permutation = Literal["", "same", "asymmetric"]
 """Whether an axis's factors may be permuted within its dimension: no, alike in every operand, or also if decomposed."""
 
 
-@dataclass(frozen=True, slots=True)
-class AxisTraits:
+class AxisTraits(Struct, frozen=True):
     """The traits of one axis in the iteration space of a layout-agnostic operator.
 
     `tileable`: the factors may be separate dimensions at any position, because neighbours along the axis do not matter.
@@ -148,8 +152,7 @@ class AxisTraits:
     broadcasts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(Struct, frozen=True):
     """A layout-agnostic operator: its operands share an iteration space of axes 0..len(extents)-1.
 
     `inputs[i][j]` is the space axis of axis j of input i; None: that input is read as in the source. An order of the
@@ -247,8 +250,7 @@ Shared = tuple[tuple[bool, int, int], ...]
 """One axis of several operands: (whether it is a result, its index, the axis in the source's numbering)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Struct, frozen=True):
     """A layout-sensitive operator: `inputs[i]` names the axes of input i in the source's order (None: read as in the
     source, without requirements), `native_inputs[i]` the order in which ONNX's own operator reads them.
 
@@ -264,8 +266,7 @@ class Fixed:
     permutable_within: tuple[Shared, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """A short list of alternatives: the orders of the inputs and outputs (None: as in the source) and the edit.
 
     `permutable_within` as for Fixed.
@@ -275,8 +276,7 @@ class Listed:
     permutable_within: tuple[Shared, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Relabel:
+class Relabel(Struct, frozen=True):
     """The first result is a view of the first input: each of its axes as atoms of the input's (see `View`)."""
 
     axes: tuple[MemoryFormat, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.axis_ops import common_multiples, without
@@ -197,8 +197,7 @@ def gather(node: Reading) -> Free:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _BeforeIndex:
+class _BeforeIndex(Struct, frozen=True):
     """Inserts the gathered axis, which the result lacks, before the index's axes."""
 
     axis: int

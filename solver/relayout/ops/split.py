@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.axis_ops import common_multiples, without
@@ -43,8 +42,7 @@ def split(node: Reading) -> Free:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """The parts of a Split of `axis`, along the next axis, which only the results have. `axes` are the data's."""
 
     node: Reading

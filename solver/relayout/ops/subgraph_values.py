@@ -7,15 +7,24 @@ carried from one iteration to the next. A scanned input or output has one axis m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from relayout.layout.memory_format import Extent
 from relayout.ops.node_reader import NodeSnapshot, NoRuleError, Reading, extents_of, normal_axis
 from relayout.ops.rule import Axes, Free, free
 
-__all__ = ["RegionEdge", "RegionPort", "all_nodes", "given_at", "graphs_of", "read_at", "region_edges_of"]
+__all__ = [
+    "RegionEdge",
+    "RegionPort",
+    "all_nodes",
+    "given_at",
+    "graphs_of",
+    "nested_graphs",
+    "read_at",
+    "region_edges_of",
+]
 
 # The members of an enum are slow to look up.
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
@@ -23,16 +32,14 @@ _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 _SCAN_WITHOUT_BATCH = 9
 
 
-@dataclass(frozen=True, slots=True)
-class RegionPort:
+class RegionPort(Struct, frozen=True):
     """One input or result of a node (`graph` is None), or one input or output of a graph inside it."""
 
     graph: ir.Graph | None
     index: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RegionEdge:
+class RegionEdge(Struct, frozen=True, eq=False):
     """One value that crosses the border of the graphs inside a node.
 
     `rule` has the values read as its inputs and those produced as its outputs. `reads` are inputs of the node and
@@ -54,17 +61,26 @@ class RegionEdge:
         return any(region_port.graph is not None for region_port in self.gives)
 
 
-def graphs_of(node: ir.Node | NodeSnapshot) -> list[ir.Graph]:
+def graphs_of(node: ir.Node | NodeSnapshot) -> Sequence[ir.Graph]:
     """The graphs in the node's attributes."""
-    found: list[ir.Graph] = []
     # Nearly every pass asks every node; the dict inside is read faster than through the mapping.
     attributes = node.attributes.data if isinstance(node, ir.Node) else node.attributes
+    found: Sequence[ir.Graph] = ()
     for attribute in attributes.values():
         kind = attribute.type
-        if kind == _GRAPH:
-            found.append(attribute.as_graph())
-        elif kind == _GRAPHS:
-            found += attribute.as_graphs()
+        if kind is _GRAPH:
+            found = (*found, attribute.as_graph())
+        elif kind is _GRAPHS:
+            found = (*found, *attribute.as_graphs())
+    return found
+
+
+def nested_graphs(graph: ir.Graph) -> list[ir.Graph]:
+    """The graph and the graphs inside it, each before those inside it."""
+    found = [graph]
+    for node in graph:
+        for inner in graphs_of(node):
+            found += nested_graphs(inner)
     return found
 
 
@@ -89,8 +105,7 @@ def region_edges_of(node: ir.Node, opset: int, is_constant: Callable[[ir.Value],
     return tuple(region_edge for region_edge in found if region_edge is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sketch:
+class _Sketch(Struct, frozen=True):
     """A region edge before its ranks are known. `outer_axis` exists only outside; if it `leads`, it stays first."""
 
     name: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_form
 from relayout.ops.axis_ops import without
@@ -120,8 +119,7 @@ def blocks(node: Reading, axis_names: str) -> Relabel | None:
     return Relabel(tuple(normal_form(found[axis], extents) for axis in range(4)))
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     """The unmatched rest of an axis: its extent and its stride."""
 
     axis: int

@@ -6,11 +6,11 @@ Each format is one function from a report to text and one entry in `FORMATS`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from relayout.report.schema import Finding, Report
+from relayout.report.schema import Account, Finding, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +24,7 @@ def render_json(report: Report) -> str:
 
 
 def render_text(report: Report, *, color: bool = False, width: int = 120) -> str:
-    """Return a before/after table, the remaining conversions with the consumers that require them, and the findings."""
+    """Return the account, the remaining conversions with the consumers that require them, and the findings."""
     from io import StringIO
 
     from rich.console import Console
@@ -34,6 +34,8 @@ def render_text(report: Report, *, color: bool = False, width: int = 120) -> str
         file=stream, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
     console.print(_summary(report))
+    for line in _notes(report):
+        console.print(line, markup=False, soft_wrap=True)
     if report.conversions:
         console.print(_conversions(report))
     if report.devices:
@@ -116,20 +118,31 @@ def _table(title: str, *headings: str) -> Table:
 
 
 def _summary(report: Report) -> Table:
+    """The account: each kind of conversion in the source and in the legal model, with what it costs there."""
     table = _table(f"backend {report.backend}, objective {report.objective}", "")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
+    for heading in ("source", "MB", "legal", "MB", "cost"):
+        table.add_column(heading, justify="right")
     before, after = report.before, report.after
-    table.add_row("transposes", str(before.transposes), str(after.transposes))
-    table.add_row("MB moved", _megabytes(before.bytes), _megabytes(after.bytes))
-    if before.reorders or after.reorders:
-        table.add_row("reorders", str(before.reorders), str(after.reorders))
-    table.add_row("nodes", str(before.nodes), str(after.nodes), end_section=True)
-    table.add_row("status", "", report.status)
-    if report.cost is not None:
-        table.add_row("cost", "", str(report.cost))
+    account = report.account or Account()
+    counted = (
+        ("transposes", before.transposes, before.bytes, after.transposes, after.bytes, account.transposes),
+        ("reorders", before.reorders, before.reorder_bytes, after.reorders, after.reorder_bytes, account.reorders),
+        ("pads", before.pads, before.pad_bytes, after.pads, after.pad_bytes, account.pads),
+        ("operators", 0, 0, account.operators.count, account.operators.bytes, account.operators),
+        ("transfers", 0, 0, account.transfers.count, account.transfers.bytes, account.transfers),
+    )
+    for name, old, old_bytes, new, new_bytes, entry in counted:
+        if name == "transposes" or old or new:
+            cost = "" if report.account is None else str(entry.cost)
+            table.add_row(name, str(old), _megabytes(old_bytes), str(new), _megabytes(new_bytes), cost)
+    olds, news = sum(row[1] for row in counted), sum(row[3] for row in counted)
+    moved = _megabytes(sum(row[2] for row in counted)), _megabytes(sum(row[4] for row in counted))
+    total = "" if report.cost is None else str(report.cost)
+    table.add_row("total", str(olds), moved[0], str(news), moved[1], total, end_section=True)
+    table.add_row("nodes", str(before.nodes), "", str(after.nodes), "", "", end_section=True)
+    table.add_row("status", "", "", report.status, "", "")
     if report.bound is not None:
-        table.add_row("bound", "", _bound(report))
+        table.add_row("bound", "", "", "", "", _bound(report))
     return table
 
 
@@ -137,6 +150,29 @@ def _bound(report: Report) -> str:
     if not report.gap:
         return str(report.bound)
     return f"{report.bound} (gap {100 * report.gap:.2f} %)"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """What the bound proves, why the file has other Transposes than those counted, and the sizes that were assumed."""
+    if report.proof is not None:
+        yield f"{report.status}: {report.proof}"
+    for name, totals in (("source", report.before), ("legal model", report.after)):
+        kinds = (
+            (totals.transposes_of_constants, "read only constants and do not run"),
+            (totals.transposes_in_functions, "are in bodies that define operators of relayout"),
+        )
+        why = [f"{count} {text}" for count, text in kinds if count]
+        if name == "source" and totals == report.after:
+            continue
+        if why:
+            stored, running = totals.transposes_in_file, totals.transposes
+            yield f"{name}: {stored} Transposes are stored, {running} run: {', '.join(why)}"
+        if totals.transposes_of_units:
+            units = totals.transposes_of_units
+            yield f"{name}: {units} of the transposes that run only move{'s' * (units == 1)} dims of extent 1, 0 bytes"
+    if report.assumed:
+        sizes = ", ".join(f"{name}={size}" for name, size in report.assumed.items())
+        yield f"assumed sizes: {sizes} (--dim NAME=N gives others)"
 
 
 def _conversions(report: Report) -> Table:

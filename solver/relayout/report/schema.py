@@ -11,12 +11,16 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = [
+    "SCHEMA_VERSION",
+    "Account",
     "BoundaryValue",
     "Conversion",
     "ConversionKind",
     "DevicePlacement",
+    "Entry",
     "Explanation",
     "Finding",
+    "NotCompared",
     "Numeric",
     "OutputDifference",
     "Part",
@@ -33,6 +37,9 @@ __all__ = [
     "Verification",
 ]
 
+SCHEMA_VERSION: Literal[1] = 1
+"""The version of the report's schema; a field that is removed or changes its meaning raises it."""
+
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "verified", "failed"]
 ConversionKind = Literal["transpose", "pad", "reorder", "reshape", "folded"]
 Part = Literal["operand", "result", "node", "boundary"]
@@ -46,15 +53,68 @@ class _Record(BaseModel):
 
 
 class Totals(_Record):
-    """The totals of a graph: its nodes, the transposes that run on data, and the bytes that they read and write.
+    """The totals of a graph: its nodes, and its conversions by kind with the bytes that they read and write.
 
-    `reorders` counts the backend's own conversion operators; `bytes` are of transposes alone.
+    `transposes` are the Transposes that run on data, and `bytes` are theirs alone. `reorders` are the backend's own
+    conversion operators, `pads` the Pads and Slices that a conversion added. `transposes_in_file` counts every
+    Transpose that is stored: besides those on data, `transposes_of_constants`, which do not run, and
+    `transposes_in_functions`, in the bodies of our functions, each of which defines an operator. A local function of
+    the model's own is stored once and runs once a call. `transposes_of_units` of the transposes on data move only dims
+    of extent 1, and no bytes.
     """
 
     nodes: int = Field(ge=0)
     transposes: int = Field(ge=0)
     bytes: int = Field(ge=0)
     reorders: int = Field(default=0, ge=0)
+    reorder_bytes: int = Field(default=0, ge=0)
+    pads: int = Field(default=0, ge=0)
+    pad_bytes: int = Field(default=0, ge=0)
+    transposes_in_file: int = Field(default=0, ge=0)
+    transposes_of_constants: int = Field(default=0, ge=0)
+    transposes_in_functions: int = Field(default=0, ge=0)
+    transposes_of_units: int = Field(default=0, ge=0)
+
+    @property
+    def conversions(self) -> int:
+        """All conversions: transposes, reorders and pads."""
+        return self.transposes + self.reorders + self.pads
+
+    @property
+    def moved(self) -> int:
+        """The bytes that all conversions read and write."""
+        return self.bytes + self.reorder_bytes + self.pad_bytes
+
+
+class Entry(_Record):
+    """A part of the cost: how many, the bytes that they read and write, and their cost in the objective's unit.
+
+    The cost is the bytes unless the backend states prices of its own, or the objective counts conversions.
+    """
+
+    count: int = Field(default=0, ge=0)
+    bytes: int = Field(default=0, ge=0)
+    cost: int = Field(default=0, ge=0)
+
+
+class Account(_Record):
+    """The parts of the cost of a legal model, which add up to `cost`.
+
+    `transposes` are passes over a tensor: a conversion between tiles that do not nest has two. `pads` are the zeros
+    that a conversion adds or removes. `operators` are nodes that cost more than their best alternative: those that the
+    backend charges for, and those that are written out in other operators. `transfers` are copies between devices.
+    """
+
+    transposes: Entry = Entry()
+    reorders: Entry = Entry()
+    pads: Entry = Entry()
+    operators: Entry = Entry()
+    transfers: Entry = Entry()
+
+    @property
+    def cost(self) -> int:
+        """The sum of the parts."""
+        return sum(getattr(self, name).cost for name in type(self).model_fields)
 
 
 class RequiredBy(_Record):
@@ -225,11 +285,20 @@ class OutputDifference(_Record):
     tolerance_in_float64: float | None = None
 
 
+class NotCompared(_Record):
+    """An output that no run says anything about, and why."""
+
+    name: str
+    reason: str
+
+
 class Numeric(_Record):
     """The comparison on random inputs, or the reason why there was none.
 
-    `float64` is the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None
-    without such a difference.
+    `status` is `skipped` where no value was compared; `not_compared` has the outputs that were not, each with the
+    reason. `untried` says what the runs could not vary, such as a dim that the original takes one size of. `float64` is
+    the verdict in float64 on a difference beyond the tolerance, or the reason why there is none; None without such a
+    difference.
     """
 
     status: Literal["compared", "skipped"]
@@ -238,6 +307,8 @@ class Numeric(_Record):
     samples: int = 0
     seed: int = 0
     outputs: tuple[OutputDifference, ...] = ()
+    not_compared: tuple[NotCompared, ...] = ()
+    untried: tuple[str, ...] = ()
     float64: str | None = None
 
 
@@ -250,19 +321,26 @@ class Verification(_Record):
 
 
 class Report(_Record):
-    """The report of a run. `cost` and `bound` are None without a solution.
+    """The report of a run. `cost` and `bound` are None without a solution, and so are `account`, the parts of the cost,
+    and `proof`, the sentence that says what the bound proves.
 
-    `status` is `verified` or `failed` if a model was only verified.
+    `status` is `verified` or `failed` if a model was only verified; `optimal` is over the formats in reach (see
+    `proof`). `before` and `after` are counted in the graphs. `assumed` has the sizes that were taken for dims whose
+    extents are not known before the run.
     """
 
+    schema_version: Literal[1] = SCHEMA_VERSION
     status: Status
     cost: int | None = None
     bound: int | None = None
     gap: float | None = None
+    proof: str | None = None
     objective: str = "bytes"
     backend: str
     before: Totals
     after: Totals
+    account: Account | None = None
+    assumed: dict[str, int] = Field(default_factory=dict)
     boundary: tuple[BoundaryValue, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     transfers: tuple[Transfer, ...] = ()

@@ -2,50 +2,90 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 
 import onnx_ir as ir
 
+from relayout.layout.metadata_keys import CONVERSION_KEY
 from relayout.model.constants import constant_values
 from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
-__all__ = ["data_transposes", "totals"]
+__all__ = ["data_transposes", "is_transpose", "totals"]
+
+_PADS = frozenset({"Pad", "Slice"})
 
 
 def totals(
-    model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tuple[str, str]] = frozenset()
+    model: ir.Model,
+    dims: Mapping[str, int],
+    conversion_operators: Set[tuple[str, str]] = frozenset(),
+    elements: Callable[[ir.Shape | None], int] | None = None,
 ) -> Totals:
-    """Count the nodes, the transposes that run on data, the bytes that they read and write, and the backend's reorders.
+    """Count the nodes, and the conversions by kind with the bytes that they read and write.
 
     Subgraphs are included. Constants and values computed from constants only are not counted, because they do not run.
     The body of a `relayout::` function defines an operator and is not counted; any other local function counts once per
     call. A transpose that moves only dims of extent 1 does not change memory: it counts as a transpose of 0 bytes.
     `dims` gives sizes to symbolic dims (see `model.tensor_sizes`); `conversion_operators` are those of
-    `Backend.conversion_operators`.
+    `Backend.conversion_operators`, `elements` is `price_dims` of the model where it is known.
     """
     flat = _inlined(model)
-    elements = price_dims(flat, dims)
-    transposes = data_transposes(flat)
-    moved = sum(_moved_bytes(node, elements) for node in transposes)
-    counted = Counter((node.domain, node.op_type) for node in all_nodes(flat.graph) if node.op_type != "Constant")
-    reorders = sum(counted[operator] for operator in conversion_operators)
-    return Totals(nodes=counted.total(), transposes=len(transposes), bytes=2 * moved, reorders=reorders)
+    if elements is None or flat is not model:
+        elements = price_dims(flat, dims)
+    nodes = 0
+    transposes, reorders, pads = [], [], []
+    for node in all_nodes(flat.graph):
+        operator = node.op_type
+        nodes += operator != "Constant"
+        if operator == "Transpose" and is_transpose(node):
+            transposes.append(node)
+        elif conversion_operators and (node.domain, operator) in conversion_operators:
+            reorders.append(_ends(node, elements))
+        elif operator in _PADS and CONVERSION_KEY in node.metadata_props:
+            pads.append(node)
+    constants: Container[ir.Value | None] = constant_values(flat.graph) if transposes or pads else ()
+    moved = [2 * _moved_bytes(node, elements) for node in transposes if node.inputs[0] not in constants]
+    padded = [_ends(node, elements) for node in pads if node.inputs[0] not in constants]
+    in_functions = _transposes_in(flat, flat.functions)
+    return Totals(
+        nodes=nodes,
+        transposes=len(moved),
+        bytes=sum(moved),
+        reorders=len(reorders),
+        reorder_bytes=sum(reorders),
+        pads=len(padded),
+        pad_bytes=sum(padded),
+        transposes_in_file=len(transposes) + in_functions if flat is model else _stored(model),
+        transposes_of_constants=len(transposes) - len(moved),
+        transposes_in_functions=in_functions,
+        transposes_of_units=moved.count(0),
+    )
 
 
 def data_transposes(model: ir.Model) -> list[ir.Node]:
     """Return the Transpose nodes of the graph and its subgraphs that run on data, in the graph's order."""
     constants = constant_values(model.graph)
-    return [
-        node
-        for node in all_nodes(model.graph)
-        if node.op_type == "Transpose"
-        and node.domain in ("", "ai.onnx")
-        and node.inputs[0] is not None
-        and node.inputs[0] not in constants
-    ]
+    return [node for node in all_nodes(model.graph) if is_transpose(node) and node.inputs[0] not in constants]
+
+
+def is_transpose(node: ir.Node) -> bool:
+    return node.op_type == "Transpose" and node.domain in ("", "ai.onnx") and node.inputs[0] is not None
+
+
+def _stored(model: ir.Model) -> int:
+    return sum(map(is_transpose, model.graph.all_nodes())) + _transposes_in(model, model.functions)
+
+
+def _transposes_in(model: ir.Model, functions: Iterable[ir.OperatorIdentifier]) -> int:
+    return sum(is_transpose(node) for key in functions for node in model.functions[key].all_nodes())
+
+
+def _ends(node: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
+    """The bytes of the node's first operand and of its first result."""
+    ends = [value for value in (node.inputs[0], node.outputs[0]) if value is not None]
+    return sum(tensor_bytes(elements_of(value, elements), value.dtype) for value in ends)
 
 
 def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:

@@ -18,7 +18,7 @@ from relayout.layout.metadata_keys import ATOMS_KEY, BOUNDARY_LAYOUT_KEY, ORDER_
 from relayout.layout.view import View
 from relayout.model.metadata import LAYOUT_KEY
 
-__all__ = ["annotate", "annotate_boundary", "noted_view"]
+__all__ = ["annotate", "annotate_boundary", "annotate_run", "forget", "noted_view"]
 
 """The key for tiled axes: dimensions separated by commas, their atoms by `+`, each atom as axis:inner:outer."""
 
@@ -28,8 +28,8 @@ _ATOM = re.compile(r"(\d+)(?::(\d+):(\d+))?", re.ASCII)
 def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout: Layout | None) -> None:
     """Annotate `value` with its dimensions, in atoms of the source's `rank` axes. The annotation is composed with
     `earlier`, that of the source's value by an earlier run."""
-    for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY):
-        value.metadata_props.pop(key, None)
+    forget(value)
+    props = value.metadata_props
     composed = tuple(_of_earlier(group, earlier) for group in own) if earlier is not None else own
     groups = [group for group in composed if group is not None]
     if len(groups) < len(composed):
@@ -38,13 +38,20 @@ def annotate(value: ir.Value, own: Dims, rank: int, earlier: View | None, layout
         if layout is None or not any(layout.boxes(i) for i in range(layout.rank)):
             return
     elif all(len(group) == 1 and group[0].is_whole for group in groups):
-        value.metadata_props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
+        props[ORDER_KEY] = ",".join(str(group[0].axis) for group in groups)
     else:
         # A tile that is the whole axis has an outer tile of extent 1, which has no position.
         kept = [[atom for atom in group if atom.inner != atom.outer] for group in groups]
-        value.metadata_props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
+        props[ATOMS_KEY] = ",".join("+".join(map(_text, group)) for group in kept)
     if layout is not None and layout.rank == len(own):
-        value.metadata_props[LAYOUT_KEY] = str(layout)
+        props[LAYOUT_KEY] = str(layout)
+
+
+def forget(value: ir.Value) -> None:
+    """Remove the annotation of an earlier run."""
+    props = value.metadata_props
+    for key in (ORDER_KEY, ATOMS_KEY, LAYOUT_KEY) if props else ():
+        props.pop(key, None)
 
 
 def annotate_boundary(
@@ -71,6 +78,14 @@ def annotate_boundary(
                 del props[BOUNDARY_LAYOUT_KEY]
 
 
+def annotate_run(model: ir.Model, facts: Mapping[str, str | int | None]) -> None:
+    """Replace the facts of an earlier run in the model's metadata by these, by key; None: not known."""
+    for key, fact in facts.items():
+        model.metadata_props.pop(key, None)
+        if fact is not None:
+            model.metadata_props[key] = str(fact)
+
+
 def _has_boxes(wanted: str) -> bool:
     if not wanted or is_wildcard(wanted):
         return False
@@ -81,7 +96,8 @@ def _has_boxes(wanted: str) -> bool:
 def noted_view(value: ir.Value, extents: tuple[Extent, ...]) -> View | None:
     """The annotation of an earlier run, as a view of that run's source. None without a valid annotation, and where the
     source's extents cannot be derived from the value's."""
-    groups = _noted(value.metadata_props.get(ORDER_KEY) or value.metadata_props.get(ATOMS_KEY, ""))
+    props = value.metadata_props
+    groups = _noted(props.get(ORDER_KEY) or props.get(ATOMS_KEY, "")) if props else None
     if groups is None or len(groups) != len(extents):
         return None
     atoms = sorted(chain.from_iterable(groups))

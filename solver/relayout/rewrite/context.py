@@ -16,6 +16,7 @@ from relayout.layout.conversion import Dims, dims_shape
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Boxed, MemoryFormat, boxes_of
 from relayout.model.emit import Emitter, Physical
+from relayout.model.unpacking import names_in
 from relayout.rewrite.annotations import annotate, noted_view
 from relayout.rewrite.constants import Constants
 from relayout.rewrite.conversion_sites import insertion_graphs
@@ -34,7 +35,7 @@ class RewriteContext:
         self.graph = model.graph
         self.plan = plan
         self.tensors = plan.tensors
-        self.emitter = Emitter(_names(model), model.opset_imports.get("", 1))
+        self.emitter = Emitter(names_in(model), model.opset_imports.get("", 1))
         self.constants = Constants(self.tensors, self.emitter)
         self.copies = Copies(self.emitter, self.plan.tensors.operands.values())
         self.insertion_graphs = insertion_graphs(plan, model.graph)
@@ -104,14 +105,3 @@ class RewriteContext:
         emitted, self.emitter.emitted = self.emitter.emitted, []
         if emitted:
             self.graph.insert_after(node, emitted)
-
-
-def _names(model: ir.Model) -> set[str]:
-    """The names of all values and nodes, including subgraphs: an inner name must not shadow an outer one."""
-    names: set[str] = set()
-    for graph in (model.graph, *model.graph.subgraphs()):
-        names.update(v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
-        for node in graph:
-            names.add(node.name or "")
-            names.update(v.name for v in node.outputs if v.name)
-    return names

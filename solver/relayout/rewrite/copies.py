@@ -26,13 +26,20 @@ class Copies:
 
     def __init__(self, emitter: Emitter, operands: Iterable[Operand | None]) -> None:
         self._emitter = emitter
-        self._symbols = {
-            (operand.tensor, group): extent
-            for operand in operands
-            if operand is not None
-            for group, extent in zip(operand.view.axes, operand.view.extents, strict=True)
-            if isinstance(extent, str)
-        }
+        self._symbols: dict[tuple[Tensor, MemoryFormat], str] = {}
+        # Values of one shape share a view.
+        symbols: dict[int, list[tuple[MemoryFormat, str]]] = {}
+        for operand in operands:
+            if operand is None:
+                continue
+            named = symbols.get(id(operand.view))
+            if named is None:
+                axes = zip(operand.view.axes, operand.view.extents, strict=True)
+                named = symbols[id(operand.view)] = [
+                    (group, extent) for group, extent in axes if isinstance(extent, str)
+                ]
+            for group, extent in named:
+                self._symbols[operand.tensor, group] = extent
         self._known: dict[tuple[Tensor, MemoryFormat], list[Physical]] = {}
 
     @contextmanager

@@ -9,11 +9,11 @@ import onnx_ir as ir
 from relayout.candidates.alternatives import FixedLowering
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Extent
-from relayout.model.layout_functions import DOMAIN, Turn
+from relayout.model.layout_functions import DOMAIN, Turn, use_onnx_operator
 from relayout.ops import Edit, Fixed, Free
 from relayout.ops.named_axes import native_letters, operand_by_operand
 from relayout.rewrite.context import RewriteContext
-from relayout.rewrite.function_calls import call_function, layout_string, permuted, use_onnx_operator
+from relayout.rewrite.function_calls import call_function, layout_string, permuted
 
 __all__ = ["write_fixed", "write_packed"]
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import onnx_ir as ir
+from msgspec.structs import replace
 
 from relayout.candidates.alternatives import FreeLowering, Port, in_source, input_dims, is_parameter
 from relayout.formulate.plan import PlannedNode
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent, MemoryFormat
 from relayout.model.emit import Physical
-from relayout.model.layout_functions import DOMAIN, Turn
+from relayout.model.layout_functions import DOMAIN, Turn, use_onnx_operator
 from relayout.ops import NO_EDIT, Axes, Edit, Free, extents_of
 from relayout.ops.named_axes import native_letters
+from relayout.rewrite.annotations import forget
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
-from relayout.rewrite.function_calls import call_function, layout_string, operand_extents, permuted, use_onnx_operator
+from relayout.rewrite.function_calls import call_function, layout_string, operand_extents, permuted
 from relayout.rewrite.operand_dims import base_dims, present
 
 __all__ = ["write_free"]
@@ -64,6 +64,7 @@ def write_free(
         value, own = node.outputs[port.index], lowering.operand_dims(port, rule)
         if aliased is not None and rule.outputs[port.index] is not None:
             value.shape = ir.Shape(aliased)
+            forget(value)
             dims = base_dims(port.operand, own)
             context.copies.add(port.operand.tensor, format_, Physical(value, dims, aliased))
         else:

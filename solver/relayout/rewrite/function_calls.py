@@ -11,12 +11,12 @@ from relayout.formulate.plan import PlannedNode
 from relayout.layout.binding import layout_of
 from relayout.layout.conversion import Dims
 from relayout.layout.memory_format import Atom, Extent
-from relayout.model.layout_functions import DOMAIN, LAYOUT_ATTRIBUTES, Signature, Turn, ensure_function
+from relayout.model.layout_functions import DOMAIN, Signature, Turn, ensure_function, use_onnx_operator
 from relayout.ops import extents_of
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.operand_dims import flat
 
-__all__ = ["call_function", "layout_string", "operand_extents", "permuted", "use_onnx_operator"]
+__all__ = ["call_function", "layout_string", "operand_extents", "permuted"]
 
 
 def call_function(
@@ -37,13 +37,6 @@ def call_function(
     node.overload = ensure_function(context.model, signature)
     for name, layout in layouts:
         node.attributes[name] = ir.AttrString(name, layout)
-
-
-def use_onnx_operator(node: ir.Node) -> None:
-    """Turn the node into ONNX's own operator, without layout attributes."""
-    node.domain, node.overload = "", ""
-    for name in LAYOUT_ATTRIBUTES:
-        node.attributes.pop(name, None)
 
 
 @lru_cache(maxsize=4096)

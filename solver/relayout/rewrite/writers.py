@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from relayout.backend.calls import guarded, wrong_answer
-from relayout.backend.interface import Backend
+from relayout.backend.interface import Backend, rank_of
 from relayout.backend.rewriting import Extents, Rewrite
 from relayout.candidates.alternatives import FreeLowering, Port
 from relayout.errors import BackendError
@@ -21,7 +21,8 @@ from relayout.layout.memory_format import Atom, Extent, MemoryFormat, normal_for
 from relayout.model.emit import Physical
 from relayout.model.layout_functions import DOMAIN, ensure_body
 from relayout.ops import Axes, Free, extents_of
-from relayout.ops.operand_roles import has_letters
+from relayout.ops.logical_node import lies_as, logical
+from relayout.ops.operand_roles import has_roles, input_role, onnx_letters
 from relayout.rewrite.context import RewriteContext
 from relayout.rewrite.copies import stem_of
 from relayout.rewrite.operand_dims import base_dims, port_dims
@@ -70,7 +71,7 @@ class _Writer:
         stem = f"{self._stem}_{operator}" if operator else self._stem
         value = self._context.emitter.node(operator, inputs, attributes or {}, kind, shape, stem, domain=domain)
         node = value.producer()
-        if domain == DOMAIN and node is not None and has_letters(node):
+        if domain == DOMAIN and node is not None and has_roles(node):
             ensure_body(self._context.model, node)
         return value
 
@@ -90,7 +91,7 @@ class NodeWriter(_Writer):
 
     @property
     def node(self) -> ir.Node:
-        return self._node
+        return logical(self._node)
 
     def write(self, backend: Backend, rewrite: Rewrite) -> None:
         """Run the backend's rewrite of the node. Raises BackendError."""
@@ -110,7 +111,7 @@ class NodeWriter(_Writer):
             value = self._node.inputs[index]
             if value is None:
                 raise BackendError(f"{self._planned.label} has no input {index} to read")
-            return value
+            return value if lies_as(self._node, index) is None else self.laid(index, ())
         port, format_ = known
         tensor, dims, stem = port.operand.tensor, self._dims(port), stem_of(port.operand.tensor)
         if shape is None:
@@ -121,7 +122,15 @@ class NodeWriter(_Writer):
         value = self._node.inputs[index]
         if value is None or not self._context.tensors.is_constant(value):
             raise BackendError(f"{self._planned.label}: input {index} is no constant")
-        return self._context.constants.after_steps(value, steps)
+        return self._context.constants.after_steps(value, [*self._to_onnx(index), *steps])
+
+    def _to_onnx(self, index: int) -> Sequence[Mapping[str, Any]]:
+        """The steps from a constant input as it lies to the order in which ONNX has its axes."""
+        layout, operand = lies_as(self._node, index), logical(self._node).inputs[index]
+        letters = onnx_letters(self._node, input_role(self._node, index), rank_of(operand))
+        if layout is None or letters is None:
+            return ()
+        return ({"op": "transpose", "perm": [layout.names.index(letter) for letter in letters]},)
 
     def give(self, index: int, value: ir.Value) -> None:
         port, _ = self._ports[True, index]
@@ -212,11 +221,17 @@ class SpaceWriter(_Writer):
         return self._context.read(port.operand, format_, self._base(port, axes, dims))
 
     def emit_dims(
-        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], dims: Sequence[Axes]
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        dims: Sequence[Axes],
+        *,
+        like: ir.Value | None = None,
     ) -> ir.Value:
         every = tuple(range(len(self._rule.extents)))
         shape = dims_shape(tuple(self._own(group, every) for group in dims), self._rule.extents)
-        return self.emit(operator, inputs, attributes, shape=shape)
+        return self.emit(operator, inputs, attributes, shape=shape, like=like)
 
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         axes = self._rule.outputs[index]

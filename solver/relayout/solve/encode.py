@@ -16,10 +16,11 @@ chain. Equal tables are one object, because networks repeat their blocks."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import pairwise
 from operator import and_
+
+from msgspec import Struct
 
 from relayout.errors import InputError
 from relayout.solve.deadline import UNLIMITED, Deadline
@@ -68,8 +69,7 @@ def most_of(problem: Problem) -> int:
     return most
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One auxiliary variable: its states are sets of formats, each a subset of `formats`."""
 
     variable: int
@@ -77,8 +77,7 @@ class _Part:
     sets: Masks
 
 
-@dataclass(frozen=True, slots=True)
-class _Deferred:
+class _Deferred(Struct, frozen=True):
     """An item with a set variable: bit `d` of its sets is format `order[d]`."""
 
     conversion: Conversion

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from relayout.solve.deadline import Deadline, ExpiredError
 from relayout.solve.eliminate import back_substitute, eliminate, infeasible_scope
@@ -17,8 +18,7 @@ __all__ = ["Answer", "by_cpsat", "by_reduction", "free_choices", "greedy", "leas
 CELLS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The result of an engine, with the number of choices in the kernel.
 
     `seed` is a choice near the conflict of an infeasible problem."""

@@ -7,11 +7,11 @@ FORBIDDEN is so far above it that a sum of three entries neither overflows nor l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from relayout.solve.problem import Row
 
@@ -39,8 +39,7 @@ LARGEST = 1 << 60
 FORBIDDEN = 1 << 61
 
 
-@dataclass(slots=True)
-class Network:
+class Network(Struct):
     """Variables and cost tables. `tables[scope]` has one axis for each variable of the ascending `scope`.
 
     `unary[x]` has one axis. `alternatives[c][state]` is the alternative of choice `c` in that state.

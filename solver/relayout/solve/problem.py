@@ -15,8 +15,9 @@ optimal register allocation with PBQP", Scholz & Eckstein 2002).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from relayout.errors import InternalError
 
@@ -25,8 +26,7 @@ __all__ = ["Choice", "Item", "Problem", "Use", "conversions_of", "cost_of"]
 Row = tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A decision variable: `costs[a]` is the own cost of alternative `a`."""
 
     name: str
@@ -39,16 +39,14 @@ class Choice:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """One use of an item: alternative `a` of `choice` produces or requires it in format `formats[a]`."""
 
     choice: int
     formats: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """An item with `len(conversion)` formats; `conversion[f][g]` is the cost of the conversion from `f` to `g`.
 
     The diagonal is 0; None: the conversion does not exist. One choice may use an item several times. Raises
@@ -66,8 +64,7 @@ class Item:
             raise InternalError(fault, where=self.name, found=str(self.conversion))
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Choices and the items between them. Raises InternalError if an index or a length does not fit."""
 
     choices: tuple[Choice, ...]

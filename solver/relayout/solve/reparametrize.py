@@ -8,9 +8,8 @@ is in no solution better than a known one, and is dropped (reduced-cost fixing).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from relayout.solve.network import FORBIDDEN, Network, Scope, Table
 
@@ -19,8 +18,7 @@ __all__ = ["Implications", "Relaxation", "apply_shifts", "assignment_cost", "imp
 Implications = list[tuple[int, list[int], list[int]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxation:
+class Relaxation(Struct, frozen=True):
     """A solved linear relaxation: `shifts[scope]` is the integer cost that each axis takes from that table.
 
     `values[x][state]`, from 0 to 1, is the primal solution.

@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.errors import InternalError, UsageError
 from relayout.solve.conflict import DroppedRequirement, Requirement, feasibility_problem
@@ -23,8 +25,7 @@ __all__ = ["ENGINES", "DroppedRequirement", "Requirement", "Solution", "solve"]
 ENGINES = ("auto", "cp-sat")
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(Struct, frozen=True):
     """The result of a solve.
 
     `status` is optimal (cost = bound), feasible (bound <= cost), infeasible, or unknown (no solution before the

@@ -24,6 +24,7 @@ def check_report(
         counted = count(counted_in, dims or {}, conversion_operators) if counted_in is not None else claimed
         if counted != claimed:
             yield _unaccounted(f"{side}: the graph has other totals", str(counted), str(claimed))
+    yield from _check_account(report)
     moving = [conversion for conversion in report.conversions if conversion.kind == "transpose"]
     if report.status in ("optimal", "feasible"):
         listed = sum(conversion.passes for conversion in moving)
@@ -38,6 +39,43 @@ def check_report(
         if conversion.kind in ("reshape", "folded") and conversion.bytes:
             yield _unaccounted(f"a {conversion.kind} of {conversion.value} costs bytes", "0", str(conversion.bytes))
     yield from _check_status(report)
+
+
+def _check_account(report: Report) -> Iterator[Finding]:
+    """The parts of the cost add up to it, and the graph has at least the conversions that are charged."""
+    account, after = report.account, report.after
+    if account is None:
+        if report.cost is not None:
+            yield _unaccounted("a cost has parts", "an account", "none")
+        return
+    parts = {"transposes": account.transposes, "reorders": account.reorders, "pads": account.pads}
+    charged = [*(each.cost for each in parts.values()), account.operators.cost, account.transfers.cost]
+    if sum(charged) != report.cost:
+        yield _unaccounted("the parts of the cost do not add up to it", str(report.cost), str(sum(charged)))
+    counted = {
+        "transposes": (after.transposes, after.bytes),
+        "reorders": (after.reorders, after.reorder_bytes),
+        "pads": (after.pads, after.pad_bytes),
+    }
+    for name, entry in parts.items():
+        count, size = counted[name]
+        # Several conversions may need one node, such as a pad of two axes; bytes are the same.
+        if entry.bytes > size or (name != "pads" and entry.count > count):
+            found = f"{entry.count} with {entry.bytes} bytes"
+            yield _unaccounted(f"more {name} are charged than counted", f"at most {count} with {size} bytes", found)
+    listed = {
+        "transposes": sum(each.bytes - each.padding for each in report.conversions if each.kind != "reorder"),
+        "reorders": sum(each.bytes for each in report.conversions if each.kind == "reorder"),
+        "pads": sum(each.padding for each in report.conversions),
+    }
+    for name, entry in parts.items():
+        if entry.bytes != listed[name]:
+            found = f"{entry.bytes} bytes"
+            yield _unaccounted(f"the {name} charged are not those listed", f"{listed[name]} bytes", found)
+    copied = sum(each.bytes for each in report.transfers), sum(each.cost for each in report.transfers)
+    stated = account.transfers.bytes, account.transfers.cost if report.objective == "bytes" else copied[1]
+    if copied != stated:
+        yield _unaccounted("the transfers are not those of the account", str(stated), str(copied))
 
 
 def _check_status(report: Report) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from relayout.layout.metadata_keys import SOURCE_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_correspondence import check_axes_read
 from relayout.verification.axis_names import fed
+from relayout.verification.dataflow import check_dataflow
 from relayout.verification.memory_format import Extent, MemoryFormat, memory_format_of
 from relayout.verification.requirements import node_label
 
@@ -20,8 +21,10 @@ def check_against(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
     """Yield the differences at the boundary, in the shapes of annotated values, and in the axes that operators read."""
     yield from _check_boundary("input", fed(model), fed(original))
     yield from _check_boundary("output", model.graph.outputs, original.graph.outputs)
+    yield from _check_freedom(model, original)
     yield from _check_inner_shapes(model, original)
     yield from check_axes_read(model, original)
+    yield from check_dataflow(model, original)
 
 
 def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> Iterator[Finding]:
@@ -36,6 +39,27 @@ def _check_boundary(kind: str, mine: Sequence[ir.Value], theirs: Sequence[ir.Val
         elif not _same_shape(value, source):
             expected = _in_format(source, memory_format_of(value))
             yield _boundary(kind, value, _shown(expected), _shown(value.shape), "another shape, as its layout has it")
+
+
+def _check_freedom(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each input that a caller could choose otherwise for the original: a default that can be
+    replaced, or an extent that is open."""
+    mine, theirs = ({str(value.name): value for value in each.graph.inputs} for each in (model, original))
+    defaults = [{name for name, value in each.items() if value.is_initializer()} for each in (mine, theirs)]
+    if defaults[0] != defaults[1]:
+        found, wanted = (", ".join(sorted(names)) or "none" for names in defaults)
+        message = "the inputs with a default are not the original's"
+        yield Finding(rule="boundary", expected=wanted, found=found, message=message)
+    for name, value in mine.items():
+        source, format_ = theirs.get(name), memory_format_of(value)
+        expected = _in_format(source, format_) if source is not None else None
+        if expected is None or value.shape is None or len(expected) != len(value.shape):
+            continue
+        if format_ is not None and format_.permutation is None:
+            continue
+        pairs = zip(value.shape, expected, strict=True)
+        if any(isinstance(extent, int) and isinstance(wanted, ir.SymbolicDim) for extent, wanted in pairs):
+            yield _boundary("input", value, _shown(expected), _shown(value.shape), "one size where any was allowed")
 
 
 def _boundary(kind: str, value: ir.Value, expected: str, found: str, message: str) -> Finding:
@@ -60,7 +84,12 @@ def _in_format(source: ir.Value, format_: MemoryFormat | None) -> tuple[Extent, 
     """The source's extents in the annotated format; unchanged where the format does not fit them."""
     if source.shape is None:
         return None
-    extents = tuple(source.shape)
+    extents: tuple[Extent, ...] | None = tuple(source.shape)
+    if format_ is not None and (earlier := memory_format_of(source)) is not None:
+        # The original is itself a legal model, and both annotations are relative to that one's source.
+        extents = earlier.source_extents(tuple(source.shape))
+    if extents is None:
+        return None
     return extents if format_ is None or format_.fault(extents) else format_.shape(extents)
 
 

@@ -129,6 +129,14 @@ def _check_results(
         if here is None or there is None or value.shape is None or source.shape is None:
             continue
         format_ = format_ or whole(range(len(there)))
+        earlier = memory_format_of(source)
+        if earlier is not None:
+            # The original is itself a legal model, and both orders are relative to that one's source.
+            if earlier.permutation is None or format_.permutation is None:
+                continue
+            if len(earlier.permutation) != len(format_.permutation):
+                continue
+            format_ = whole([earlier.permutation.index(axis) for axis in format_.permutation])
         known = [name for name in there if name is not None]
         fits = not format_.fault(tuple(source.shape)) and len(format_.dims) == len(here)
         if not fits or len(set(known)) != len(known):

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from relayout.layout.metadata_keys import ORDER_KEY
+from relayout.layout.metadata_keys import CONVERSION_KEY, ORDER_KEY
 from relayout.report.schema import Totals
 from relayout.verification.constants import constants_of
 from relayout.verification.subgraph_values import graphs_of
@@ -33,6 +33,7 @@ def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tu
 
     Local functions count once a call, but those of the domain `relayout`, which are one operator each.
     """
+    whole = model
     if any(domain != "relayout" for domain, _, _ in model.functions):
         from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
@@ -41,13 +42,37 @@ def count(model: ir.Model, dims: Mapping[str, int], conversion_operators: Set[tu
         ShapeInferencePass()(model)
     extent_of, constants = extent_counter(model, dims), constants_of(model.graph)
     nodes = list(_nodes(model.graph))
-    transposes = [n for n in nodes if n.op_type == "Transpose" and n.domain in _OWN and n.inputs[0] not in constants]
+    transposes = [n for n in nodes if _is_transpose(n)]
+    running = [2 * _moved(n, extent_of) for n in transposes if n.inputs[0] not in constants]
+    reorders = [_through(n, extent_of) for n in nodes if (n.domain, n.op_type) in conversion_operators]
+    marked = [n for n in nodes if n.op_type in ("Pad", "Slice") and CONVERSION_KEY in n.metadata_props]
+    pads = [_through(n, extent_of) for n in marked if n.inputs[0] not in constants]
     return Totals(
         nodes=sum(node.op_type != "Constant" for node in nodes),
-        transposes=len(transposes),
-        bytes=sum(2 * _moved(node, extent_of) for node in transposes),
-        reorders=sum((node.domain, node.op_type) in conversion_operators for node in nodes),
+        transposes=len(running),
+        bytes=sum(running),
+        reorders=len(reorders),
+        reorder_bytes=sum(reorders),
+        pads=len(pads),
+        pad_bytes=sum(pads),
+        transposes_in_file=_stored(whole.graph) + sum(_stored(each.graph) for each in whole.functions.values()),
+        transposes_of_constants=len(transposes) - len(running),
+        transposes_in_functions=sum(_stored(each.graph) for each in model.functions.values()),
+        transposes_of_units=sum(not moved for moved in running),
     )
+
+
+def _is_transpose(node: ir.Node) -> bool:
+    return node.op_type == "Transpose" and node.domain in _OWN and node.inputs[0] is not None
+
+
+def _stored(graph: ir.Graph | ir.Function) -> int:
+    return sum(_is_transpose(node) for node in graph.all_nodes())
+
+
+def _through(node: ir.Node, extent_of: ExtentOf) -> int:
+    """The bytes of the first operand and the first result."""
+    return sum(bytes_of(value, extent_of) for value in (node.inputs[0], node.outputs[0]) if value is not None)
 
 
 def bytes_of(value: ir.Value, extent_of: ExtentOf) -> int:
@@ -63,12 +88,18 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
     batches = [dim.value for dim in first if not isinstance(dim, int)]
     sizes = {name: 1 for name in batches if name is not None} | {**dims}
 
+    formulas: dict[str, int] = {}
+
     def extent_of(dim: Dim, place: int) -> int:
         if isinstance(dim, int):
             return dim
         if dim.value is None:
             return 1 if place == 0 and None in batches else _UNKNOWN
-        return sizes[dim.value] if dim.value in sizes else _evaluated(dim, sizes)
+        if dim.value in sizes:
+            return sizes[dim.value]
+        if dim.value not in formulas:
+            formulas[dim.value] = _evaluated(dim, sizes)
+        return formulas[dim.value]
 
     met = {*sizes, *(name for value in model.graph.inputs for name in _names(value))}
     for node in _nodes(model.graph):
@@ -83,6 +114,7 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
             rest = math.prod(extent_of(dim, place) for dim, place in shape)
             if rest and whole % rest == 0:
                 sizes[new[0]] = whole // rest
+                formulas.clear()
     return extent_of
 
 

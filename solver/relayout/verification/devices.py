@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from relayout.backend.calls import ask
+from relayout.backend.calls import ask, supported_by
 from relayout.backend.interface import Backend, Implementation
 from relayout.errors import BackendError
 from relayout.layout.metadata_keys import DEVICE_KEY
@@ -29,7 +29,7 @@ def implementations_of(node: ir.Node, backend: Backend) -> tuple[Implementation,
         return ask(backend, node)
     if device in backend.devices():
         return ask(backend.at(device), node)
-    return ask(backend, node) if backend.supports(node) else ()
+    return ask(backend, node) if supported_by(backend, node) else ()
 
 
 def check_placement(model: ir.Model, backend: Backend) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def _taking(node: ir.Node, backend: Backend) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(way.device for way in ask(backend, node)))
     except BackendError:
-        if backend.supports(node):
+        if supported_by(backend, node):
             raise
         return ()
 

@@ -12,7 +12,15 @@ from relayout.layout.layout import Layout
 from relayout.report.schema import Finding
 from relayout.verification.axis_names import walk
 from relayout.verification.body_execution import MOVES, fault_in_body
-from relayout.verification.operator_facts import OURS, AxisNames, kernel_names, named, own_names, standard_names
+from relayout.verification.operator_facts import (
+    OURS,
+    AxisNames,
+    declared_layout_of,
+    kernel_names,
+    named,
+    own_names,
+    standard_names,
+)
 from relayout.verification.requirements import node_label
 
 __all__ = ["check_functions"]
@@ -77,7 +85,7 @@ def _check_side(node: ir.Node, function: ir.Function, operator: ir.Node, side: s
             if operand is not None and (side == "input" or operand.name):
                 yield _finding(node, "function-body", f"{side} {n} in the body", "none", n)
             continue
-        layout = _layout(node, side, n) if expected is not None else None
+        layout = declared_layout_of(node, side, n) if expected is not None else None
         if layout is not None and "[" in str(layout):
             path = (end, value) if side == "input" else (value, end)
             yield from _check_path(node, function, side, n, layout, path, tried)
@@ -121,14 +129,6 @@ def _check_path(
     fault = tried[key]
     if fault is not None:
         yield _finding(node, "function-body", f"{side} {n} between {layout} and {''.join(map(str, axes))}", fault, n)
-
-
-def _layout(node: ir.Node, side: str, n: int) -> Layout | None:
-    """The layout that the attributes give an operand with named axes; None where they give no valid one."""
-    facts = named(node)
-    is_kernel = side == "input" and facts is not None and n == facts.kernel
-    names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
-    return _parsed(next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "") or "")
 
 
 def _parsed(text: str) -> Layout | None:

@@ -92,6 +92,23 @@ class MemoryFormat:
         """The extents of the dimensions, None where one is not known; only for a format without a fault."""
         return tuple(self._extent(group, extents) for group in self.dims)
 
+    def source_extents(self, shape: Sequence[Extent]) -> tuple[Extent, ...] | None:
+        """The extents of the source of a value of this shape; None where padding may hide them."""
+        if not self.may_have(shape):
+            return None
+        found: dict[int, Extent] = {}
+        for group, extent in zip(self.dims, shape, strict=True):
+            for atom in (atom for atom in group if not atom.outer):
+                closed = math.prod(other.outer // other.inner for other in group if other.outer)
+                if len(group) == 1:
+                    rest: Extent = extent
+                else:
+                    is_known = isinstance(extent, int) and sum(not other.outer for other in group) == 1
+                    rest = extent // closed if is_known else None  # type: ignore[operator]
+                found[atom.axis] = rest if atom.inner == 1 else rest * atom.inner if isinstance(rest, int) else None
+        axes = {atom.axis for group in self.dims for atom in group}
+        return tuple(found[axis] for axis in range(len(axes))) if found.keys() == axes else None
+
     def may_have(self, shape: Sequence[Extent]) -> bool:
         """Whether some source can have this shape in this format."""
         if len(shape) != len(self.dims):

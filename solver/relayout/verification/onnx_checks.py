@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -16,19 +20,41 @@ from relayout.verification.axis_names import walk
 from relayout.verification.operator_facts import named, own_names
 from relayout.verification.requirements import node_label
 
-__all__ = ["check_channels", "check_onnx", "check_shapes"]
+_UNKNOWN_OPERATOR = re.compile(r"No Op registered for (\w+)")
+Message = TypeVar("Message", onnx.ModelProto, onnx.TensorProto)
+
+__all__ = ["Skeleton", "check_channels", "check_onnx", "check_shapes", "skeleton_of"]
 
 
-def check_onnx(model: ir.Model) -> Iterator[Finding]:
-    """Yield the objections of onnx's checker and its strict shape inference; weights are checked by type and shape."""
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A model as a protobuf whose large or absent weights are inputs, so that no check reads one; `hidden` is the same
+    as shape inference can read it."""
+
+    proto: onnx.ModelProto
+    hidden: onnx.ModelProto
+
+
+def skeleton_of(model: ir.Model) -> Skeleton | Finding:
+    """The skeleton of a model, or a finding where it cannot be written."""
     try:
         proto = _skeleton(model)
-        onnx.checker.check_model(_with_ranks(proto), full_check=False)
+        hidden = _copied(proto)
+        hide(hidden.graph)
+        return Skeleton(proto, hidden)
     except Exception as error:  # serialization of a faulty graph may raise anything
-        yield _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
+        return _invalid(error)
+
+
+def check_onnx(skeleton: Skeleton) -> Iterator[Finding]:
+    """Yield the objections of onnx's checker and its strict shape inference; weights are checked by type and shape."""
+    proto = skeleton.hidden
+    try:
+        onnx.checker.check_model(_with_ranks(skeleton.proto), full_check=False)
+    except Exception as error:
+        yield _invalid(error)
         return
     try:
-        hide(proto.graph)
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         if is_onnx_to_blame(str(error), proto):
@@ -38,8 +64,7 @@ def check_onnx(model: ir.Model) -> Iterator[Finding]:
 
 def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy whose inputs and outputs have a shape: the checker requires one, runtimes and ONNX's format do not."""
-    ranked = onnx.ModelProto()
-    ranked.CopyFrom(proto)
+    ranked = _copied(proto)
     for graph in subgraphs_of(ranked.graph):
         for value in (*graph.input, *graph.output):
             if value.type.HasField("tensor_type"):
@@ -47,10 +72,10 @@ def _with_ranks(proto: onnx.ModelProto) -> onnx.ModelProto:
     return ranked
 
 
-def check_shapes(model: ir.Model) -> Iterator[Finding]:
+def check_shapes(model: ir.Model, skeleton: Skeleton) -> Iterator[Finding]:
     """Yield a finding for each value of the graph whose declared shape differs from the inferred one."""
     try:
-        inferred = _inferred_afresh(model)
+        inferred = _inferred_afresh(skeleton)
     except Exception:  # check_onnx reports it
         return
     values = {value for node in model.graph for value in node.outputs}
@@ -131,7 +156,9 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
     present = {value.name for value in proto.graph.input}
     for name, tensor in sorted(given.items()):
         if name not in present:
-            proto.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+            kind = onnx.TypeProto.Tensor(elem_type=tensor.data_type)
+            kind.shape.dim.extend([onnx.TensorShapeProto.Dimension(dim_value=extent) for extent in tensor.dims])
+            proto.graph.input.append(onnx.ValueInfoProto(name=name, type=onnx.TypeProto(tensor_type=kind)))
     declared = [info for info in proto.graph.value_info if info.name not in given]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(declared)
@@ -140,48 +167,36 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
 
 
 def _take_absent(graph: onnx.GraphProto, given: dict[str, onnx.TensorProto]) -> None:
-    kept = []
-    for tensor in graph.initializer:
-        if is_absent(tensor):
-            given[tensor.name] = tensor
-        else:
-            kept.append(tensor)
-    nodes = []
-    for node in graph.node:
+    # From the end, so that the places of the others stay.
+    for place in reversed(range(len(graph.initializer))):
+        if is_absent(graph.initializer[place]):
+            # Protobuf frees the contents of an entry that is deleted.
+            given[graph.initializer[place].name] = _copied(graph.initializer[place])
+            del graph.initializer[place]
+    for place in reversed(range(len(graph.node))):
+        node = graph.node[place]
         absent = next((a.t for a in node.attribute if a.HasField("t") and is_absent(a.t)), None)
         if node.op_type == "Constant" and absent is not None:
-            given[node.output[0]] = absent
+            given[node.output[0]] = _copied(absent)
+            del graph.node[place]
             continue
-        nodes.append(node)
         for attribute in node.attribute:
             for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 _take_absent(subgraph, given)
-    kept, nodes = list(map(_copied_tensor, kept)), list(map(_copied_node, nodes))
-    del graph.initializer[:], graph.node[:]
-    graph.initializer.extend(kept)
-    graph.node.extend(nodes)
 
 
-# Protobuf frees the contents of a repeated field when the field is emptied.
-def _copied_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
+def _copied(message: Message) -> Message:
+    copy = type(message)()
+    copy.CopyFrom(message)
     return copy
 
 
-def _copied_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
-
-
-def _inferred_afresh(model: ir.Model) -> dict[str, tuple[int | None, ...]]:
-    proto = _skeleton(model)
+def _inferred_afresh(skeleton: Skeleton) -> dict[str, tuple[int | None, ...]]:
+    proto = _copied(skeleton.hidden)
     del proto.graph.value_info[:]
     for info in proto.graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
-    hide(proto.graph)
     inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     return {
         info.name: tuple(
@@ -199,6 +214,16 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines)[:400]}"
+
+
+def _invalid(error: Exception) -> Finding:
+    unknown = _UNKNOWN_OPERATOR.search(str(error))
+    if unknown is not None:
+        near = get_close_matches(unknown[1], {schema.name for schema in onnx.defs.get_all_schemas()}, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        message = f"ONNX has no operator {unknown[1]} in this version{hint}"
+        return _about_model("checker", "operators of ONNX, or a domain of their own", _first_line(error), message)
+    return _about_model("checker", "a model that onnx.checker accepts", _first_line(error), "not a valid ONNX model")
 
 
 def _about_model(rule: str, expected: str, found: str, message: str) -> Finding:

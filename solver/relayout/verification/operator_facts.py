@@ -24,6 +24,7 @@ __all__ = [
     "axis_sources",
     "beside_reshaped",
     "constant_ints",
+    "declared_layout_of",
     "enter_backend_operators",
     "is_by_place",
     "is_elementwise",
@@ -132,7 +133,10 @@ def enter_backend_operators(model: ir.Model, backend: Backend) -> None:
     verifier's own copy.
     """
     for node in model.graph.all_nodes():
-        if node.domain not in (*_STANDARD, OURS) and (layouts := operator_layouts_of(backend, node)) is not None:
+        if node.domain in (*_STANDARD, OURS):
+            continue
+        node.meta.pop(_DECLARED, None)
+        if (layouts := operator_layouts_of(backend, node)) is not None:
             node.meta[_DECLARED] = _declared_facts(layouts)
 
 
@@ -226,6 +230,18 @@ def _declared(node: ir.Node, attribute: str, rank: int) -> AxisNames | None:
     except (LayoutSyntaxError, TypeError, ValueError):
         return (None,) * rank
     return _names_in(layout, rank)
+
+
+def declared_layout_of(node: ir.Node, side: str, n: int) -> Layout | None:
+    """The layout that the attributes give an operand with named axes; None where they give no valid one."""
+    facts = named(node)
+    is_kernel = side == "input" and facts is not None and n == facts.kernel
+    names = ["kernel_layout"] if is_kernel else ["out_layout"] * (side == "result") + ["data_layout"]
+    text = next((node.attributes.get_string(name, "") for name in names if name in node.attributes), "")
+    try:
+        return Layout.parse(text) if text else None
+    except LayoutSyntaxError:
+        return None
 
 
 def _names_in(layout: Layout, rank: int) -> AxisNames:

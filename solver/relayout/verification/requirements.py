@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -19,7 +20,7 @@ from relayout.verification.axis_names import Derivation, declared_layout, walk
 from relayout.verification.constants import computed_ahead
 from relayout.verification.devices import implementations_of
 from relayout.verification.memory_format import memory_format_of
-from relayout.verification.operator_facts import AxisNames, named, own_names
+from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
 from relayout.verification.resize_axes import may_be_cut
 
 __all__ = ["check_requirements", "known_extents", "node_label"]
@@ -105,7 +106,7 @@ def _unsatisfied(
         return None  # Each reader of a constant names its axes as it needs them.
     required_here = _as_kernel(required) if side == "input" and _is_kernel(node, n) else required
     namings: Sequence[AxisNames | None] = [own] if own is not None else known.derivation.candidates(value) or [None]
-    tensor = TensorType(element_size(value), known_extents(value))
+    tensor = TensorType(element_size(value), _with_tiles(known_extents(value), node, side, n))
     if required.is_numbered:
         # Numbers count the source's axes: only an annotated order locates them.
         format_ = memory_format_of(value)
@@ -118,11 +119,13 @@ def _unsatisfied(
     if own is None and not required.is_numbered:
         # A name that the layout lacks does not count: D of an image without channels.
         namings = [naming and tuple(_among(name, required) for name in naming) for naming in namings]
-    layouts = [_current(naming, carried) for naming in namings]
+    layouts = [_current(naming, carried, tensor.shape) for naming in namings]
     if own is None and not required.is_numbered:
-        layouts += [_current(_movable(naming, tensor), carried) for naming in namings if naming is not None]
+        layouts += [
+            _current(_movable(naming, tensor), carried, tensor.shape) for naming in namings if naming is not None
+        ]
         any_name = known.common.towards(value, required_here)
-        layouts += [_current(any_name, carried)] if any_name is not None else []
+        layouts += [_current(any_name, carried, tensor.shape)] if any_name is not None else []
     where = f"node {node.name or '(no name)'}"
     if any(is_met_by(backend, tensor, required_here, layout, where) for layout in layouts):
         return None
@@ -193,7 +196,8 @@ def _is_tiled(layout: Layout) -> bool:
     return any(layout.outer(i) is not None for i in range(layout.rank))
 
 
-def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
+def _current(naming: AxisNames | None, carried: Layout | None, shape: Sequence[int | str | None]) -> Layout | None:
+    """The layout of a value with these names and this shape; a tile is as large as its dimension."""
     if naming is None:
         return carried
     names = [name or "*" for name in naming]
@@ -202,7 +206,12 @@ def _current(naming: AxisNames | None, carried: Layout | None) -> Layout | None:
     if carried is not None and carried.rank == len(names):
         dims = [name + "".join(f"[{space}:{data}]" for space, data in carried.boxes(i)) for i, name in enumerate(names)]
         return Layout.parse("".join(dims))
-    return Layout.parse("".join(names)) if len(set(names) - {"*"}) == len([n for n in names if n != "*"]) else None
+    if len(set(names) - {"*"}) != len([name for name in names if name != "*"]):
+        return None
+    tiles = [i for i, name in enumerate(names) if name.islower() and name.upper() in names]
+    for i in tiles:
+        names[i] = f"{names[i]}[tile:{shape[i]}]" if isinstance(shape[i], int) and shape[i] else "*"
+    return Layout.parse("".join(names))
 
 
 def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Value, Layout]) -> None:
@@ -210,12 +219,14 @@ def _note_boxes(node: ir.Node, met: Sequence[Implementation], boxes: dict[ir.Val
 
     Of several implementations, the one whose black boxes are annotated on the results applies.
     """
+    if not any(_boxes(layout) for each in met for layout in each.results):
+        return
     noted = [_boxes(_noted_layout(value)) for value in node.outputs]
     chosen = next((each for each in met if [_boxes(layout) for layout in each.results] == noted), met[0])
-    results = zip(node.outputs, chosen.results, strict=True)
-    boxes.update({value: given for value, given in results if any(given.boxes(i) for i in range(given.rank))})
+    boxes.update({value: given for value, given in zip(node.outputs, chosen.results, strict=True) if _boxes(given)})
 
 
+@lru_cache(maxsize=1024)
 def _boxes(layout: Layout | None) -> dict[int, tuple[tuple[str, str], ...]]:
     """The black boxes of the dimensions that have any."""
     return {i: boxes for i in range(layout.rank) if (boxes := layout.boxes(i))} if layout is not None else {}
@@ -226,6 +237,20 @@ def _noted_layout(value: ir.Value) -> Layout | None:
         return Layout.parse(value.metadata_props.get(LAYOUT_KEY, ""))
     except LayoutSyntaxError:
         return None
+
+
+def _with_tiles(
+    extents: tuple[int | str | None, ...], node: ir.Node, side: str, n: int
+) -> tuple[int | str | None, ...]:
+    """The extents of an operand, with the size that the node's attributes give a tile where it is not known."""
+    layout = declared_layout_of(node, side, n) if node.domain == OURS else None
+    if layout is None or layout.rank != len(extents):
+        return extents
+    tiles = [layout.tile(i) for i in range(layout.rank)]
+    return tuple(
+        tile if tile is not None and not isinstance(extent, int) else extent
+        for extent, tile in zip(extents, tiles, strict=True)
+    )
 
 
 def known_extents(value: ir.Value) -> tuple[int | str | None, ...]:

@@ -5,40 +5,48 @@ It imports none of the packages that made the model: candidates, formulate, solv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of
+from relayout.backend.calls import conversion_operators_of, guarded, opaque_values_of, violations_of, warnings_about
 from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
+from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
+from relayout.model.recorded_backend import recorded_backend
+from relayout.report.budget import over_budget
 from relayout.report.schema import Finding, Numeric, Report, Verification
 from relayout.verification.accounting import check_report
 from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import derive
+from relayout.verification.constant_data import check_constants
+from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
-from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes
+from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes, skeleton_of
 from relayout.verification.operator_facts import enter_backend_operators
+from relayout.verification.price import check_price
 from relayout.verification.requirements import check_requirements, node_label
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["verify"]
+__all__ = ["check_statically", "verification_of", "verify"]
 
 _RANK = {"error": 0, "warning": 1, "note": 2}
 
 
+@collector_paused()
 def verify(
     model: Source,
-    backend: str | Path | Mapping[str, Any] | Backend | type[Backend] = "onnx",
+    backend: str | Path | Mapping[str, Any] | Backend | type[Backend] | None = None,
     against: Source | None = None,
     *,
     samples: int = 2,
@@ -46,19 +54,26 @@ def verify(
     dims: Mapping[str, int] | None = None,
     report: Report | None = None,
     run: bool = True,
+    static: bool = False,
     backend_options: Mapping[str, Any] | None = None,
+    max_transposes: int | None = None,
+    max_conversions: int | None = None,
+    max_bytes: int | None = None,
 ) -> Verification:
-    """Return all faults of `model` for `backend`, as findings.
+    """Return all faults of `model` for `backend`, as findings. None is the backend that a legal model records.
 
     With `against`, the original, the two boundaries are compared and, unless `run` is false, both are run on `samples`
     seeded random inputs; `dims` gives sizes to symbolic dims. With `report`, the report's numbers are checked too.
-    `backend_options` go to the backend. Raises InputError for an invalid model, BackendError for a backend that fails;
-    a wrong model is data.
+    A comparison that could not be made is an error, or a note where `static` says that the rest is enough.
+    `backend_options` go to the backend. Raises InputError for an invalid model, UsageError where no backend is given or
+    recorded, BackendError for a backend that fails; a wrong model is data.
     """
-    chosen = load_backend(backend, options=backend_options)
     findings: list[Finding] = []
     subject, faults = _readable(model)
-    findings += faults
+    if backend is None:
+        backend, backend_options = recorded_backend(subject, backend_options)
+    chosen = load_backend(backend, options=backend_options)
+    findings += [*faults, *_warnings(subject, chosen)]
     original = read_model(against) if against is not None else None
     if not faults:
         enter_backend_operators(subject, chosen)
@@ -73,16 +88,52 @@ def verify(
             raise  # else a check may fail on a model that contradicts itself
     if original is not None:
         findings += check_against(subject, original)
+        if run:
+            findings += check_constants(subject, original)
     if report is not None:
         findings += check_report(report, subject, original, dims, conversion_operators_of(chosen))
         findings += check_transfers(subject, report.transfers, dims)
+        findings += check_price(report, subject, chosen, dims)
+    limits = {"max_transposes": max_transposes, "max_conversions": max_conversions, "max_bytes": max_bytes}
+    if any(limit is not None for limit in limits.values()):
+        findings += over_budget(limits, count(subject, dims or {}, conversion_operators_of(chosen)))
     numeric: Numeric | None = None
     if original is not None and run:
-        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims)
+        found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))
         findings += found
-    ordered = sorted(_once(findings), key=lambda finding: _RANK[finding.severity])
+        if not any(finding.severity == "error" for finding in findings):
+            findings += _not_compared(numeric, is_enough=static)
+    return verification_of(findings, numeric)
+
+
+def check_statically(model: ir.Model, backend: Backend) -> list[Finding]:
+    """All faults of a model in memory, as legalization leaves it, that show without running it. Raises BackendError.
+
+    The model is neither read anew nor changed, so this is cheap.
+    """
+    enter_backend_operators(model, backend)
+    return list(_static(model, backend))
+
+
+def verification_of(findings: Iterable[Finding], numeric: Numeric | None = None) -> Verification:
+    """The verdict on these findings, errors first."""
+    ordered = sorted(dict.fromkeys(findings), key=lambda finding: _RANK[finding.severity])
     passed = all(finding.severity != "error" for finding in ordered)
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric)
+
+
+def _not_compared(numeric: Numeric, *, is_enough: bool) -> Iterator[Finding]:
+    """A finding where the two models were to be compared and were not."""
+    if numeric.status != "skipped":
+        return
+    package = "" if find_spec("onnxruntime") else "; onnxruntime is not installed: pip install 'relayout[check]'"
+    yield Finding(
+        rule="not-compared",
+        severity="note" if is_enough else "error",
+        expected="results of both models on the same inputs",
+        found=f"{numeric.reason}{package}",
+        message="the model was not compared with the original; with --static the other checks are enough",
+    )
 
 
 def _readable(model: Source) -> tuple[ir.Model, list[Finding]]:
@@ -111,14 +162,23 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
 def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     common = CommonNames(model)
     derivation = derive(model, written=common.written)
-    yield from check_onnx(model)
-    yield from check_shapes(model)
+    skeleton = skeleton_of(model)
+    if isinstance(skeleton, Finding):
+        yield skeleton
+    else:
+        yield from check_onnx(skeleton)
+        yield from check_shapes(model, skeleton)
     yield from check_channels(model)
     yield from check_functions(model)
     yield from check_annotations(model, derivation)
     yield from check_requirements(model, backend, derivation, common)
     yield from check_placement(model, backend)
     yield from _check_by_backend(model, backend)
+
+
+def _warnings(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+    for text in warnings_about(backend, model):
+        yield Finding(rule="backend-settings", severity="warning", message=text)
 
 
 def _check_by_backend(model: ir.Model, backend: Backend) -> Iterator[Finding]:
@@ -142,13 +202,11 @@ def _numeric(
     samples: int,
     seed: int,
     dims: Mapping[str, int] | None,
+    given: tuple[Source, Source | None],
 ) -> tuple[list[Finding], Numeric]:
     from relayout.verification.numeric.compare import compare
 
     if any(finding.rule == "boundary" for finding in findings):
         return [], Numeric(status="skipped", reason="the boundaries differ")
-    return compare(model, original, opaque_values_of(backend, model), samples=samples, seed=seed, dims=dims)
-
-
-def _once(findings: list[Finding]) -> list[Finding]:
-    return list(dict.fromkeys(findings))
+    opaque = opaque_values_of(backend, model)
+    return compare(model, original, opaque, samples=samples, seed=seed, dims=dims, given=given)

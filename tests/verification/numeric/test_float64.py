@@ -57,7 +57,7 @@ def rules(verification: Verification) -> set[tuple[str, str]]:
 
 
 def test_what_float64_does_not_see_is_rounding_and_no_error() -> None:
-    verification = verify(kept(), against=lossy())
+    verification = verify(kept(), "onnx", against=lossy())
     assert verification.passed
     assert rules(verification) == {("rounding", "note")}
     assert "agree" in float64_of(verification)
@@ -72,7 +72,7 @@ def test_what_float64_does_not_see_is_rounding_and_no_error() -> None:
 
 @pytest.mark.parametrize("factor", ["1.0000002", "1.00001", "0.5"])
 def test_what_float64_sees_too_is_an_error_however_small(factor: str) -> None:
-    verification = verify(kept(factor=factor), against=lossy())
+    verification = verify(kept(factor=factor), "onnx", against=lossy())
     assert not verification.passed
     assert ("numeric", "error") in rules(verification)
     assert float64_of(verification) == "the two differ"
@@ -85,10 +85,10 @@ def test_the_bodies_of_functions_and_of_branches_run_in_float64_too() -> None:
     native = """t = Transpose <perm = [0,2,3,1]> (x)
         c = relayout.Conv <kernel_shape = [3,3], pads = [1,1,1,1], data_layout = "NHWC"> (t, w)
         a = Transpose <perm = [0,3,1,2]> (c)"""
-    assert verify(kept(native, functions=BODY), against=lossy()).passed
-    assert not verify(kept(native, "1.0000002", BODY), against=lossy()).passed
-    assert verify(kept(branch), against=lossy(branch)).passed
-    assert not verify(kept(branch, "1.0000002"), against=lossy(branch)).passed
+    assert verify(kept(native, functions=BODY), "onnx", against=lossy()).passed
+    assert not verify(kept(native, "1.0000002", BODY), "onnx", against=lossy()).passed
+    assert verify(kept(branch), "onnx", against=lossy(branch)).passed
+    assert not verify(kept(branch, "1.0000002"), "onnx", against=lossy(branch)).passed
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_bodies_of_functions_and_of_branches_run_in_float64_too() -> None:
 )
 def test_a_difference_that_float64_cannot_decide_stays_an_error_with_a_reason(operator: str, reason: str) -> None:
     before = f"{CONV.replace('a =', 'c =')} {operator}"
-    verification = verify(kept(before), against=lossy(before))
+    verification = verify(kept(before), "onnx", against=lossy(before))
     assert not verification.passed
     assert float64_of(verification).startswith("not run: ")
     assert reason in float64_of(verification)
@@ -123,11 +123,11 @@ def test_what_only_one_model_overflows_at_is_no_rounding() -> None:
     high = (
         f"{CONV} h = Constant <value = float {{1e38}}> () b = Mul (a, h) c = Mul (b, h) d = Div (c, h) y = Div (d, h)"
     )
-    verification = verify(model_of(high), against=plain)
+    verification = verify(model_of(high), "onnx", against=plain)
     assert not verification.passed
     assert "rounding" not in {finding.rule for finding in verification.findings}
     saturated = f"{high.replace('y =', 'e =')} s = Constant <value = float {{2}}> () i = IsInf (e) y = Where (i, s, e)"
-    verification = verify(model_of(saturated), against=plain)
+    verification = verify(model_of(saturated), "onnx", against=plain)
     assert not verification.passed
     assert "beyond the range of float32" in float64_of(verification)
 

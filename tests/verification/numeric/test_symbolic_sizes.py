@@ -44,7 +44,7 @@ def model_of(text: str) -> onnx.ModelProto:
 
 
 def compared(model: onnx.ModelProto | ir.Model, original: onnx.ModelProto) -> Numeric:
-    verification = verify(model, against=original)
+    verification = verify(model, "onnx", against=original)
     assert verification.passed, verification.findings
     assert verification.numeric is not None
     assert verification.numeric.status == "compared", verification.numeric.reason
@@ -69,8 +69,8 @@ def test_a_run_that_is_not_as_declared_is_no_baseline() -> None:
             }>
             y = Relu (z) }"""
     )
-    verification = verify(source, against=source)
-    assert verification.passed
+    verification = verify(source, "onnx", against=source)
+    assert not verification.passed
     assert verification.numeric is not None
     assert verification.numeric.status == "skipped"
     assert "is declared as [7,2] and comes out as [2, 2]" in str(verification.numeric.reason)
@@ -92,13 +92,13 @@ def turned(declared: str = "", perm: str = "0,3,1,2") -> onnx.ModelProto:
 
 def test_an_axis_known_as_a_unit_in_one_of_two_models_may_be_one_in_the_other() -> None:
     known = turned("float[2,1,4,5] turned")
-    assert not verify(turned(), against=known, run=False).findings
-    assert not verify(known, against=turned(), run=False).findings
+    assert not verify(turned(), "onnx", against=known, run=False).findings
+    assert not verify(known, "onnx", against=turned(), run=False).findings
 
 
 def test_no_axis_is_taken_for_another_beside_a_unit_that_one_of_two_models_knows() -> None:
     known = turned("float[2,1,4,5] turned")
-    findings = verify(turned(perm="0,3,2,1"), against=known, run=False).findings
+    findings = verify(turned(perm="0,3,2,1"), "onnx", against=known, run=False).findings
     assert ("axis-mismatch", "conv") in [(each.rule, each.node) for each in findings]
 
 

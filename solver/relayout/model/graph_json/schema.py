@@ -52,6 +52,11 @@ Attribute = Annotated[
 ]
 
 
+def _empty(kind: type[list[Any]] | type[dict[Any, Any]], description: str | None = None) -> Any:
+    """A field that is empty by default. Pydantic would make a deep copy of a default for each object."""
+    return Field(default_factory=kind, description=description, json_schema_extra={"default": kind()})
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -63,7 +68,7 @@ class ValueJson(_Strict):
     dtype: str | None = Field(None, description="ONNX's lower-case name, e.g. float16; seq(float), optional(float)")
     shape: list[Extent] | None = Field(None, description="extents, symbols, null for an unknown extent or rank")
     layout: str | None = Field(None, description="how the data of an input or output lies, e.g. NHWC")
-    metadata: Texts = {}
+    metadata: Texts = _empty(dict)
     doc: str = ""
 
 
@@ -110,9 +115,9 @@ class ConstantJson(_Strict):
     shape: list[Count]
     data: str | None = Field(None, description="base64 of the elements, little-endian, row-major")
     values: list[Any] | None = Field(None, description="the elements, flat or nested")
-    transform: list[Transform] = Field(default=[], description="what the owner of absent data has to do to it")
+    transform: list[Transform] = _empty(list, "what the owner of absent data has to do to it")
     source: str = Field("", description="whose data that is, where it is not the source's constant of this name")
-    metadata: Texts = {}
+    metadata: Texts = _empty(dict)
     doc: str = ""
 
 
@@ -123,10 +128,10 @@ class NodeJson(_Strict):
     op: Name
     domain: str = ""
     overload: str = ""
-    inputs: list[str] = []
+    inputs: list[str] = _empty(list)
     outputs: list[str]
-    attributes: dict[str, Attribute] = {}
-    metadata: Texts = {}
+    attributes: dict[str, Attribute] = _empty(dict)
+    metadata: Texts = _empty(dict)
     doc: str = ""
 
 
@@ -134,12 +139,12 @@ class GraphBody(_Strict):
     """The fields that graphs and subgraphs have in common."""
 
     name: str = "graph"
-    inputs: list[ValueJson] = []
+    inputs: list[ValueJson] = _empty(list)
     outputs: list[ValueJson]
-    constants: list[ConstantJson] = []
-    nodes: list[NodeJson] = []
-    values: list[ValueJson] = Field(default=[], description="what is known of the nodes' results")
-    metadata: Texts = {}
+    constants: list[ConstantJson] = _empty(list)
+    nodes: list[NodeJson] = _empty(list)
+    values: list[ValueJson] = _empty(list, "what is known of the nodes' results")
+    metadata: Texts = _empty(dict)
     doc: str = ""
 
 
@@ -149,15 +154,15 @@ class FunctionJson(_Strict):
     name: Name
     domain: str
     overload: str = ""
-    inputs: list[Name] = []
-    outputs: list[Name] = []
-    attributes: list[Name] = []
-    defaults: dict[str, Attribute] = {}
+    inputs: list[Name] = _empty(list)
+    outputs: list[Name] = _empty(list)
+    attributes: list[Name] = _empty(list)
+    defaults: dict[str, Attribute] = _empty(dict)
     opset: Version | None = None
-    opsets: dict[str, Version] = {}
-    nodes: list[NodeJson] = []
-    values: list[ValueJson] = []
-    metadata: Texts = {}
+    opsets: dict[str, Version] = _empty(dict)
+    nodes: list[NodeJson] = _empty(list)
+    values: list[ValueJson] = _empty(list)
+    metadata: Texts = _empty(dict)
     doc: str = ""
 
 
@@ -166,11 +171,11 @@ class GraphJson(GraphBody):
 
     version: Literal[1] = 1
     opset: Version
-    opsets: dict[str, Version] = Field(default={}, description="versions of domains other than the standard one")
-    functions: list[FunctionJson] = []
+    opsets: dict[str, Version] = _empty(dict, "versions of domains other than the standard one")
+    functions: list[FunctionJson] = _empty(list)
     ir_version: Version | None = None
-    model: Texts = Field(default={}, description="producer_name, producer_version, domain, doc_string")
-    properties: Texts = Field(default={}, description="the model's own metadata")
+    model: Texts = _empty(dict, "producer_name, producer_version, domain, doc_string")
+    properties: Texts = _empty(dict, "the model's own metadata")
 
 
 def load_json(data: bytes | str, where: str) -> dict[str, Any]:

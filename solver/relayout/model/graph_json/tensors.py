@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.errors import InputError
-from relayout.layout.relaid_constant import AbsentTensor, check_steps, transform_of
+from relayout.layout.relaid_constant import AbsentTensor, check_steps, is_one_of, transform_of
 from relayout.model.graph_json.schema import ConstantJson
 from relayout.model.tensor_types import dtype_of_name
 
@@ -39,6 +39,8 @@ def type_name(kind: ir.TypeProtocol | None) -> str | None:
     """ "float16" for a tensor, "seq(float16)" for a sequence of them, and so on."""
     if kind is None:
         return None
+    if type(kind) is ir.TensorType:
+        return kind.dtype.name.lower()
     if isinstance(kind, ir.SequenceType | ir.OptionalType):
         return f"{'seq' if isinstance(kind, ir.SequenceType) else 'optional'}({type_name(kind.elem_type)})"
     name = kind.dtype.name.lower()
@@ -77,7 +79,7 @@ def tensor_to_json(tensor: ir.TensorProtocol, *, weights: bool = True) -> dict[s
     given: dict[str, Any] = {"dtype": tensor.dtype.name.lower(), "shape": list(tensor.shape.numpy())}
     if tensor.doc_string:
         given["doc"] = tensor.doc_string
-    if isinstance(tensor, AbsentTensor) or not (weights or tensor.nbytes <= SMALL):
+    if is_one_of(tensor, AbsentTensor) or not (weights or tensor.nbytes <= SMALL):
         steps = [dict(step) for step in transform_of(tensor)]
         return given | ({"transform": steps} if steps else {})
     if tensor.dtype == ir.DataType.STRING:

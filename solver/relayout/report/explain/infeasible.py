@@ -15,12 +15,14 @@ from relayout.solve.solver import DroppedRequirement, Requirement, Solution
 __all__ = ["refusal"]
 
 
-def refusal(solution: Solution, formulation: Formulation, most: int | None = None) -> InfeasibleError:
-    """The error for an infeasible solution; `most` is the limit on transposes, where there is one."""
+def refusal(
+    solution: Solution, formulation: Formulation, most: int | None = None, option: str = "--max-transposes"
+) -> InfeasibleError:
+    """The error for an infeasible solution; `most` is the limit on conversions, where there is one, by `option`."""
     messages = _Messages(formulation)
     conflict = messages.of_conflict(solution.conflict)
     if solution.over_limit and most is not None:
-        error = _over_limit(solution, most, conflict)
+        error = _over_limit(solution, most, conflict, option)
     else:
         relaxation = messages.of_relaxation(solution.relaxation)
         error = contradiction("the requirements contradict each other", conflict, relaxation)
@@ -29,14 +31,14 @@ def refusal(solution: Solution, formulation: Formulation, most: int | None = Non
     return error
 
 
-def _over_limit(solution: Solution, most: int, conflict: Sequence[str]) -> InfeasibleError:
-    hint, relaxed = f"{most} are too few, and the least number is unknown: raise --max-transposes", ""
+def _over_limit(solution: Solution, most: int, conflict: Sequence[str], option: str) -> InfeasibleError:
+    hint, relaxed = f"{most} are too few, and the least number is unknown: raise {option}", ""
     if solution.fewest_conversions is not None:
-        relaxed = f"--max-transposes {solution.fewest_conversions}"
+        relaxed = f"{option} {solution.fewest_conversions}"
         hint = f"the least possible number is {relaxed}"
     return InfeasibleError(
-        f"no legal model has {most} transposes or fewer",
-        conflict=(f"--max-transposes {most}", *conflict),
+        f"no legal model has {most} {option.removeprefix('--max-')} or fewer",
+        conflict=(f"{option} {most}", *conflict),
         relaxation=(relaxed,) if relaxed else (),
         hint=hint,
     )

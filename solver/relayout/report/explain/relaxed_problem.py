@@ -8,7 +8,9 @@ saving of a relaxed node is an upper bound for any other implementation of it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from relayout.candidates.alternatives import Alternative, BoundaryLowering, NodeAlternatives
 from relayout.candidates.tensors import Tensor
@@ -22,8 +24,7 @@ from relayout.solve.solver import solve
 __all__ = ["Relaxation", "Spent", "spent"]
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """The conversions of a plan as (tensor, device, format), their bytes, and the cost. `proved`: it is optimal."""
 
     conversions: frozenset[tuple[Tensor, str, MemoryFormat]]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from relayout.formulate.def_use import TensorUse
 from relayout.formulate.plan import Plan, PlannedConversion
@@ -22,8 +23,7 @@ NEAREST = 32
 """The maximum number of requirements traced on either side of a conversion."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """A unit of relaxation: some uses by one choice."""
 
     choice: int

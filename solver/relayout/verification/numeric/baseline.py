@@ -1,35 +1,67 @@
-"""The baseline: the original's outputs on random inputs, with a runtime and sizes that it accepts."""
+"""The baseline: the original's outputs on random inputs, with a runtime and sizes that it accepts.
+
+Each open dim gets two sizes where the model takes two, an input with a default also other values, and each branch of
+an If is forced: a fault may show in one of these alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 import onnx_ir as ir
 
 from relayout.verification.axis_names import fed
 from relayout.verification.constants import RANDOM
+from relayout.verification.numeric.branches import Forcing, forced, forcings
 from relayout.verification.numeric.inputs import Array, draw_inputs
 from relayout.verification.numeric.runtimes import RUNTIMES, Session
-from relayout.verification.numeric.symbolic_sizes import contradiction, plans
-from relayout.verification.numeric.tolerance import Arrays, arrays
+from relayout.verification.numeric.symbolic_sizes import Plan, contradiction, open_dims, other_plans, plans
+from relayout.verification.numeric.tolerance import Arrays, arrays, has_numbers
 from relayout.verification.subgraph_values import graphs_of
 
-__all__ = ["Baseline", "baseline_of", "drawn_anew", "first_line", "run"]
+__all__ = [
+    "Baseline",
+    "Feeds",
+    "Results",
+    "Trial",
+    "baseline_of",
+    "behind",
+    "drawn_anew",
+    "first_line",
+    "run",
+    "variant",
+]
 
 Feeds = list[dict[str, Array]]
 Results = list[dict[str, Arrays]]
 """The outputs of a model by name, for each sample."""
 
+# Floats from here on, tried where the usual draw gives an output no finite number.
+_LIFTS = (0.5, 100.0, 0.001)
+
+# So many draws of integers, if the original refuses the first ones.
+_DRAWS = 24
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A variant of the model, with its conditions as they are or forced, and the outputs for each sample."""
+
+    forcing: Forcing | None
+    feeds: Feeds
+    results: Results
+
 
 @dataclass(frozen=True)
 class Baseline:
-    """The original's outputs for each sample."""
+    """The original's outputs in all trials, and what could not be tried."""
 
     runtime: str
-    feeds: Feeds
-    results: Results
+    trials: tuple[Trial, ...]
+    untried: tuple[str, ...] = ()
 
 
 def baseline_of(
@@ -54,18 +86,79 @@ def _in_runtime(
         session = Session(original, runtime, inner)
     except Exception as error:  # a runtime may raise anything
         return first_line(error)
-    for plan in plans(original, fed(original), dims):
+    for plan, shift in _draws(original, dims):
+        feeds = []
         try:
-            feeds = [draw_inputs(fed(original), plan, seed + 7919 * sample) for sample in range(samples)]
+            feeds = [draw_inputs(fed(original), plan, seed + shift + 7919 * sample) for sample in range(samples)]
             results = _results(session, feeds)
         except Exception as error:  # a runtime may raise anything
             fault = fault or first_line(error)
             continue
         strange = _contradiction(original, results)
-        if strange is None:
-            return Baseline(runtime, feeds, results)
-        fault = fault or strange
+        if strange is not None:
+            fault = fault or strange
+            continue
+        first = Trial(None, feeds, results)
+        untried = [*_add_samples(original, session, first, plan, seed, dims)]
+        trials = [first]
+        for forcing in forcings(original):
+            try:
+                trials.append(_forced(original, runtime, inner, forcing, feeds[0]))
+            except Exception as error:  # the branch may not fit these inputs
+                taken = "then" if forcing[0] else "else"
+                untried.append(f"the {taken} branches do not run with their conditions forced: {first_line(error)}")
+        return Baseline(runtime, tuple(trials), tuple(untried))
     return fault
+
+
+def _draws(original: ir.Model, dims: Mapping[str, int] | None) -> Iterator[tuple[Plan, int]]:
+    """Plans, each with a number to add to the seed; integers are drawn several times, as they may be axes or indices
+    that have to fit each other."""
+    tried = list(plans(original, fed(original), dims))
+    yield from ((plan, 0) for plan in tried)
+    if any(value.dtype is not None and value.dtype.is_integer() for value in fed(original)):
+        yield from ((Plan(tried[0].extents, 2 + draw % 4), 104729 * draw) for draw in range(1, _DRAWS))
+
+
+def _forced(original: ir.Model, runtime: str, inner: Sequence[str], forcing: Forcing, feed: dict[str, Array]) -> Trial:
+    session = Session(forced(original, forcing), runtime, inner)
+    return Trial(forcing, [feed], _results(session, [feed]))
+
+
+def _add_samples(
+    original: ir.Model, session: Session, trial: Trial, plan: Plan, seed: int, dims: Mapping[str, int] | None
+) -> Iterator[str]:
+    """Add samples that show what the first ones cannot; yield each thing that no sample shows."""
+    inputs = fed(original)
+
+    def add(draws: Iterable[Callable[[], dict[str, Array]]]) -> bool:
+        """Add the first of these inputs that the original takes."""
+        for draw in draws:
+            try:
+                feed = draw()
+                results = _results(session, [feed])
+            except Exception:  # a runtime may raise anything
+                continue
+            if _contradiction(original, results) is None:
+                trial.feeds.append(feed)
+                trial.results.extend(results)
+                return True
+        return False
+
+    names = open_dims(inputs, dims)
+    others = list(other_plans(original, inputs, dims, plan))
+    if names and not add(partial(draw_inputs, inputs, other, seed + 1) for other in others):
+        sizes = ", ".join(f"{name} = {plan.extents[name]}" for name in names)
+        yield f"the original takes one size of its open dims alone: {sizes}"
+    defaults = [value for value in original.graph.inputs if value.is_initializer() and value.dtype is not None]
+    floats = [value for value in defaults if value.dtype is not None and value.dtype.is_floating_point()]
+    if floats and not add([lambda: {**trial.feeds[0], **draw_inputs(floats, plan, seed + 2)}]):
+        names = [str(value.name) for value in floats]
+        yield f"the original does not run with other values for inputs with a default: {', '.join(names)}"
+    for lift in _LIFTS:
+        if all(has_numbers([sample[name] for sample in trial.results]) for name in trial.results[0]):
+            break
+        add([partial(draw_inputs, inputs, plan, seed + 3, lift)])
 
 
 def _contradiction(original: ir.Model, results: Results) -> str | None:
@@ -81,17 +174,22 @@ def _contradiction(original: ir.Model, results: Results) -> str | None:
 
 def drawn_anew(original: ir.Model) -> set[str]:
     """The values that two runs on the same inputs may give differently: they depend on numbers drawn without a seed."""
-    drawn: set[ir.Value] = set()
-    for node in original.graph:
+    return behind(original, _is_random)
+
+
+def behind(model: ir.Model, is_one: Callable[[ir.Node], bool]) -> set[str]:
+    """The names of the values that depend on such a node, in the graph or inside another node."""
+    found: set[ir.Value] = set()
+    for node in model.graph:
         bodies = list(graphs_of(node))
         nodes = [node, *(inner for body in bodies for inner in body.all_nodes())]
         reads = {value for each in nodes for value in each.inputs}.union(*(body.outputs for body in bodies))
-        if any(map(_draws, nodes)) or reads & drawn:
-            drawn.update(node.outputs)
-    return {str(value.name) for value in drawn}
+        if any(map(is_one, nodes)) or reads & found:
+            found.update(node.outputs)
+    return {str(value.name) for value in found}
 
 
-def _draws(node: ir.Node) -> bool:
+def _is_random(node: ir.Node) -> bool:
     if "seed" in node.attributes:
         return False
     if node.op_type == "Dropout" and len(node.inputs) > 2:
@@ -99,6 +197,11 @@ def _draws(node: ir.Node) -> bool:
         known = ir.convenience.get_const_tensor(training) if training is not None else None
         return training is not None and (known is None or bool(known.numpy()))
     return node.op_type in RANDOM
+
+
+def variant(model: ir.Model, trial: Trial) -> ir.Model:
+    """The model of a trial."""
+    return model if trial.forcing is None else forced(model, trial.forcing)
 
 
 def run(model: ir.Model, runtime: str, inner: Sequence[str], feeds: Feeds) -> Results:

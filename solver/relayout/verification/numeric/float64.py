@@ -15,7 +15,7 @@ from relayout.verification.numeric.inputs import Array, with_noise
 from relayout.verification.numeric.runtimes import LARGEST_MODEL, weights_size
 from relayout.verification.numeric.tolerance import Arrays
 
-__all__ = ["Judge", "Samples", "Side", "in_float64"]
+__all__ = ["Judge", "Pairs", "Samples", "Side", "in_float64"]
 
 SECONDS = 120.0
 """How long the two models may run in float64, all samples together."""
@@ -28,27 +28,29 @@ _SHRINKS = 30 * 2.0**-29
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two models, and its inputs for each sample."""
+    """One of the two models in one variant, and its inputs for each sample."""
 
     model: ir.Model
     feeds: Sequence[Mapping[str, Array]]
 
 
 Samples = Sequence[Mapping[str, Arrays]]
+Pairs = Sequence[tuple[Side, Side]]
+"""The model and the original in each variant."""
 Judge = Callable[[Samples, Samples, Samples], Iterable[OutputDifference]]
 """A comparison of the results of the original, of the model, and of the original on disturbed inputs."""
 
 
 def in_float64(
-    differences: Sequence[OutputDifference], sources: Mapping[str, str], model: Side, original: Side, judge: Judge
+    differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge
 ) -> tuple[list[OutputDifference], str]:
     """The differences, with the failed ones decided again in float64, and the verdict as text.
 
-    `sources` maps the model's names of values that differ to the original's. An infinite difference is not rounding and
-    is kept; all are kept if a model cannot be run.
+    `sources` maps the model's names of values that differ to the original's; `pairs` are the two models in each of
+    their variants. An infinite difference is not rounding and is kept; all are kept if a model cannot be run.
     """
     try:
-        decided = {each.name: each for each in _compared(differences, sources, model, original, judge)}
+        decided = {each.name: each for each in _compared(differences, sources, pairs, judge)}
     except UndecidedError as reason:
         return list(differences), f"not run: {reason}"
     settled = [_settled(each, decided[each.name]) if each.name in decided else each for each in differences]
@@ -57,19 +59,27 @@ def in_float64(
 
 
 def _compared(
-    differences: Sequence[OutputDifference], sources: Mapping[str, str], model: Side, original: Side, judge: Judge
+    differences: Sequence[OutputDifference], sources: Mapping[str, str], pairs: Pairs, judge: Judge
 ) -> Sequence[OutputDifference]:
     if any(not each.passed and math.isinf(each.max_rel) for each in differences):
         raise UndecidedError("a result of another type or shape, or infinite in only one model, is not rounding")
-    if 2 * max(weights_size(model.model), weights_size(original.model)) > LARGEST_MODEL:
+    if 2 * max(weights_size(side.model) for pair in pairs for side in pair) > LARGEST_MODEL:
         raise UndecidedError("the weights are too large")
     deadline = Deadline(SECONDS)
-    right = [{name: wide(array) for name, array in feed.items()} for feed in original.feeds]
-    disturbed = [with_noise(feed) for feed in right]
-    theirs = run_wide(steps_of(original.model), [*right, *disturbed], sorted(set(sources.values())), deadline)
-    mine = run_wide(steps_of(model.model), model.feeds, sorted(sources), deadline)
-    expected, found = _as_results(theirs), _as_results(mine)
-    compared = list(judge(expected[: len(right)], found, expected[len(right) :]))
+    expected: list[dict[str, Arrays]] = []
+    found: list[dict[str, Arrays]] = []
+    noisy: list[dict[str, Arrays]] = []
+    for model, original in pairs:
+        right = [{name: wide(array) for name, array in feed.items()} for feed in original.feeds]
+        their_steps, my_steps = steps_of(original.model), steps_of(model.model)
+        # Sample by sample, as a node is made for the shapes of the first one.
+        for feed, mine in zip(right, model.feeds, strict=True):
+            disturbed = with_noise(feed)
+            theirs = run_wide(their_steps, [feed, disturbed], sorted(set(sources.values())), deadline)
+            expected += _as_results(theirs[:1])
+            noisy += _as_results(theirs[1:])
+            found += _as_results(run_wide(my_steps, [mine], sorted(sources), deadline))
+    compared = list(judge(expected, found, noisy))
     for each in compared:
         if each.tolerance > _TELLING:
             raise UndecidedError(f"rounding in float64 moves {each.name} by {each.tolerance:.3g} of its scale")

@@ -27,14 +27,23 @@ MOST_ELEMENTS = 1 << 30
 Array = np.ndarray[Any, Any]
 
 
-def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int) -> dict[str, Array]:
-    """Return an array for each input, in the input's own shape."""
-    return {str(value.name): _draw_input(value, plan, seed) for value in inputs}
+def draw_inputs(inputs: Sequence[ir.Value], plan: Plan, seed: int, lift: float | None = None) -> dict[str, Array]:
+    """Return an array for each input, in the input's own shape. With `lift`, floats are positive, from there on."""
+    return {str(value.name): _lifted(_draw_input(value, plan, seed), lift) for value in inputs}
+
+
+def _lifted(array: Array, lift: float | None) -> Array:
+    if lift is None or array.dtype.kind in "biuOSU":
+        return array
+    return np.asarray(np.abs(array.astype(np.float32)) + lift).astype(array.dtype)
 
 
 def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     if value.dtype is None or value.shape is None:
         raise ValueError(f"input {value.name} has no tensor type with a rank")
+    stated = _stated_shape(value)
+    if stated is not None:
+        return stated
     shape = [
         extent if isinstance(extent, int) else plan.extents[symbol_of(value, axis)]
         for axis, extent in enumerate(value.shape)
@@ -42,6 +51,20 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])
     # NumPy makes a number of zero dimensions, which runtimes refuse.
     return np.asarray(_draw(generator, shape, value.dtype, plan.highest))
+
+
+# Operators that have the shape of their result as an operand, at this index.
+_SHAPED = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
+
+
+def _stated_shape(value: ir.Value) -> Array | None:
+    """The shape that an operator reads from an input, where its result's is known: another one would contradict it."""
+    for node, operand in value.uses():
+        if _SHAPED.get(node.op_type) == operand and node.domain in ("", "ai.onnx"):
+            shape = node.outputs[0].shape
+            if shape is not None and all(isinstance(extent, int) for extent in shape):
+                return np.array([int(extent) for extent in shape], np.int64)  # type: ignore[arg-type]
+    return None
 
 
 def _draw(generator: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, highest: int) -> Array:

@@ -1,8 +1,11 @@
-"""The runtimes: onnxruntime without optimizations, else onnx's reference evaluator."""
+"""The runtimes: onnxruntime without optimizations, else onnx's reference evaluator.
+
+A model of a version that onnxruntime does not know yet runs under an older one if that changes no operator's meaning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -12,6 +15,10 @@ from relayout.model.runtime import import_onnxruntime
 from relayout.verification.numeric.inputs import Array
 
 __all__ = ["LARGEST_MODEL", "RUNTIMES", "Session", "weights_size"]
+
+_ONNX = ("", "ai.onnx")
+_OLD_IR_VERSION, _OLD_OPSET = 10, 13
+"""Versions that every onnxruntime of the last years knows."""
 
 LARGEST_MODEL = 1 << 30
 """Bytes of weights above which a model is not run: two copies of them would be in memory at a time."""
@@ -27,8 +34,8 @@ def weights_size(model: ir.Model) -> int:
 class Session:
     """One model, ready to run, with `extra` inner values among its results. Free it before making another."""
 
-    def __init__(self, model: ir.Model, runtime: str, extra: Sequence[str] = ()) -> None:
-        proto = ir.to_proto(model)
+    def __init__(self, model: ir.Model | onnx.ModelProto, runtime: str, extra: Sequence[str] = ()) -> None:
+        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
         declared = {info.name: info for info in proto.graph.value_info}
         present = {info.name for info in proto.graph.output}
         for name in extra:
@@ -52,8 +59,55 @@ def _onnxruntime(proto: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run
+
+    def made(model: onnx.ModelProto) -> Any:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run
+
+    try:
+        return made(proto)
+    except Exception:
+        for older in _older(proto):
+            try:
+                return made(older)
+            except Exception:  # the first error says more
+                continue
+        raise
+
+
+def _older(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
+    """The model under older versions of the file format, and of ONNX's operators where they mean the same."""
+    older = onnx.ModelProto()
+    older.CopyFrom(proto)
+    older.ir_version = min(proto.ir_version, _OLD_IR_VERSION)
+    if older.ir_version != proto.ir_version:
+        yield older
+    imports = [each for owner in (older, *older.functions) for each in owner.opset_import if each.domain in _ONNX]
+    newest = max((each.version for each in imports), default=0)
+    least = max((_since(node, newest) for node in _nodes(proto)), default=0)
+    for version in range(newest - 1, max(least, _OLD_OPSET) - 1, -1):
+        for each in imports:
+            each.version = min(each.version, version)
+        yield older
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of ONNX's own operators, in functions and in nested graphs too."""
+    pending = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    while pending:
+        node = pending.pop()
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                pending += graph.node
+        if node.domain in _ONNX:
+            yield node
+
+
+def _since(node: onnx.NodeProto, version: int) -> int:
+    """The version since which an operator means what it means in `version`."""
+    try:
+        return int(onnx.defs.get_schema(node.op_type, max_inclusive_version=version, domain="").since_version)
+    except onnx.defs.SchemaError:
+        return version
 
 
 def _reference(proto: onnx.ModelProto) -> Any:

@@ -9,12 +9,15 @@ from math import prod
 
 import onnx_ir as ir
 
-__all__ = ["Plan", "contradiction", "plans", "symbol_of"]
+__all__ = ["Plan", "contradiction", "open_dims", "other_plans", "plans", "symbol_of"]
 
 MOST_MENTIONED = 12
 """So many of the extents that a model mentions are tried, the most frequent first."""
 
 _LARGEST_MENTIONED = 4096
+
+_MOST_GROWTH = 8
+"""How many times as many elements a second set of sizes may have."""
 
 _MOST_ELEMENTS = 1 << 20
 """Of an input whose open dims all have a size that the model mentions: several large ones at once fill the memory."""
@@ -52,6 +55,58 @@ def plans(model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] |
         extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
         extents.update({name: size for name, size in given.items() if name in extents})
         yield Plan(extents, highest)
+
+
+# Batches and other sizes, to try after a first plan: unequal to those that `plans` begins with, and seldom to extents
+# that models have.
+_OTHERS = (
+    (3, (48, 80, 112)),
+    (3, (96, 160, 32)),
+    (3, (160, 96, 224)),
+    (3, (12, 14, 9)),
+    (5, (7, 5, 11)),
+    (3, (3, 5, 7)),
+    (4, (16, 4, 2)),
+    (2, (2, 3, 4)),
+)
+
+
+def open_dims(inputs: Sequence[ir.Value], dims: Mapping[str, int] | None) -> list[str]:
+    """The dims that are not known before run time and that the caller gave no size."""
+    batches, others = _unknown(inputs)
+    return [name for name in (*batches, *others) if name not in (dims or {})]
+
+
+def other_plans(
+    model: ir.Model, inputs: Sequence[ir.Value], dims: Mapping[str, int] | None, first: Plan
+) -> Iterator[Plan]:
+    """Yield plans to try after `first`, so that each open dim has a second size: first those that change all of them,
+    then those that change only batches or only the others. A size that a body declares stays."""
+    batches, others = _unknown(inputs)
+    kept = {**_declared_in_bodies(model), **(dims or {})}
+    more = [(1, (1, 1, 1)), *((extent, (extent,) * 3) for extent in _mentioned(model) if _is_small(inputs, extent))]
+    # A model may take one batch alone, or one size of an image.
+    for changed in ({*batches, *others}, {*others}, {*batches}):
+        for batch, sizes in (*_OTHERS, *more):
+            extents = dict.fromkeys(batches, batch)
+            extents.update({name: sizes[i % len(sizes)] for i, name in enumerate(others)})
+            new = {name: size for name, size in extents.items() if name in changed and name not in kept}
+            extents = {**first.extents, **new}
+            if not new or any(size == first.extents[name] for name, size in new.items()):
+                continue
+            if _elements(inputs, extents) <= max(_MOST_ELEMENTS, _MOST_GROWTH * _elements(inputs, first.extents)):
+                yield Plan(extents, first.highest)
+
+
+def _elements(inputs: Sequence[ir.Value], extents: Mapping[str, int]) -> int:
+    """The number of elements of all inputs under these sizes."""
+    return sum(
+        prod(
+            extent if isinstance(extent, int) else extents[symbol_of(value, axis)]
+            for axis, extent in enumerate(value.shape or ())
+        )
+        for value in inputs
+    )
 
 
 def _is_small(inputs: Sequence[ir.Value], size: int) -> bool:

@@ -2,6 +2,7 @@
 
 Distances of floats are relative to the largest element of the right result; of integers and text they are the share of
 elements that differ. NaN equals NaN, an infinity equals itself, and any other difference from these is infinite.
+Equal NaNs are no evidence: a result with nothing else was not compared (`has_numbers`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import onnx_ir as ir
 from relayout.report.schema import OutputDifference
 from relayout.verification.numeric.inputs import Array
 
-__all__ = ["Arrays", "arrays", "difference"]
+__all__ = ["Arrays", "arrays", "difference", "has_numbers"]
 
 Arrays = list[Array]
 """One output: one array for a tensor, several for a sequence, none for an empty optional."""
@@ -28,8 +29,9 @@ _TOLERANCE = {
 }
 # A sum in another order may round to the next quantized step, which later layers see.
 _QUANTIZED = 5e-2
-# Integers are right or wrong, but an argmax between two equal maxima may be either.
-_WRONG_INTEGERS = 1e-3
+# Integers and booleans are right or wrong. An argmax between two maxima that are equal but for rounding may be either:
+# noise in the inputs shows that, or float64 does.
+_WRONG_INTEGERS = 0.0
 # Rounding within the graph adds up to more than the last bits of its inputs do.
 _NOISE_FACTOR = 30
 # The tolerance in float64: sums in another order, no more.
@@ -70,12 +72,13 @@ def _difference(
     tolerance = max(_EXACT if exact else by_type, _NOISE_FACTOR * noise)
     distances = [_worst(theirs, mine, quantized) for theirs, mine in zip(expected, found, strict=True)]
     largest = max((relative for _, relative in distances), default=0.0)
+    alike = [other for other in expected[1:] if _fit(expected[0], other)]
     return OutputDifference(
         name=name,
         max_abs=max((absolute for absolute, _ in distances), default=0.0),
         max_rel=largest,
         tolerance=tolerance,
-        sensitivity=max((_worst(expected[0], other, quantized)[1] for other in expected[1:]), default=0.0),
+        sensitivity=max((_worst(expected[0], other, quantized)[1] for other in alike), default=0.0),
         passed=largest <= tolerance,
     )
 
@@ -86,8 +89,26 @@ def arrays(result: Any) -> Arrays:
     return [np.asarray(part) for part in parts]
 
 
+def has_numbers(samples: Sequence[Arrays]) -> bool:
+    """Whether any sample has an element that a comparison could find wrong: text, an integer, or a finite number."""
+    return any(
+        part.size > 0 and (part.dtype.kind in "OSUbiu" or bool(np.isfinite(_plain(part)).any()))
+        for sample in samples
+        for part in sample
+    )
+
+
+def _plain(array: Array) -> Array:
+    """The array in a type that NumPy has functions for."""
+    return array if array.dtype.kind in "fc" else array.astype(np.float64)
+
+
+def _fit(theirs: Arrays, mine: Arrays) -> bool:
+    return [part.shape for part in theirs] == [part.shape for part in mine]
+
+
 def _worst(theirs: Arrays, mine: Arrays, quantized: bool) -> tuple[float, float]:
-    if [part.shape for part in theirs] != [part.shape for part in mine]:
+    if not _fit(theirs, mine):
         return float("inf"), float("inf")
     pairs = [_distance(a, b, quantized) for a, b in zip(theirs, mine, strict=True)]
     return max((absolute for absolute, _ in pairs), default=0.0), max((relative for _, relative in pairs), default=0.0)

@@ -10,7 +10,7 @@ import pytest
 from graphs import Net, assert_same_numbers
 
 from relayout import legalize, verify
-from relayout.model.dim_unification import unify_names
+from relayout.model.dims.dim_unification import unify_names
 from relayout.model.io import read_model
 
 

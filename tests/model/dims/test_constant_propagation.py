@@ -95,7 +95,7 @@ def test_an_unknown_index_is_no_fault() -> None:
     net.output(net.node("Reshape", net.transpose(x, 0, 3, 1, 2), places))
     model = net.model()
     legal, _ = legalize(model)
-    assert verify(legal, against=model).passed
+    assert verify(legal, "onnx", against=model).passed
 
 
 BEHIND_A_STRANGER = """<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
@@ -138,7 +138,7 @@ def test_integers_that_broadcast_in_two_dimensions_are_no_contradiction(is_const
     model = net.model()
     legal, _ = legalize(model)
     assert_same_numbers(model, legal)
-    assert verify(legal, against=model).passed
+    assert verify(legal, "onnx", against=model).passed
     again, report = legalize(legal)
     assert again == legal
     assert report.after == report.before
@@ -157,7 +157,7 @@ def test_integers_that_broadcast_in_a_body_are_no_contradiction() -> None:
     model = net.model()
     legal, _ = legalize(model)
     assert_same_numbers(model, legal)
-    assert verify(legal, against=model).passed
+    assert verify(legal, "onnx", against=model).passed
 
 
 def test_values_of_two_dimensions_tell_no_shape_as_if_they_were_a_vector() -> None:

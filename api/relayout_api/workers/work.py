@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of, is_pure
@@ -18,9 +18,11 @@ from relayout.errors import InputError
 from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
+from relayout.model.recorded_backend import recorded_backend
 from relayout.options import Options
+from relayout.report.budget import within_budget
 from relayout.report.drawing import compared, draw, with_choices
-from relayout.report.schema import Report, Status
+from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.verification.verifier import verify
 from relayout_api.schemas import (
@@ -33,8 +35,10 @@ from relayout_api.schemas import (
 )
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
-from relayout_api.workers.messages import Answer, Task
-from relayout_api.workers.tasks import Report as Events
+from relayout_api.workers.messages import Answer, Events, Task
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["WORK"]
 
@@ -43,7 +47,10 @@ _SEARCH_SHARE = 0.6
 _LEGALIZE_STAGES = ("read", "requirements", "solve", "rewrite", "check", "write")
 _EXPLAIN_STAGES = ("read", "requirements", "solve", "rewrite")
 _VERIFY_STAGES = ("read", "check")
-_SUMMARY = {"status", "cost", "bound", "gap", "objective", "backend", "before", "after"}
+_SUMMARY: dict[str, Any] = {
+    **dict.fromkeys(("status", "cost", "bound", "gap", "objective", "backend", "before", "after"), True),
+    "verification": {"passed": True},
+}
 
 Body = bytes | memoryview
 _Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters, GraphParameters)
@@ -73,7 +80,7 @@ def _legalize(task: Task, body: Body, events: Events) -> Answer:
     if task.form == "parts":
         return _parts(report, repeats, content)
     if task.form == "bytes":
-        return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats)
+        return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats, **_facts(report))
     return _whole(report, repeats, model=b64encode(content).decode())
 
 
@@ -129,16 +136,19 @@ def _verify(task: Task, body: Body, events: Events) -> Answer:
     progress = _progress(events, _VERIFY_STAGES)
     progress("read")
     source, against, parameters = _read(task, body, VerifyParameters)
-    backend, options = _backend(parameters), _options(parameters)
+    options = _options(parameters)
     model = read_model(source, external_data=False)
+    backend = _verified_for(parameters, model)
     original = None if against is None else read_model(against, external_data=False)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
     after = totals(model, dims, operators)
     before = after if original is None else totals(original, dims, operators)
     progress("check")
-    verification = verify(model, backend, against=original, samples=options.samples, dims=dims)
-    status: Status = "verified" if verification.passed else "failed"
-    report = Report(status=status, backend=backend.name, before=before, after=after, verification=verification)
+    verification = verify(model, backend, against=original, samples=options.samples, dims=dims, static=options.static)
+    report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
+    report = within_budget(report, asdict(options))
+    passed = report.verification is not None and report.verification.passed
+    report = report.model_copy(update={"status": "verified" if passed else "failed"})
     return _of_report(task, report, is_pure(backend))
 
 
@@ -177,10 +187,18 @@ def _graph_of(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     )
 
 
-def _backend(parameters: Parameters) -> Backend:
+def _backend(parameters: LegalizeParameters | ExplainParameters | GraphParameters) -> Backend:
     # A string is the name of an installed backend, never a file.
     assert parameters.backend is not None
     return load_backend(parameters.backend, options=_options(parameters).backend_options, allow_files=False)
+
+
+def _verified_for(parameters: VerifyParameters, model: ir.Model) -> Backend:
+    """The backend of the request; without one, that which the model records. Raises UsageError."""
+    name, options = parameters.backend, _options(parameters).backend_options
+    if name is None:
+        name, options = recorded_backend(model, options)
+    return load_backend(name, options=options, allow_files=False)
 
 
 def _options(parameters: Parameters) -> Options:
@@ -214,11 +232,18 @@ def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
 
 
 def _parts(report: Report, repeats: bool, model: bytes) -> Answer:
-    return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, report.cost, report.bound)
+    return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, **_facts(report))
 
 
 def _whole(report: Report, repeats: bool, **members: Any) -> Answer:
-    return Answer(_json({**members, "report": report.model_dump(mode="json", by_alias=True)}), b"", repeats)
+    whole = _json({**members, "report": report.model_dump(mode="json", by_alias=True)})
+    return Answer(whole, b"", repeats, **_facts(report))
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    """The facts of a report that the server needs without reading it."""
+    seconds = report.solver.seconds if report.solver is not None else None
+    return {"cost": report.cost, "bound": report.bound, "status": report.status, "seconds": seconds}
 
 
 def _json(value: object) -> bytes:

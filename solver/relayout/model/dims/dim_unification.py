@@ -7,15 +7,16 @@ model would estimate a generated name on its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from itertools import chain
 from math import prod
 
 import onnx
 
 from relayout.model.inference_placeholders import graphs_in
 
-__all__ = ["GENERATED", "unify_names"]
+__all__ = ["GENERATED", "rename", "unify_names"]
 
 GENERATED = "unk__"
 """The prefix of the names that onnx's inference generates."""
@@ -24,12 +25,13 @@ _Open = tuple[int, str]
 _Measure = tuple[str, Fraction]
 
 
-def unify_names(graph: onnx.GraphProto) -> None:
+def unify_names(graph: onnx.GraphProto, equal: Iterable[tuple[str, str]] = ()) -> None:
     """Give dims that must be equal one name, a generated one only where there is no other, in the graph and those
-    inside it. The graph's inputs keep their names."""
+    inside it: those that Reshapes show to be equal, and the pairs in `equal`. The graph's inputs keep their names."""
     fed = {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim}
     measures: dict[str, _Measure] = {}
-    for one, other, ratio in _alike(graph, {}):
+    pairs = ((one, other, Fraction(1)) for one, other in equal)
+    for one, other, ratio in chain(_alike(graph, {}), pairs):
         (first, times), (second, more) = _measured(one, measures), _measured(other, measures)
         if first != second:
             measures[second] = first, ratio * times / more
@@ -41,7 +43,7 @@ def unify_names(graph: onnx.GraphProto) -> None:
         given = [name for name in names if name in fed or not name.startswith(GENERATED)]
         same |= {name: [*given, *names][0] for name in names if name not in given}
     if same:
-        _rename(graph, same)
+        rename(graph, same)
 
 
 def _alike(graph: onnx.GraphProto, outer: Mapping[str, _Open]) -> Iterator[tuple[str, str, Fraction]]:
@@ -84,7 +86,8 @@ def _measured(name: str, measures: Mapping[str, _Measure]) -> _Measure:
     return name, times
 
 
-def _rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
+def rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
+    """Give dims other names, in the graph and those inside it."""
     for value in (*graph.input, *graph.value_info, *graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in same:
@@ -92,4 +95,4 @@ def _rename(graph: onnx.GraphProto, same: Mapping[str, str]) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             for inner in graphs_in(attribute):
-                _rename(inner, same)
+                rename(inner, same)

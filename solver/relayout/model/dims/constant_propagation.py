@@ -15,7 +15,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from relayout.model.dim_unification import GENERATED, unify_names
+from relayout.model.dims.dim_unification import GENERATED, unify_names
+from relayout.model.dims.spatial_dims import name_spatial_dims
+from relayout.model.dims.symbolic_values import Symbols
 from relayout.model.inference_placeholders import carry_over, graphs_in
 from relayout.model.tensor_types import is_absent
 
@@ -52,8 +54,9 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelP
             break
         inferred = infer(proto)
     for _ in range(ROUNDS):
-        found = _compute(inferred, known)
-        hints = _same_shapes(inferred.graph)
+        found, hints = _follow_symbols(inferred.graph, known)
+        found |= _compute(inferred, known)
+        hints += _same_shapes(inferred.graph)
         if not found and not hints:
             break
         if not hints and not _adds_shapes(inferred.graph, found):
@@ -62,17 +65,18 @@ def infer_with_values(proto: onnx.ModelProto, infer: Infer) -> tuple[onnx.ModelP
         probe.graph.value_info.extend(hints)
         _take_shapes(infer(probe).graph, inferred.graph)
     _enter_scan_inputs(inferred.graph, {})
-    unify_names(inferred.graph)
+    unify_names(inferred.graph, _equal_dims(inferred.graph, known))
+    name_spatial_dims(inferred.graph)
     return inferred, {name: value for name, value in known.items() if name not in stored}
 
 
 def _is_static(graph: onnx.GraphProto) -> bool:
     """Whether the graph has no subgraphs and every extent is known, so that values add nothing to the shapes."""
     shapes = _shapes(graph)
-    return all(value.name in shapes for value in graph.input) and not any(
-        any(name and name not in shapes for name in node.output) or any(map(graphs_in, node.attribute))
-        for node in graph.node
-    )
+    results = (name for node in graph.node for name in node.output if name)
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    known = all(value.name in shapes for value in graph.input) and all(name in shapes for name in results)
+    return known and not any(map(graphs_in, attributes))
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -86,7 +90,7 @@ def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     ]
     known: dict[str, np.ndarray] = {}
     for name, tensor in tensors:
-        small = int(np.prod(tensor.dims)) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
+        small = math.prod(tensor.dims) <= LARGEST and tensor.data_type != onnx.TensorProto.STRING
         if small and tensor.data_location != onnx.TensorProto.EXTERNAL and not is_absent(tensor):
             known[name] = numpy_helper.to_array(tensor)
     return known
@@ -95,8 +99,7 @@ def _stored(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     """Compute every value whose inputs are known, into `known`; return the new names."""
     # Most models have no Shape or Size, and then the list of all shapes is not needed.
-    asks = any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in model.graph.node)
-    shapes = _shapes(model.graph) if asks else {}
+    shapes = _shapes(model.graph) if _asks_for_shapes(model.graph, known) else {}
     found: set[str] = set()
     for node in model.graph.node:
         if node.op_type not in ARITHMETIC or node.output[0] in known or not _is_arithmetic(node):
@@ -119,6 +122,27 @@ def _compute(model: onnx.ModelProto, known: dict[str, np.ndarray]) -> set[str]:
     return found
 
 
+def _asks_for_shapes(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> bool:
+    return any(node.op_type in ("Shape", "Size") and node.output[0] not in known for node in graph.node)
+
+
+def _equal_dims(graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
+    if not _asks_for_shapes(graph, known):
+        return []
+    return list(Symbols(graph, known).equal_dims())
+
+
+def _follow_symbols(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> tuple[set[str], list[onnx.ValueInfoProto]]:
+    """Enter the constants that dims of partly unknown shapes determine into `known`; return their names, and the shapes
+    of Reshapes that become better known."""
+    if not _asks_for_shapes(graph, known):
+        return set(), []
+    symbols = Symbols(graph, known)
+    found = {name: array for name, array in symbols.constants().items() if name not in known}
+    known.update(found)
+    return set(found), list(symbols.better_shapes())
+
+
 def _is_arithmetic(node: onnx.NodeProto) -> bool:
     """Whether onnx's reference implementation is sure to compute this node of ARITHMETIC as any runtime does."""
     if node.domain not in ("", "ai.onnx"):
@@ -131,9 +155,9 @@ def _grows(node: onnx.NodeProto, operands: list[np.ndarray]) -> bool:
     if node.op_type == "Range":
         start, limit, delta = (float(o.reshape(-1)[0]) for o in operands)
         return delta == 0 or abs(limit - start) > LARGEST * abs(delta)
-    shape = operands[-1].astype(np.float64)
+    shape = operands[-1].ravel().tolist()
     base = operands[0].size if node.op_type == "Tile" else 1
-    return bool(base * np.prod(shape) > LARGEST or (shape < 0).any())
+    return base * math.prod(shape) > LARGEST or any(extent < 0 for extent in shape)
 
 
 def _run(node: onnx.NodeProto, operands: list[np.ndarray], model: onnx.ModelProto) -> list[np.ndarray] | None:
@@ -210,8 +234,9 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
         kind = value.type
         if kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
             dims = kind.tensor_type.shape.dim
-            if all(dim.HasField("dim_value") for dim in dims):
-                found[value.name] = tuple([dim.dim_value for dim in dims])
+            known = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
+            if len(known) == len(dims):
+                found[value.name] = tuple(known)
     return found
 
 
@@ -368,6 +393,10 @@ def _with_constants(proto: onnx.ModelProto, values: dict[str, np.ndarray]) -> on
     stable = [v for v in probe.graph.value_info if not _has_generated_dim(v) and v.name not in values]
     del probe.graph.value_info[:]
     probe.graph.value_info.extend(stable)
+    for value in probe.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param.startswith(GENERATED):
+                dim.Clear()
     return probe
 
 

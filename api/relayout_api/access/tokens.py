@@ -1,0 +1,90 @@
+"""Bearer tokens of an OpenID Connect issuer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+import jwt
+
+from relayout.errors import UsageError
+from relayout_api.access.callers import SCOPES, Caller
+
+__all__ = ["Tokens"]
+
+# Signatures with a public key. A secret that is shared with the issuer is none of a service's business.
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_LEEWAY_SECONDS = 30
+_KEYS_LIFETIME_SECONDS = 600
+
+
+class Tokens:
+    """Checks tokens of one issuer for one audience, with the public keys that the issuer publishes.
+
+    A token's claim `claim` (a string of words, or a list) has its scopes, each as `relayout:read` or `read`. The
+    addresses are those of OpenID Connect Discovery 1.0.
+    """
+
+    def __init__(self, issuer: str, audience: str, claim: str = "scope") -> None:
+        self._issuer, self._audience, self._claim = issuer, audience, claim
+        self._keys: jwt.PyJWKClient | None = None
+
+    def find(self, token: str) -> Caller | None:
+        """The caller whom a token names, or None if it is not valid or has no scope of this service.
+
+        Asks the issuer for its keys when it has none, or the token names a new one. Raises UsageError if the issuer
+        does not answer.
+        """
+        try:
+            key = self._published().get_signing_key_from_jwt(token)
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=_ALGORITHMS,
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=_LEEWAY_SECONDS,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except jwt.PyJWKClientConnectionError as error:
+            raise self._silent(error) from error
+        except jwt.PyJWTError:
+            return None
+        scopes = [scope for scope in SCOPES if scope in _words(claims.get(self._claim))]
+        return Caller(f"token:{claims['sub']}", scopes[-1]) if scopes else None
+
+    def check(self) -> str:
+        """The address of the issuer's keys. Raises UsageError if the issuer does not answer."""
+        return str(self._published().uri)
+
+    def _published(self) -> jwt.PyJWKClient:
+        if self._keys is None:
+            address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
+            try:
+                document = httpx.get(address, timeout=10, follow_redirects=True).raise_for_status().json()
+                uri, issuer = document["jwks_uri"], document["issuer"]
+            except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+                raise self._silent(error) from error
+            if issuer != self._issuer:
+                raise UsageError(
+                    "the issuer has another name",
+                    where="RELAYOUT_OIDC_ISSUER",
+                    expected=str(issuer),
+                    found=self._issuer,
+                )
+            self._keys = jwt.PyJWKClient(uri, lifespan=_KEYS_LIFETIME_SECONDS)
+        return self._keys
+
+    def _silent(self, error: Exception) -> UsageError:
+        return UsageError(
+            "the issuer of tokens does not answer",
+            where="RELAYOUT_OIDC_ISSUER",
+            expected=f"OpenID Connect Discovery at {self._issuer}",
+            found=f"{type(error).__name__}: {error}",
+        )
+
+
+def _words(claim: Any) -> set[str]:
+    words: Iterable[Any] = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else ()
+    return {str(word).removeprefix("relayout:") for word in words}

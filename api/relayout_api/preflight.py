@@ -1,0 +1,109 @@
+"""What is looked at before the service listens: the configuration, and who could call."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator
+
+from relayout.errors import UsageError
+from relayout_api.settings import Settings
+
+__all__ = ["examine", "with_auth"]
+
+
+def with_auth(settings: Settings, host: str, is_open: bool) -> Settings:
+    """The settings for listening at `host`: keys are needed where others than this machine can call, unless `is_open`.
+
+    Raises UsageError where a key is needed and there is none.
+    """
+    if settings.auth == "off" and not is_open and not _is_local(host):
+        settings = settings.model_copy(update={"auth": "required"})
+    if settings.auth == "required" and settings.oidc_issuer is None:
+        from relayout_api.access.keys import Keys
+
+        if not Keys(settings.keys_url).all():
+            raise UsageError(
+                "nobody could call the service",
+                where=f"--host {host}",
+                expected="an API key, an issuer of tokens, or --open, which lets everybody in",
+                found="none",
+                hint="relayout serve keys add NAME makes a key",
+            )
+    return settings
+
+
+def examine(host: str, is_open: bool) -> Iterator[tuple[str, str, UsageError | None]]:
+    """Each part of the configuration: its name, what was found, and the error if it is wrong. Nothing is started."""
+    try:
+        settings = Settings.from_environment()
+    except UsageError as error:
+        yield "settings", "", error
+        return
+    yield "settings", f"{settings.workers} workers of {settings.memory_bytes >> 20} MiB", None
+    for name, look in (
+        ("access", lambda: _access(settings, host, is_open)),
+        ("issuer of tokens", lambda: _issuer(settings)),
+        ("job database", lambda: _database(settings)),
+        ("store", lambda: _store(settings)),
+    ):
+        yield name, *_looked(look)
+
+
+def _looked(look: Callable[[], str]) -> tuple[str, UsageError | None]:
+    try:
+        return look(), None
+    except UsageError as error:
+        return "", error
+
+
+def _access(settings: Settings, host: str, is_open: bool) -> str:
+    settings = with_auth(settings, host, is_open)
+    if settings.auth == "off":
+        return "everybody who can reach it" if not _is_local(host) else "this machine, without a key"
+    from relayout_api.access.keys import Keys
+
+    return f"{len(Keys(settings.keys_url).all())} keys"
+
+
+def _issuer(settings: Settings) -> str:
+    if settings.oidc_issuer is None:
+        return "none"
+    from relayout_api.access.tokens import Tokens
+
+    return f"its keys are at {Tokens(settings.oidc_issuer, settings.oidc_audience, settings.oidc_claim).check()}"
+
+
+def _database(settings: Settings) -> str:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if settings.database_url is None:
+        return f"a file in {settings.data}"
+    engine = create_engine(settings.keys_url)
+    where = engine.url.render_as_string(hide_password=True)
+    try:
+        with engine.connect():
+            return where
+    except SQLAlchemyError as error:
+        found = str(error).partition("\n")[0]
+        expected = "a database that answers"
+        raise UsageError("the job database cannot be used", where=where, expected=expected, found=found) from error
+
+
+def _store(settings: Settings) -> str:
+    from relayout_api.store import store_of
+
+    where = settings.store_url or str(settings.data)
+    try:
+        store_of(settings).check()
+    except OSError as error:
+        expected = "a place that can be written"
+        raise UsageError("the store cannot be used", where=where, expected=expected, found=str(error)) from error
+    return where
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

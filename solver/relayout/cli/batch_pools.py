@@ -1,0 +1,164 @@
+"""Where the models of a batch are legalized: in this process, in several, or on a cluster of Dask."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from relayout.cli.batch_work import Done, Item, legalize_item, legalize_sent, pack
+from relayout.cli.exit_status import FAULT, describe
+from relayout.errors import UsageError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["on_cluster", "one_by_one", "processes"]
+
+# The modules that every worker needs, imported once in the process that the workers are forked from.
+_PRELOADED = ["relayout.cli.batch_work", "relayout.legalization", "relayout.backend.loading", "relayout.model.io"]
+_CONNECT_SECONDS = 10
+
+
+def one_by_one(items: Sequence[Item], progress: Callable[[str], None]) -> Iterator[Done]:
+    """Each model in this process, in order."""
+    return (legalize_item(item, progress) for item in items)
+
+
+def processes(items: Sequence[Item], count: int) -> Iterator[Done]:
+    """Each model in one of `count` processes, as they end. A process that dies fails its model alone."""
+    from concurrent.futures import Future as ProcessFuture
+    from concurrent.futures import as_completed
+    from multiprocessing import get_context
+
+    from pebble import ProcessExpired, ProcessPool
+
+    context = get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    # The command itself ends the pool on Ctrl-C; the workers would only print tracebacks.
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPool(max_workers=count, context=context, initializer=signal.signal, initargs=ignored) as pool:
+        try:
+            futures: dict[ProcessFuture[Done], Item] = {}
+            for item in items:
+                futures[pool.schedule(legalize_item, args=[item])] = item
+            for future in as_completed(futures):
+                try:
+                    yield future.result()
+                except ProcessExpired as error:
+                    yield Done(futures[future].name, FAULT, message=_death(error.exitcode))
+        except BaseException:
+            pool.stop()
+            raise
+
+
+def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Iterator[Done]:
+    """Each model on a worker of the Dask scheduler at `address`, as they end; this process reads and writes the files.
+
+    `table` is the file that declares the backend, if one does. The scheduler gives the model of a worker that died to
+    another worker, a few times. Raises UsageError.
+    """
+    try:
+        from distributed import Client, as_completed
+    except ImportError as error:
+        raise UsageError(
+            "a cluster needs packages that are not installed",
+            where="--scheduler",
+            expected="the packages of the extra `distributed`",
+            found=str(error),
+            hint="pip install 'relayout[distributed]'",
+        ) from error
+    try:
+        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "the scheduler does not answer",
+            where=f"--scheduler {address}",
+            expected="the address of a Dask scheduler, such as tcp://host:8786",
+            found=str(error).partition("\n")[0],
+        ) from error
+    with client:
+        at_once = 2 * _workers(client, address)
+        waiting = iter(items)
+        sent: dict[Future[Any], Item] = {}
+        ended = as_completed([], loop=client.loop)
+
+        def send() -> Iterator[Done]:
+            """Send the next model; one that cannot be read is done already."""
+            for item in waiting:
+                try:
+                    content = pack(item.source)
+                except Exception as error:
+                    status, message = describe(error)
+                    yield Done(item.name, status, message=message)
+                    continue
+                # Nothing is shared between two batches: a run again is a new run.
+                future = client.submit(
+                    legalize_sent, item.name, content, item.request, table, pure=False
+                )
+                sent[future] = item
+                ended.add(future)
+                return
+
+        for _ in range(at_once):
+            yield from send()
+        for future in ended:
+            yield _received(future, sent.pop(future))
+            future.release()
+            yield from send()
+
+
+def _received(future: Future[Any], item: Item) -> Done:
+    """The result of a model on the cluster, whose file is written."""
+    from relayout.model.onnx_file import replace_file
+
+    try:
+        done, content = future.result()
+        if content:
+            with replace_file(item.target) as file:
+                file.write(content)
+    except Exception as error:
+        if type(error).__name__ == "KilledWorker":
+            return Done(item.name, FAULT, message=f"each worker that had it died ({error})".partition("\n")[0])
+        status, message = describe(error)
+        return Done(item.name, status, message=message)
+    assert isinstance(done, Done)
+    return done
+
+
+def _workers(client: Client, address: str) -> int:
+    """The number of threads of all workers. Raises UsageError if there are none, or they have another relayout."""
+    from importlib.metadata import version
+
+    try:
+        client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+    except TimeoutError as error:
+        raise UsageError(
+            "the scheduler has no workers", where=f"--scheduler {address}", expected="one at least", found="none"
+        ) from error
+    own = version("relayout")
+    found: Mapping[str, Any] = client.run(_version)
+    others = sorted({str(each) for each in found.values() if each != own})
+    if others:
+        raise UsageError(
+            "the workers have another version of relayout",
+            where=f"--scheduler {address}",
+            expected=own,
+            found=", ".join(others),
+        )
+    return sum(client.nthreads().values())
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("relayout")
+    except PackageNotFoundError:
+        return "none"
+
+
+def _death(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        return f"its process was ended by {signal.Signals(-exit_code).name}; it may have run out of memory"
+    return f"its process ended with status {exit_code}"

@@ -1,0 +1,91 @@
+"""The work of `relayout batch` on one model, in this process, in another one, or on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
+from relayout.cli.job import backend_of, legalize_file, save
+from relayout.cli.options import Request
+
+if TYPE_CHECKING:
+    from relayout.report.schema import Report
+
+__all__ = ["Done", "Item", "legalize_item", "legalize_sent", "pack", "table_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One model of a batch: where it is, where the legal one goes, and what is asked."""
+
+    source: Path
+    target: Path
+    request: Request
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One model that is done: its exit status, and its report or the error."""
+
+    name: str
+    status: int
+    report: Report | None = None
+    message: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """The entry of the batch's report, as JSON."""
+        report = self.report.model_dump(mode="json") if self.report is not None else None
+        return {"model": self.name, "exit_status": self.status, "report": report, "error": self.message or None}
+
+
+def legalize_item(item: Item, progress: Callable[[str], None] = lambda step: None) -> Done:
+    """Legalize one model and write it. Every failure is in the result."""
+    try:
+        outcome = legalize_file(item.source, item.request, backend_of(item.request), progress, strict=False)
+        if outcome.report.ok:
+            progress("write")
+            save(outcome, item.source, item.target)
+    except Exception as error:
+        show_traceback(error)
+        status, message = describe(error)
+        return Done(item.name, status, message=message)
+    if not outcome.report.ok:
+        return Done(item.name, FINDINGS, outcome.report, "the verification failed, and it was not written")
+    return Done(item.name, DONE, outcome.report)
+
+
+def pack(source: Path) -> bytes:
+    """The model in a file as bytes that another machine can read, with its weights inside."""
+    if source.suffix != ".onnx":
+        return source.read_bytes()
+    import onnx
+
+    return bytes(onnx.load(source).SerializeToString())
+
+
+def table_of(request: Request) -> bytes:
+    """The file that declares the backend, or nothing where the backend is an installed one."""
+    path = Path(request.backend or "")
+    return path.read_bytes() if path.suffix in (".toml", ".json") else b""
+
+
+def legalize_sent(name: str, content: bytes, request: Request, table: bytes) -> tuple[Done, bytes]:
+    """Legalize a model that `pack` made, on a machine that has none of the caller's files; the legal one as bytes."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        source, target = Path(folder, name), Path(folder, f"legal-{name}")
+        source.write_bytes(content)
+        if table:
+            backend = Path(folder, "backend").with_suffix(Path(request.backend or "").suffix)
+            backend.write_bytes(table)
+            request = replace(request, backend=str(backend))
+        done = legalize_item(Item(source, target, request))
+        return done, pack(target) if target.exists() else b""

@@ -1,0 +1,228 @@
+"""What both clients say and understand: requests, answers, errors and events. Nothing here waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from relayout.errors import (
+    BackendError,
+    InfeasibleError,
+    InputError,
+    OutOfTimeError,
+    RelayoutError,
+    UsageError,
+)
+from relayout.options import options_of
+
+if TYPE_CHECKING:
+    from relayout.report.schema import Report
+
+__all__ = [
+    "Body",
+    "Event",
+    "Job",
+    "Model",
+    "Result",
+    "body_of",
+    "checked",
+    "headers_of",
+    "pause_after",
+    "result_of",
+    "unreachable",
+]
+
+Model = str | os.PathLike[str] | bytes | Mapping[str, Any]
+"""A model: the path of an .onnx or .json file, ONNX bytes, or graph JSON."""
+
+ENDED = ("succeeded", "failed", "cancelled")
+_ONNX = "application/octet-stream"
+# A busy or starting server is asked again, this often at most.
+TRIES = 6
+_LONGEST_PAUSE = 60.0
+
+_ERRORS: dict[str, type[RelayoutError]] = {
+    "malformed-body": InputError,
+    "invalid-input": InputError,
+    "invalid-layout": InputError,
+    "too-large": InputError,
+    "invalid-options": UsageError,
+    "invalid-backend": BackendError,
+    "unauthorized": UsageError,
+    "forbidden": UsageError,
+    "not-found": UsageError,
+    "key-reused": UsageError,
+    "out-of-time": OutOfTimeError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of the service. `progress` is from 0 to 1; `cost` and `bound` are those of the best solution so far."""
+
+    id: str
+    kind: str
+    state: str
+    stage: str | None = None
+    progress: float | None = None
+    cost: int | None = None
+    bound: int | None = None
+    problem: Mapping[str, Any] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Job:
+        """The job in an answer; fields that this client does not know are left out."""
+        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+
+    def check(self) -> None:
+        """Raise the error with which the job failed, or UsageError if it was cancelled."""
+        if self.problem is not None:
+            raise error_of(self.problem)
+        if self.state == "cancelled":
+            raise UsageError("the job was cancelled", where=f"job {self.id}", expected="a job that runs to its end")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a job: `stage`, `solution` or `done`. `number` counts from 1."""
+
+    number: int
+    name: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The report of a job, and the legal model as the service sent it: ONNX bytes or graph JSON, or None."""
+
+    report: Report
+    model: bytes | dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a request with its media type and query."""
+
+    content: bytes
+    media: str
+    query: list[tuple[str, str]] = field(default_factory=list)
+
+    def request(self, kind: str, key: str | None) -> dict[str, Any]:
+        """The arguments of an httpx request that submits this as a job."""
+        headers = {"Content-Type": self.media} | ({} if key is None else {"Idempotency-Key": key})
+        return {"content": self.content, "params": [("kind", kind), *self.query], "headers": headers}
+
+
+def body_of(kind: str, model: Model, backend: str | Mapping[str, Any], options: Mapping[str, Any]) -> Body:
+    """The body for a model; `options` are those of the verb `kind`. Raises UsageError, InputError."""
+    if isinstance(model, str | os.PathLike):
+        path = Path(model)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            problem = "the file cannot be read"
+            raise InputError(problem, where=f"file {path}", expected="a model", found=str(error)) from error
+        model = _graph(content, path) if path.suffix == ".json" else content
+    if isinstance(model, bytes):
+        return Body(model, _ONNX, _query(kind, backend, options))
+    given = {name: value for name, value in options.items() if value is not None}
+    whole = {"graph": model, "backend": backend, "options": given}
+    return Body(json.dumps(whole, separators=(",", ":")).encode(), "application/json")
+
+
+def headers_of(key: str | None) -> dict[str, str]:
+    """The headers of every request; `key` is an API key or a bearer token."""
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+def checked(response: httpx.Response) -> httpx.Response:
+    """The response. Raises the error that it tells."""
+    if response.is_success:
+        return response
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict) or "detail" not in problem:
+        problem = {"detail": "the server answers without a reason", "found": f"status {response.status_code}"}
+    raise error_of(problem, str(response.url))
+
+
+def pause_after(response: httpx.Response, tries: int) -> float | None:
+    """The seconds to wait before the same request again, or None if that would not help."""
+    if response.status_code not in (429, 503) or tries >= TRIES:
+        return None
+    asked = response.headers.get("retry-after", "1")
+    # Clients that were refused together come back one by one.
+    return min(float(asked) if asked.isdecimal() else 1.0, _LONGEST_PAUSE) * random.uniform(1.0, 1.5)
+
+
+def result_of(report: bytes, model: httpx.Response | None) -> Result:
+    """The result in the answers of a job that succeeded."""
+    from relayout.report.schema import Report
+
+    content: bytes | dict[str, Any] | None = None
+    if model is not None:
+        is_graph = model.headers.get("content-type", "").startswith("application/json")
+        content = model.json() if is_graph else model.content
+    return Result(Report.model_validate_json(report), content)
+
+
+def error_of(problem: Mapping[str, Any], where: str = "") -> RelayoutError:
+    """The error of a problem document (RFC 9457), as the library would have raised it."""
+    kind = str(problem.get("type", "")).rpartition("/")[2]
+    detail, hint = str(problem["detail"]), str(problem.get("hint", ""))
+    if kind == "infeasible":
+        conflict, relaxation = problem.get("conflict") or (), problem.get("relaxation") or ()
+        return InfeasibleError(detail, conflict=conflict, relaxation=relaxation, hint=hint)
+    sides = {name: str(problem[name]) for name in ("expected", "found") if problem.get(name)}
+    return _ERRORS.get(kind, RelayoutError)(detail, where=str(problem.get("where", where)), hint=hint, **sides)
+
+
+def unreachable(error: httpx.HTTPError, address: str) -> RelayoutError:
+    """The error of a server that does not answer."""
+    return UsageError(
+        "the server does not answer",
+        where=address,
+        expected="a running relayout service",
+        found=f"{type(error).__name__}: {error}",
+    )
+
+
+def _graph(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        graph = json.loads(content)
+    except ValueError as error:
+        raise InputError("not JSON", where=f"file {path}", expected="graph JSON", found=str(error)) from error
+    if not isinstance(graph, dict):
+        raise InputError("not graph JSON", where=f"file {path}", expected="an object", found=type(graph).__name__)
+    return graph
+
+
+def _query(kind: str, backend: str | Mapping[str, Any], options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The backend and the options as the query that goes with ONNX bytes."""
+    query = [("backend", backend if isinstance(backend, str) else json.dumps(backend))]
+    for option in options_of(kind):
+        value = options.get(option.name)
+        if value is None or value == option.default:
+            continue
+        if option.is_mapping:
+            query += [(option.single, f"{name}={_text(each)}") for name, each in value.items()]
+        else:
+            query.append((option.single, _text(value)))
+    return query
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,389 @@
+"""Shape arithmetic over dims that are not known before the run, as symbols.
+
+Exporters write the shape of a Reshape as Shape, Gather, Cast, Div, Mul and Concat, and with a symbolic batch it is no
+constant. Each element of such a vector is a term: a number times named dims, `2*batch*height`. Where all terms of a
+value are numbers the value is a constant; where they are symbols, a Reshape by it has a shape of these symbols.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from relayout.model.dims.dim_unification import GENERATED
+
+__all__ = ["Symbols", "Vector"]
+
+LONGEST = 64
+"""Vectors of more elements are no shapes."""
+
+_EXACT = 1 << 24
+"""Up to here float32 has all integers."""
+_KIND = "element type of the result"
+
+_INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
+_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
+
+
+class _Term(NamedTuple):
+    """A number times dims, by name, in alphabetical order."""
+
+    factor: Fraction
+    names: tuple[str, ...] = ()
+
+
+class Vector(NamedTuple):
+    """A scalar or a vector of terms; None: an element that is not known."""
+
+    terms: tuple[_Term | None, ...]
+    is_scalar: bool = False
+
+
+_Dims = tuple[_Term | None, ...]
+
+
+class Symbols:
+    """What a graph's shape arithmetic computes from the dims of values and from constants.
+
+    `values` has the results of shape arithmetic. `shapes` has, for the result of each Reshape by one of them, its shape
+    by symbols and its shape in the graph.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, known: Mapping[str, np.ndarray]) -> None:
+        self.values: dict[str, Vector] = {}
+        self.shapes: dict[str, tuple[_Dims, _Dims]] = {}
+        self._known = known
+        self._dims = _dims_of(graph)
+        self._kinds = _element_types(graph)
+        # Generated names, each with the term that a Reshape shows to be equal.
+        self._same: dict[str, _Term] = {}
+        for node in graph.node:
+            if node.domain in ("", "ai.onnx") and node.op_type in _RULES:
+                self._follow(node)
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """The values that are integers throughout, as arrays. A value of another element type is left out."""
+        found = {}
+        for name, (terms, is_scalar) in self.values.items():
+            kind = self._kinds.get(name)
+            numbers = [term.factor for term in terms if term is not None and not term.names]
+            if kind in _INTEGERS and len(numbers) == len(terms) and all(each.denominator == 1 for each in numbers):
+                array = np.array([int(each) for each in numbers], onnx.helper.tensor_dtype_to_np_dtype(kind))
+                found[name] = array.reshape(()) if is_scalar else array
+        return found
+
+    def better_shapes(self) -> Iterator[onnx.ValueInfoProto]:
+        """The results of Reshapes whose shapes are better known than in the graph: an extent that was unknown or had a
+        generated name has a number, or the name of another dim."""
+        for name, (shape, known) in self.shapes.items():
+            if not any(map(_is_better, shape, known)):
+                continue
+            hint = onnx.ValueInfoProto(name=name)
+            hint.type.tensor_type.elem_type = self._kinds.get(name, 0)
+            hint.type.tensor_type.shape.SetInParent()
+            for new, old in zip(shape, known, strict=True):
+                dim = hint.type.tensor_type.shape.dim.add()
+                term = new if _is_better(new, old) else old
+                if term is not None and not term.names:
+                    dim.dim_value = int(term.factor)
+                elif term is not None:
+                    dim.dim_param = term.names[0]
+            yield hint
+
+    def equal_dims(self) -> Iterator[tuple[str, str]]:
+        """Pairs of names of dims that a Reshape shows to be equal."""
+        for old, new in self._same.items():
+            if new.factor == 1 and len(new.names) == 1:
+                yield new.names[0], old
+
+    def _follow(self, node: onnx.NodeProto) -> None:
+        given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        given[_KIND] = self._kinds.get(node.output[0], 0)
+        if node.op_type == "Reshape" and not given.get("allowzero"):
+            self._follow_reshape(node)
+        if node.op_type in ("Shape", "Size"):
+            own = self._shape_of(node.input[0])
+            operands = [None if own is None else Vector(own)]
+        else:
+            operands = [self._value(name) for name in node.input]
+        # A Concat may have elements that are not known; any other operator of an unknown vector is unknown.
+        if operands[0] is None and node.op_type != "Concat":
+            return
+        vector = _RULES[node.op_type](operands, given)
+        if vector is not None and len(vector.terms) <= LONGEST:
+            self.values[node.output[0]] = vector
+
+    def _follow_reshape(self, node: onnx.NodeProto) -> None:
+        target, source = self._value(node.input[1]), self._shape_of(node.input[0])
+        if target is None or target.is_scalar or source is None:
+            return
+        shape, known = _reshape(source, target.terms), self._dims.get(node.output[0])
+        known = (None,) * len(shape) if known is None else known
+        if len(known) != len(shape):
+            return
+        self.shapes[node.output[0]] = shape, known
+        for new, old in zip(shape, known, strict=True):
+            if new is None or old is None or not old.names or new.factor.denominator != 1:
+                continue
+            (name,) = old.names
+            if name.startswith(GENERATED) and name not in self._same and name not in new.names:
+                self._same[name] = new
+
+    def _value(self, name: str) -> Vector | None:
+        if name not in self.values and name in self._known:
+            vector = _constant(self._known[name])
+            if vector is not None:
+                self.values[name] = vector
+        return self.values.get(name)
+
+    def _shape_of(self, name: str) -> _Dims | None:
+        dims = self._dims.get(name)
+        if dims is None:
+            return None
+        return tuple(None if dim is None else self._same.get(dim.names[0], dim) if dim.names else dim for dim in dims)
+
+
+def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
+    return {info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)}
+
+
+def _dims_of(graph: onnx.GraphProto) -> dict[str, _Dims]:
+    found: dict[str, _Dims] = {t.name: tuple(_Term(Fraction(n)) for n in t.dims) for t in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        kind = info.type.tensor_type
+        if info.type.HasField("tensor_type") and kind.HasField("shape"):
+            found[info.name] = tuple(_dim(dim) for dim in kind.shape.dim)
+    return found
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> _Term | None:
+    if dim.HasField("dim_value"):
+        return _Term(Fraction(dim.dim_value))
+    return _Term(Fraction(1), (dim.dim_param,)) if dim.dim_param else None
+
+
+def _is_better(new: _Term | None, old: _Term | None) -> bool:
+    """Whether the new term says more of an extent: a number, or a name that was not generated. Others are not used."""
+    if new is None or new.factor.denominator != 1 or (new.names and (new.factor != 1 or len(new.names) > 1)):
+        return False
+    if old is None:
+        return True
+    return bool(old.names) and new != old and (not new.names or old.names[0].startswith(GENERATED))
+
+
+def _reshape(source: _Dims, target: Sequence[_Term | None]) -> _Dims:
+    """The shape of a Reshape; 0 copies a dim, and -1 is what is left of the elements."""
+    shape = [
+        (source[place] if place < len(source) else None) if term == _Term(Fraction(0)) else term
+        for place, term in enumerate(target)
+    ]
+    rest = _Term(Fraction(-1))
+    if shape.count(rest) == 1:
+        others = [term for term in shape if term != rest]
+        shape[shape.index(rest)] = _quotient(_product(source), _product(others))
+    return tuple(shape)
+
+
+def _product(terms: Sequence[_Term | None]) -> _Term | None:
+    factor = Fraction(1)
+    names: list[str] = []
+    for term in terms:
+        if term is None:
+            return None
+        factor *= term.factor
+        names += term.names
+    return _Term(factor, tuple(sorted(names)))
+
+
+def _quotient(one: _Term | None, other: _Term | None) -> _Term | None:
+    """The quotient of two terms where the names of the second cancel."""
+    if one is None or other is None or not other.factor:
+        return None
+    left, gone = Counter(one.names), Counter(other.names)
+    if not gone <= left:
+        return None
+    return _Term(one.factor / other.factor, tuple(sorted((left - gone).elements())))
+
+
+def _constant(array: np.ndarray) -> Vector | None:
+    if array.ndim > 1 or array.size > LONGEST or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        return None
+    return Vector(tuple(_Term(Fraction(each)) for each in array.reshape(-1).tolist()), array.ndim == 0)
+
+
+def _integers(vector: Vector | None) -> list[int] | None:
+    """The elements as numbers; None if one is not known."""
+    if vector is None or any(term is None or term.names or term.factor.denominator != 1 for term in vector.terms):
+        return None
+    return [int(term.factor) for term in vector.terms if term is not None]
+
+
+_Operands = list[Vector | None]
+_Given = Mapping[str, Any]
+_Rule = Callable[[_Operands, _Given], Vector | None]
+
+
+def _shape(operands: _Operands, given: _Given) -> Vector | None:
+    (own,) = operands
+    assert own is not None
+    return Vector(own.terms[slice(given.get("start", 0), given.get("end"))])
+
+
+def _size(operands: _Operands, given: _Given) -> Vector | None:
+    (own,) = operands
+    assert own is not None
+    return Vector((_product(own.terms),), is_scalar=True)
+
+
+def _same(operands: _Operands, given: _Given) -> Vector | None:
+    return operands[0]
+
+
+def _cast(operands: _Operands, given: _Given) -> Vector | None:
+    own = operands[0]
+    if own is None or given.get("to") not in _INTEGERS | _FLOATS:
+        return None
+    if given["to"] in _FLOATS:
+        return own
+    # To an integer a number is cut off, which of a symbol is not known unless it is whole.
+    return Vector(tuple(_cut(term) for term in own.terms), own.is_scalar)
+
+
+def _cut(term: _Term | None) -> _Term | None:
+    if term is None or term.factor.denominator == 1:
+        return term
+    return None if term.names else _Term(Fraction(int(term.factor)))
+
+
+def _floor(operands: _Operands, given: _Given) -> Vector | None:
+    own = operands[0]
+    if own is None:
+        return None
+    # Lengths are not negative, so that cutting off is rounding down; of others nothing is said.
+    return Vector(tuple(None if t is None or t.factor < 0 else _cut(t) for t in own.terms), own.is_scalar)
+
+
+def _gather(operands: _Operands, given: _Given) -> Vector | None:
+    own, places = operands[0], _integers(operands[1])
+    if own is None or places is None or own.is_scalar or operands[1] is None:
+        return None
+    if not all(-len(own.terms) <= place < len(own.terms) for place in places):
+        return None
+    return Vector(tuple(own.terms[place] for place in places), operands[1].is_scalar)
+
+
+def _slice(operands: _Operands, given: _Given) -> Vector | None:
+    own = operands[0]
+    if own is None or own.is_scalar:
+        return None
+    names = ("starts", "ends", "axes", "steps")
+    read = [_integers(each) for each in operands[1:]]
+    if any(each is None for each in read):
+        return None
+    bounds = dict(zip(names, read, strict=False)) or {name: given.get(name) for name in names}
+    starts, ends, steps = bounds.get("starts"), bounds.get("ends"), bounds.get("steps") or [1]
+    if not starts or not ends or len(starts) != 1 or (bounds.get("axes") or [0])[0] not in (0, -1):
+        return None
+    return Vector(own.terms[slice(starts[0], ends[0], steps[0])]) if steps[0] else None
+
+
+def _concat(operands: _Operands, given: _Given) -> Vector | None:
+    if any(each is None or each.is_scalar for each in operands):
+        return None
+    return Vector(tuple(term for each in operands if each is not None for term in each.terms))
+
+
+def _unsqueeze(operands: _Operands, given: _Given) -> Vector | None:
+    own, axes = operands[0], _integers(operands[1]) if len(operands) > 1 else given.get("axes")
+    return Vector(own.terms) if own is not None and own.is_scalar and axes is not None and len(axes) == 1 else None
+
+
+def _squeeze(operands: _Operands, given: _Given) -> Vector | None:
+    own = operands[0]
+    return Vector(own.terms, is_scalar=True) if own is not None and len(own.terms) == 1 else None
+
+
+def _flat(operands: _Operands, given: _Given) -> Vector | None:
+    """A Reshape to a scalar or a vector."""
+    own, target = operands[0], _integers(operands[1])
+    if own is None or target is None or len(target) > 1:
+        return None
+    return Vector(own.terms, is_scalar=not target) if target or len(own.terms) == 1 else None
+
+
+def _each(combine: Callable[[_Term | None, _Term | None], _Term | None]) -> _Rule:
+    """An elementwise operator of two operands, of one length or one of them a single element."""
+
+    def rule(operands: _Operands, given: _Given) -> Vector | None:
+        one, other = operands
+        if one is None or other is None or not one.terms or not other.terms:
+            return None
+        length = max(len(one.terms), len(other.terms))
+        if {len(one.terms), len(other.terms)} - {1, length}:
+            return None
+        pairs = zip(one.terms * (length // len(one.terms)), other.terms * (length // len(other.terms)), strict=True)
+        allowed = _in_floats if given[_KIND] in _FLOATS else _in_integers
+        found = tuple(combine(*pair) if all(map(allowed, pair)) else None for pair in pairs)
+        return Vector(found, one.is_scalar and other.is_scalar)
+
+    return rule
+
+
+def _in_integers(term: _Term | None) -> bool:
+    return term is not None and term.factor.denominator == 1
+
+
+def _in_floats(term: _Term | None) -> bool:
+    """Whether arithmetic in float32 is exact for the term, up to a quotient that is cut off next: a small integer."""
+    return _in_integers(term) and term is not None and not term.names and abs(term.factor) < _EXACT
+
+
+def _added(one: _Term | None, other: _Term | None) -> _Term | None:
+    if one is None or other is None or (one.names != other.names and one.factor and other.factor):
+        return None
+    kept = one if one.factor else other
+    return _Term(one.factor + other.factor, kept.names)
+
+
+def _subtracted(one: _Term | None, other: _Term | None) -> _Term | None:
+    return _added(one, None if other is None else _Term(-other.factor, other.names))
+
+
+def _reduced(operands: _Operands, given: _Given) -> Vector | None:
+    """A ReduceProd of a vector."""
+    own = operands[0]
+    if own is None or own.is_scalar:
+        return None
+    return Vector((_product(own.terms),), is_scalar=not given.get("keepdims", 1))
+
+
+def _divided(operands: _Operands, given: _Given) -> Vector | None:
+    found = _each(_quotient)(operands, given)
+    if found is None or given[_KIND] in _FLOATS:
+        return found
+    return Vector(tuple(map(_cut, found.terms)), found.is_scalar) if given[_KIND] in _INTEGERS else None
+
+
+_RULES: dict[str, _Rule] = {
+    "Add": _each(_added),
+    "Cast": _cast,
+    "Concat": _concat,
+    "Div": _divided,
+    "Floor": _floor,
+    "Gather": _gather,
+    "Identity": _same,
+    "Mul": _each(lambda one, other: _product((one, other))),
+    "ReduceProd": _reduced,
+    "Reshape": _flat,
+    "Shape": _shape,
+    "Size": _size,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _each(_subtracted),
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,65 @@
+"""The account of a plan: the parts of its cost, which add up to it, and the sentence that says what is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from relayout.formulate.objective import Objective
+from relayout.formulate.plan import Plan, PlannedConversion
+from relayout.report.schema import Account, Entry
+
+__all__ = ["account_of", "proof_of"]
+
+
+def account_of(plan: Plan, objective: Objective) -> Account:
+    """The parts of `plan.cost(objective)`.
+
+    The cost of a conversion that transposes and pads is shared out by bytes. Under an objective that counts
+    conversions, one that pads and transposes counts as a transpose.
+    """
+    in_bytes = objective.unit == "bytes"
+    reorders = [each for each in plan.conversions if each.by_backend]
+    written = [each for each in plan.conversions if not each.by_backend]
+    moving = [each for each in written if each.bytes > each.padding or not each.padding]
+    padding = [each for each in written if each.padding]
+    only_pads = [each for each in padding if each.bytes == each.padding]
+    padded = sum(map(_padding_cost, padding)) if in_bytes else len(only_pads)
+    transposed = sum(each.cost for each in written) - padded if in_bytes else len(moving)
+    charged = [each for each in plan.nodes if each.chosen.cost]
+    charges = sum(each.chosen.cost for each in charged)
+    return Account(
+        transposes=Entry(
+            count=sum(each.passes for each in moving),
+            bytes=sum(each.bytes - each.padding for each in moving),
+            cost=transposed,
+        ),
+        reorders=Entry(
+            count=len(reorders), bytes=_bytes(reorders), cost=_cost(reorders) if in_bytes else len(reorders)
+        ),
+        pads=Entry(count=len(padding), bytes=sum(each.padding for each in padding), cost=padded),
+        operators=Entry(count=len(charged), bytes=charges, cost=charges if in_bytes else 0),
+        transfers=Entry(
+            count=len(plan.transfers),
+            bytes=sum(each.bytes for each in plan.transfers),
+            cost=sum(each.cost for each in plan.transfers) if in_bytes else 0,
+        ),
+    )
+
+
+def proof_of(bound: int, unit: str) -> str:
+    """What the bound proves: of the total, and over the formats in reach of the requirements and the graph."""
+    least = f"{bound} bytes" if unit == "bytes" else f"{bound} conversions"
+    return f"no legal model costs less than {least}, over the formats in reach"
+
+
+def _padding_cost(conversion: PlannedConversion) -> int:
+    """The share of the padding in the conversion's cost, by bytes."""
+    return conversion.cost * conversion.padding // conversion.bytes if conversion.bytes else 0
+
+
+def _bytes(conversions: Iterable[PlannedConversion]) -> int:
+    return sum(each.bytes for each in conversions)
+
+
+def _cost(conversions: Iterable[PlannedConversion]) -> int:
+    return sum(each.cost for each in conversions)

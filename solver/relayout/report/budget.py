@@ -1,0 +1,40 @@
+"""The budget: limits on the conversions of a model, each an option; exceeding one is a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from relayout.report.schema import Finding, Report, Totals, Verification
+
+__all__ = ["LIMITS", "over_budget", "within_budget"]
+
+LIMITS = {
+    "max_transposes": ("transposes", "transposes"),
+    "max_conversions": ("conversions", "conversions (transposes, reorders and pads)"),
+    "max_bytes": ("moved", "bytes that conversions read and write"),
+}
+"""By option: the property of the totals that is limited, and its name in messages."""
+
+
+def over_budget(limits: Mapping[str, Any], spent: Totals) -> Iterator[Finding]:
+    """A finding for each limit that the model exceeds. `limits` are by option; None and other options are no limits."""
+    for option, (counted, name) in LIMITS.items():
+        limit, found = limits.get(option), getattr(spent, counted)
+        if limit is not None and found > limit:
+            yield Finding(
+                rule="budget",
+                expected=f"at most {limit}",
+                found=str(found),
+                message=f"the model has more {name} than the budget",
+            )
+
+
+def within_budget(report: Report, limits: Mapping[str, Any]) -> Report:
+    """The report with a finding for each limit that the legal model exceeds."""
+    over = tuple(over_budget(limits, report.after))
+    if not over:
+        return report
+    known = report.verification or Verification(passed=False)
+    verification = known.model_copy(update={"passed": False, "findings": (*known.findings, *over)})
+    return report.model_copy(update={"verification": verification})

@@ -1,0 +1,33 @@
+"""A solution written out with its problem, for a checker that knows neither the solver nor the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relayout.solve.problem import Problem, Use
+from relayout.solve.solver import Solution
+
+__all__ = ["certificate_of"]
+
+
+def certificate_of(problem: Problem, solution: Solution) -> dict[str, Any]:
+    """The problem, the assignment, its cost and the bound as JSON, as `relayout.verification.certificate` reads it."""
+    return {
+        "version": 1,
+        "choices": [list(choice.costs) for choice in problem.choices],
+        "items": [
+            {
+                "producer": _use(item.producer),
+                "consumers": [_use(use) for use in item.consumers],
+                "conversion": [list(row) for row in item.conversion],
+            }
+            for item in problem.items
+        ],
+        "assignment": list(solution.assignment or ()),
+        "cost": solution.cost,
+        "bound": solution.bound,
+    }
+
+
+def _use(use: Use) -> list[Any]:
+    return [use.choice, list(use.formats)]

@@ -1,0 +1,212 @@
+"""A checker of optimality: the least cost of a written-out problem, derived again from the problem alone.
+
+A certificate is JSON:
+
+    {"version": 1,
+     "choices": [[cost, ...], ...],                 a decision each, with the own cost of every alternative
+     "items": [{"producer": [choice, [format, ...]],       the format that each alternative of the choice produces
+                "consumers": [[choice, [format, ...]], ...],  and the format that each alternative requires
+                "conversion": [[cost or null, ...], ...]}, ...],   from (row) to (column); null: impossible
+     "assignment": [alternative, ...],              the answer
+     "cost": cost,                                  what it costs
+     "bound": cost}                                 what no assignment undercuts, as claimed
+
+    cost = sum of costs[alternative] over choices
+         + for each item, the sum of conversion[produced][required] over the different formats required
+
+The checker shares no code with the solver. It writes an item as a variable of its own, whose states are the sets of
+formats required, and eliminates one variable after the other, always the one that leaves the smallest table (bucket
+elimination, Dechter 1999). Where a table would grow too large it branches on a variable instead. All sums are of
+integers below 2**62. What is left when the steps are used up is taken on trust, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Verdict", "check"]
+
+Table = np.ndarray[Any, Any]
+Tables = dict[tuple[int, ...], Table]
+"""Costs by the variables that they depend on, in ascending order, one axis each."""
+
+_NEVER = 1 << 60
+_LARGEST_TABLE = 1 << 16
+_MOST_BRANCHES = 2000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`fault` contradicts the certificate; else the answer costs `cost`, and no other one less than `bound`.
+
+    `on_trust` is the part of the claimed bound that was not derived again: 0 where the optimum is proved.
+    """
+
+    cost: int
+    bound: int
+    on_trust: int
+    fault: str | None = None
+
+
+def check(certificate: Mapping[str, Any]) -> Verdict:
+    """Derive the cost and the bound again.
+
+    Raises KeyError, TypeError, ValueError or IndexError for what is no certificate.
+    """
+    cost = _cost(certificate)
+    claimed_cost, claimed = int(certificate["cost"]), int(certificate["bound"])
+    if cost != claimed_cost:
+        return Verdict(cost, 0, 0, f"the answer costs {cost}, and {claimed_cost} is claimed")
+    tables, sizes = _tables(certificate)
+    if sum(int(table[table < _NEVER].max(initial=0)) for table in tables.values()) >= _NEVER:
+        return Verdict(cost, 0, claimed, "the costs are too large to be added exactly")
+    # It is enough to show that nothing costs less than the claim.
+    bound = _Search(sizes, claimed).bound(tables)
+    if bound < claimed and cost < claimed:
+        return Verdict(cost, bound, 0, f"the answer costs {cost}, below the claimed bound {claimed}")
+    return Verdict(cost, min(bound, claimed), max(0, claimed - bound))
+
+
+def _cost(certificate: Mapping[str, Any]) -> int:
+    """The cost of the answer, by the definition above."""
+    chosen = certificate["assignment"]
+    total = sum(int(costs[a]) for costs, a in zip(certificate["choices"], chosen, strict=True))
+    for item in certificate["items"]:
+        choice, formats = item["producer"]
+        produced = formats[chosen[choice]]
+        for required in {formats[chosen[choice]] for choice, formats in item["consumers"]} - {produced}:
+            price = item["conversion"][produced][required]
+            total += _NEVER if price is None else int(price)
+    return total
+
+
+def _tables(certificate: Mapping[str, Any]) -> tuple[Tables, list[int]]:
+    """The problem as tables: one for each choice, and for each item one for each of its uses. The sizes of variables
+    are those of the choices, then those of the items' sets."""
+    sizes = [len(costs) for costs in certificate["choices"]]
+    tables: Tables = {}
+    for choice, costs in enumerate(certificate["choices"]):
+        _add(tables, {choice: 0}, np.array([int(cost) for cost in costs], np.int64))
+    shared: dict[object, int] = {}
+    for item in certificate["items"]:
+        required: dict[int, list[frozenset[int]]] = {}
+        for choice, formats in item["consumers"]:
+            before = required.get(choice, [frozenset[int]()] * len(formats))
+            required[choice] = [one | {each} for one, each in zip(before, formats, strict=True)]
+        sets = {frozenset[int]()}
+        for each in required.values():
+            sets = {one | other for one in sets for other in each}
+        states = sorted(sets, key=sorted)
+        # Items with the same consumers share their variable.
+        key = repr(sorted((choice, [sorted(one) for one in each]) for choice, each in required.items()))
+        if key not in shared:
+            shared[key] = len(sizes)
+            sizes.append(len(states))
+            for choice, each in required.items():
+                rows = [[0 if one <= state else _NEVER for state in states] for one in each]
+                _add(tables, {choice: 0, shared[key]: 1}, np.array(rows, np.int64))
+        choice, formats = item["producer"]
+        rows = [[_price(item["conversion"][produced], produced, state) for state in states] for produced in formats]
+        _add(tables, {choice: 0, shared[key]: 1}, np.array(rows, np.int64))
+    return tables, sizes
+
+
+def _price(row: Sequence[int | None], produced: int, required: frozenset[int]) -> int:
+    prices = [row[each] for each in required if each != produced]
+    return _NEVER if None in prices else sum(int(price) for price in prices if price is not None)
+
+
+def _add(tables: Tables, axes: Mapping[int, int], table: Table) -> None:
+    """Add the costs of a table, whose axis for a variable is `axes[variable]`."""
+    scope = tuple(sorted(axes))
+    turned = table.transpose([axes[variable] for variable in scope])
+    tables[scope] = np.minimum(tables[scope] + turned, _NEVER) if scope in tables else np.minimum(turned, _NEVER)
+
+
+class _Search:
+    """The least cost of tables, or at least `enough`; a lower bound on it where the branches are used up."""
+
+    def __init__(self, sizes: Sequence[int], enough: int) -> None:
+        self._sizes, self._enough, self._left = sizes, enough, _MOST_BRANCHES
+
+    def bound(self, tables: Tables, spent: int = 0) -> int:
+        """A lower bound on `spent` plus the least cost; the least cost itself if it is below `enough` and proved."""
+        tables = dict(tables)
+        spent += self._eliminate(tables)
+        least = spent + sum(int(table.min()) for table in tables.values())
+        if not tables or least >= self._enough or self._left <= 0:
+            return min(least, _NEVER)
+        uses: dict[int, int] = {}
+        for scope in tables:
+            for variable in scope:
+                uses[variable] = uses.get(variable, 0) + len(scope)
+        chosen = max(sorted(uses), key=lambda variable: uses[variable])
+        self._left -= self._sizes[chosen]
+        return min(self.bound(dict(_fixed(tables, chosen, state)), spent) for state in range(self._sizes[chosen]))
+
+    def _eliminate(self, tables: Tables) -> int:
+        """Minimise over one variable after the other, smallest result first; the cost that depends on none left."""
+        around: dict[int, set[int]] = {}
+        for scope in tables:
+            for variable in scope:
+                around.setdefault(variable, set()).update(scope)
+        of: dict[int, set[tuple[int, ...]]] = {}
+        for scope in tables:
+            for variable in scope:
+                of.setdefault(variable, set()).add(scope)
+        constant = int(tables.pop((), np.int64(0)))
+        waiting = [(self._size(around[each]), each) for each in around]
+        heapify(waiting)
+        while waiting:
+            size, variable = heappop(waiting)
+            if variable not in around or size != self._size(around[variable]):
+                continue  # it was eliminated, or is in the queue again with another size
+            if size > _LARGEST_TABLE * self._sizes[variable]:
+                break
+            others = sorted(around.pop(variable) - {variable})
+            axes = (*others, variable)
+            total: Table = np.zeros([self._sizes[each] for each in axes], np.int64)
+            for scope in of.pop(variable):
+                total = np.minimum(total + _spread(tables.pop(scope), scope, axes), _NEVER)
+                for each in scope:
+                    if each != variable:
+                        of[each].discard(scope)
+            best = total.min(axis=-1)
+            if not others:
+                constant = min(constant + int(best), _NEVER)
+                continue
+            new = tuple(others)
+            tables[new] = np.minimum(tables[new] + best, _NEVER) if new in tables else best
+            for each in others:
+                of[each].add(new)
+                around[each].update(new)
+                around[each].discard(variable)
+                heappush(waiting, (self._size(around[each]), each))
+        return constant
+
+    def _size(self, variables: set[int]) -> int:
+        return math.prod(self._sizes[each] for each in variables)
+
+
+def _spread(table: Table, scope: Sequence[int], axes: Sequence[int]) -> Table:
+    """The table over more variables, as NumPy broadcasts it."""
+    order = [scope.index(variable) for variable in axes if variable in scope]
+    kept = iter(table.transpose(order).shape)
+    return table.transpose(order).reshape([next(kept) if variable in scope else 1 for variable in axes])
+
+
+def _fixed(tables: Tables, variable: int, state: int) -> Iterator[tuple[tuple[int, ...], Table]]:
+    """The tables with one variable in one state."""
+    found: Tables = {}
+    for scope, table in tables.items():
+        if variable in scope:
+            place = scope.index(variable)
+            scope, table = (*scope[:place], *scope[place + 1 :]), np.take(table, state, axis=place)
+        found[scope] = np.minimum(found[scope] + table, _NEVER) if scope in found else table
+    yield from found.items()

@@ -1,0 +1,134 @@
+"""The data of the model's constants: each is, bit for bit, a relayout of the original's constant that it stands for.
+
+A run shows a wrong constant only if its elements reach an output: not those of a branch that is not taken, of a row
+that no index reads, or behind a rounding. So constants are compared with what they are made from, without a run. A
+constant that the original computes is computed here, by onnx's reference evaluator.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from relayout.layout.metadata_keys import SOURCE_KEY
+from relayout.layout.relaid_constant import AbsentTensor
+from relayout.report.schema import Finding
+from relayout.verification.constants import constants_of
+from relayout.verification.relaid_data import is_relayout
+from relayout.verification.subgraph_values import graphs_of
+
+__all__ = ["check_constants"]
+
+Array = np.ndarray[Any, Any]
+
+# Shapes, axes, pads and indices change with the layout of what they speak of. They act in every run.
+_LARGEST_PARAMETER = 16
+_COPY = re.compile(r"_laid(_\d+)?$")
+_BY_AXIS = ("Resize", "Upsample")
+"""Operators with a number for each axis, which are permuted with the axes."""
+
+
+def check_constants(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each constant whose data is no relayout of the original's of its name."""
+    sources = {str(value.name): value for value in _stored(original.graph)}
+    computed = {str(value.name): value for value in constants_of(original.graph) if value.name not in sources}
+    for value in _stored(model.graph):
+        tensor = _tensor(value)
+        source = _source(value, sources) or _source(value, computed)
+        if tensor is None or source is None:
+            continue
+        expected = _tensor(source) if str(source.name) in sources else _computed(source)
+        if expected is None or expected is tensor or _is_parameter(tensor):
+            continue
+        if not _agree(value, _array(expected), tensor.numpy()):
+            yield Finding(
+                rule="constant",
+                node=value.name,
+                expected=f"the elements of {source.name}, which may be permuted by axes and padded",
+                found=_difference(_array(expected), tensor.numpy()),
+                message=f"the constant {value.name} has other data than in the original",
+            )
+
+
+def _stored(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The stored constants of a graph and of those inside it: initializers, and results of Constant."""
+    yield from graph.initializers.values()
+    for node in graph:
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            yield node.outputs[0]
+        for inner in graphs_of(node):
+            yield from _stored(inner)
+
+
+def _source(value: ir.Value, sources: Mapping[str, ir.Value]) -> ir.Value | None:
+    """The original's constant that a constant stands for: by annotation, by name, or as a copy of that name."""
+    name = str(value.name)
+    for each in (value.metadata_props.get(SOURCE_KEY), name, _COPY.sub("", name)):
+        if each is not None and each in sources:
+            return sources[each]
+    return None
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """The stored data of a constant; None where it is absent."""
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if isinstance(tensor, AbsentTensor) else tensor
+
+
+def _array(data: ir.TensorProtocol | Array) -> Array:
+    return data if isinstance(data, np.ndarray) else data.numpy()
+
+
+def _is_parameter(tensor: ir.TensorProtocol) -> bool:
+    return tensor.dtype.is_integer() and tensor.dtype.bitwidth > 8 and tensor.size <= _LARGEST_PARAMETER
+
+
+def _agree(value: ir.Value, expected: Array, found: Array) -> bool:
+    if any(node.op_type in _BY_AXIS and operand > 0 for node, operand in value.uses()):
+        return np.array_equal(np.sort(expected, axis=None), np.sort(found, axis=None))
+    return is_relayout(expected, found) is not False
+
+
+def _difference(expected: Array, found: Array) -> str:
+    if expected.shape == found.shape and expected.dtype == found.dtype:
+        wrong = int(np.count_nonzero(expected != found))
+        return f"{wrong} of {expected.size} elements elsewhere or different"
+    return f"{found.dtype} {list(found.shape)} that is no relayout of {expected.dtype} {list(expected.shape)}"
+
+
+def _computed(value: ir.Value) -> Array | None:
+    """The data of a value that the original computes from constants; None where the evaluator lacks an operator."""
+    from onnx.reference import ReferenceEvaluator
+
+    nodes: dict[ir.Node, None] = {}
+    leaves: dict[str, Array] = {}
+    pending = [value]
+    while pending:
+        read = pending.pop()
+        node, tensor = read.producer(), _tensor(read)
+        if tensor is not None:
+            leaves[str(read.name)] = tensor.numpy()
+        elif node is None:
+            return None
+        elif node not in nodes:
+            nodes[node] = None
+            pending += [each for each in node.inputs if each is not None]
+    graph = value.graph
+    if graph is None:
+        return None
+    ordered = [node for node in graph.all_nodes() if node in nodes]
+    inputs = [onnx.ValueInfoProto(name=name) for name in leaves]
+    body = onnx.GraphProto(name="constants", node=map(ir.to_proto, ordered), input=inputs)
+    body.output.append(onnx.ValueInfoProto(name=str(value.name)))
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
+    try:
+        with np.errstate(all="ignore"):
+            (result,) = ReferenceEvaluator(onnx.helper.make_model(body, opset_imports=opsets)).run(None, leaves)
+    except Exception:  # the evaluator may raise anything
+        return None
+    return np.asarray(result)

@@ -1,0 +1,185 @@
+"""What each operator reads: the same values as its counterpart in the original, and the same numbers as attributes.
+
+A run shows an operand that was exchanged for another only if the two differ far enough, in a branch that is taken. So
+operands are followed back here, through all that only moves elements, to what is computed; a copy is followed by its
+permutation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from relayout.layout.metadata_keys import ATOMS_KEY, ORDER_KEY, SOURCE_KEY
+from relayout.report.schema import Finding
+from relayout.verification.axis_names import walk
+from relayout.verification.constants import constants_of
+from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
+from relayout.verification.requirements import node_label
+
+__all__ = ["check_dataflow"]
+
+_OWN = ("", "ai.onnx")
+_VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+# A rewrite also pads and crops, and drops an operator that does nothing to its operand.
+_PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
+
+
+def check_dataflow(model: ir.Model, original: ir.Model) -> Iterator[Finding]:
+    """Yield a finding for each operand that is another value, each number in an attribute, and each copy's order."""
+    sources = {str(value.name): value for value in _values(original)}
+    constants = constants_of(model.graph) | constants_of(original.graph)
+    counterparts = _by_name(original)
+    paired = _by_name(model)
+    kept = {node for name, node in paired.items() if name in counterparts}
+    for name, node in paired.items():
+        other = counterparts.get(name)
+        if other is None or other.op_type != node.op_type:
+            continue
+        yield from _check_numbers(node, other)
+        if len(other.inputs) != len(node.inputs) or node.op_type in _VIEWS:
+            continue
+        for n, (mine, theirs) in enumerate(zip(node.inputs, other.inputs, strict=True)):
+            if mine is None or theirs is None or mine in constants:
+                continue
+            root = _root(mine, kept)
+            read = sources.get(_source_name(root)) if root is not None else None
+            if read is None or read in constants or _is_same(read, theirs):
+                continue
+            yield Finding(
+                rule="dataflow",
+                node=node_label(node),
+                operand=n,
+                expected=str(theirs.name),
+                found=str(read.name),
+                message=f"this {node.op_type} reads another value than in the original",
+            )
+    yield from _check_copies(model, sources)
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from graph.inputs
+    for node in walk(model.graph):
+        yield from node.outputs
+
+
+def _by_name(model: ir.Model) -> dict[str, ir.Node]:
+    """The nodes by their own names, where these are unique."""
+    nodes = [node for node in walk(model.graph) if node.name]
+    counts = Counter(node.name for node in nodes)
+    return {str(node.name): node for node in nodes if counts[node.name] == 1}
+
+
+def _source_name(value: ir.Value) -> str:
+    return value.metadata_props.get(SOURCE_KEY) or str(value.name)
+
+
+def _root(value: ir.Value, kept: set[ir.Node]) -> ir.Value | None:
+    """The value that is computed, before all that a rewrite inserts; None behind an operator of unknown meaning."""
+    while (node := value.producer()) is not None:
+        if node.domain in _OWN and (node.op_type in _VIEWS or (node not in kept and node.op_type in ("Pad", "Slice"))):
+            source = node.inputs[0]
+            if source is None:
+                return None
+            value = source
+        else:
+            return value
+    return value
+
+
+def _is_same(read: ir.Value, wanted: ir.Value) -> bool:
+    """Whether both are made from one value by what only moves elements, or are the same computation."""
+    sources = _sources(read)
+    return any(one is other or _are_alike(one, other, 8) for one in _sources(wanted) for other in sources)
+
+
+def _sources(value: ir.Value) -> list[ir.Value]:
+    """The value and those before it, as far back as operators only move elements."""
+    found = [value]
+    while (node := value.producer()) is not None and node.domain in _OWN and node.op_type in _PASSED:
+        if not node.inputs or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+        found.append(value)
+    return found
+
+
+def _are_alike(one: ir.Value | None, other: ir.Value | None, depth: int) -> bool:
+    """Whether two values are computed in the same way from the same values, as far down as `depth`."""
+    if one is other or one is None or other is None:
+        return one is other
+    left, right = one.producer(), other.producer()
+    if left is None or right is None or depth == 0 or left.op_identifier() != right.op_identifier():
+        return False
+    if left.outputs.index(one) != right.outputs.index(other) or len(left.inputs) != len(right.inputs):
+        return False
+    if _attributes(left) != _attributes(right):
+        return False
+    return all(_are_alike(a, b, depth - 1) for a, b in zip(left.inputs, right.inputs, strict=True))
+
+
+def _attributes(node: ir.Node) -> dict[str, str]:
+    return {name: str(ir.to_proto(attribute)) for name, attribute in node.attributes.items()}
+
+
+def _check_numbers(node: ir.Node, other: ir.Node) -> Iterator[Finding]:
+    """Yield a finding for each number that differs; those with one entry for each axis may be permuted."""
+    for name, attribute in other.attributes.items():
+        if attribute.type not in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS) or attribute.is_ref():
+            continue
+        found = node.attributes.get(name)
+        if found is None or found.is_ref() or found.type != attribute.type:
+            continue
+        mine, theirs = _numbers(found), _numbers(attribute)
+        if mine != theirs and not any(map(math.isnan, mine)):
+            yield Finding(
+                rule="attribute",
+                node=node_label(node),
+                expected=f"{name} = {theirs}",
+                found=f"{name} = {mine}",
+                message=f"this {node.op_type} has another {name} than in the original",
+            )
+
+
+def _numbers(attribute: ir.Attr) -> list[float]:
+    if attribute.type == ir.AttributeType.FLOAT:
+        return [attribute.as_float()]
+    return sorted(attribute.as_floats())
+
+
+def _check_copies(model: ir.Model, sources: Mapping[str, ir.Value]) -> Iterator[Finding]:
+    """Yield a finding for each copy whose annotated order is not the one that its Transpose makes."""
+    for node in walk(model.graph):
+        if node.op_type != "Transpose" or node.domain not in _OWN or node.inputs[0] is None:
+            continue
+        before, after = node.inputs[0], node.outputs[0]
+        stated = memory_format_of(after)
+        if stated is None or before.shape is None or _source_name(before) not in sources:
+            continue
+        if _source_name(after) != _source_name(before) and _source_name(after) in sources:
+            continue  # a Transpose of the original's own: its result is annotated against another value
+        rank = len(before.shape)
+        had = memory_format_of(before) or whole(range(rank))
+        perm = node.attributes.get_ints("perm", tuple(reversed(range(rank)))) or ()
+        if sorted(perm) != list(range(len(had.dims))):
+            continue
+        made = MemoryFormat(tuple(had.dims[axis] for axis in perm))
+        if _moving(made, after) != _moving(stated, after):
+            key = ATOMS_KEY if ATOMS_KEY in after.metadata_props else ORDER_KEY
+            yield Finding(
+                rule="layout-annotation",
+                node=after.name,
+                expected=f"{key} {made}",
+                found=str(stated),
+                message=f"value {after.name}: the annotated order is not the one that its Transpose makes",
+            )
+
+
+def _moving(format_: MemoryFormat, value: ir.Value) -> list[object]:
+    """The dimensions in order, without those of extent 1, which may be anywhere."""
+    extents = value.shape or ()
+    return [group for group, extent in zip(format_.dims, extents, strict=False) if extent != 1]

@@ -1,0 +1,90 @@
+"""A model as it was given: the file's bytes, in a runtime, without relayout's reader between.
+
+The verifier reads both models with the reader that legalization uses, so a fault in it would be on both sides. The
+results of the unread model do not depend on it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from relayout.report.schema import Finding
+from relayout.verification.numeric.baseline import Feeds, first_line
+from relayout.verification.numeric.runtimes import Session
+from relayout.verification.numeric.tolerance import Arrays, arrays, difference
+
+__all__ = ["Unread", "check_as_given"]
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A model that was given, and its outputs by name as relayout reads it, for each of `feeds`."""
+
+    title: str
+    source: object
+    feeds: Feeds
+    read: Sequence[Mapping[str, Arrays]]
+
+
+def check_as_given(
+    original: Unread, model: Unread, runtime: str, left_out: Set[str], quantized: Set[str]
+) -> tuple[list[Finding], list[str]]:
+    """A finding for each output that a model gives otherwise than relayout reads it; and what does not run unread.
+
+    `left_out` are outputs that differ from run to run. A model that does not run, where its original does, is an error.
+    """
+    findings: list[Finding] = []
+    untried: list[str] = []
+    for unread in (original, model):
+        proto = _proto(unread.source)
+        if proto is None:
+            continue
+        try:
+            session = Session(proto, runtime)
+            found = [{name: arrays(result) for name, result in session.run(feed).items()} for feed in unread.feeds]
+        except Exception as error:  # a runtime may raise anything
+            fault = first_line(error)
+            if unread is original or untried:
+                untried.append(f"{unread.title} runs as relayout reads it, and not as it was given: {fault}")
+            else:
+                message = "the model does not run as it was given"
+                findings.append(Finding(rule="as-given", expected="a model that runs", found=fault, message=message))
+            continue
+        names = [name for name in session.names if name not in left_out]
+        findings += _differences(unread, names, found, quantized)
+    return findings, untried
+
+
+def _differences(
+    unread: Unread, names: Sequence[str], found: Sequence[Mapping[str, Arrays]], quantized: Set[str]
+) -> Iterator[Finding]:
+    for name in names:
+        expected, other = [sample[name] for sample in found], [sample.get(name, []) for sample in unread.read]
+        apart = difference(name, expected, other, quantized=name in quantized)
+        if not apart.passed:
+            yield Finding(
+                rule="as-given",
+                node=name,
+                expected=f"a relative difference of at most {apart.tolerance:.3g}",
+                found=f"{apart.max_rel:.3g}",
+                message=f"output {name} of {unread.title} is another one when relayout reads the model",
+            )
+
+
+def _proto(source: object) -> onnx.ModelProto | None:
+    """The protobuf of a source that is one; None for graph JSON, and for a model that relayout has read already."""
+    if isinstance(source, str | os.PathLike):
+        return None if Path(source).suffix == ".json" else onnx.load(source)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return onnx.load_from_string(bytes(source))
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return copy
+    return ir.to_proto(source) if isinstance(source, ir.Model) and not source.meta else None

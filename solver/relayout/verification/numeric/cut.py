@@ -1,0 +1,96 @@
+"""A model without the operators that the runtime lacks: cut there, so that what lies before, beside and after runs.
+
+The results of such an operator become inputs, and its operands outputs. Where a result's type or shape is not known,
+what depends on it is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.verification.operator_facts import OURS
+from relayout.verification.subgraph_values import graphs_of
+
+__all__ = ["Cut", "Operators", "cut", "lacking"]
+
+_HAS_KERNELS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc")
+
+# What onnxruntime says of an operator that it does not have.
+_LACKS = re.compile("not a registered|find an implementation|not implemented|No Op registered|No schema", re.I)
+
+Operators = frozenset[tuple[str, str]]
+"""Operators by domain and name."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model without some nodes. `given` are the inputs in place of their results, `asked` the operands that they
+    read, and `left_out` the graph's outputs that cannot be computed."""
+
+    model: ir.Model
+    given: tuple[ir.Value, ...]
+    asked: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def lacking(model: ir.Model, fault: str = "") -> Operators:
+    """The operators of domains that no runtime knows and that have no body; without such, those that `fault` names."""
+    bodies = {(domain, name) for domain, name, _ in model.functions}
+    used = {(node.domain, node.op_type) for node in model.graph.all_nodes()} - bodies
+    unknown = frozenset((domain, name) for domain, name in used if domain not in _HAS_KERNELS and domain != OURS)
+    if unknown or not _LACKS.search(fault):
+        return unknown
+    words = set(re.findall(r"\w+", fault))
+    return frozenset((domain, name) for domain, name in used if name in words)
+
+
+def cut(model: ir.Model, operators: Operators, feedable: Set[str] | None = None) -> Cut:
+    """The model without these operators, and without a node that holds one inside.
+
+    Their results become inputs where their type and rank are known and, if `feedable` is given, they are among these.
+    """
+    if not operators:
+        return Cut(model, (), (), ())
+    copy = model.clone()
+    graph = copy.graph
+    lost: set[ir.Value] = set()
+    gone: list[ir.Node] = []
+    given: list[ir.Value] = []
+    asked: dict[str, None] = {}
+    for node in graph:
+        inner = [each for body in graphs_of(node) for each in body.all_nodes()]
+        reads = {value for each in (node, *inner) for value in each.inputs}
+        is_removed = any((each.domain, each.op_type) in operators for each in (node, *inner))
+        if is_removed:
+            asked.update(dict.fromkeys(str(value.name) for value in node.inputs if value is not None))
+        if not is_removed and not reads & lost:
+            continue
+        gone.append(node)
+        for value in node.outputs:
+            known = value.dtype is not None and value.shape is not None and bool(value.name)
+            known = known and (feedable is None or value.name in feedable)
+            if is_removed and known and not value.is_graph_output():
+                given.append(_input_for(value))
+            else:
+                lost.add(value)
+    left_out = tuple(str(value.name) for value in graph.outputs if value in lost)
+    kept = [value for value in graph.outputs if value not in lost]
+    graph.outputs.clear()
+    graph.outputs.extend(kept)
+    for node in reversed(gone):
+        graph.remove(node, safe=True)
+    graph.inputs.extend(given)
+    made = {str(value.name) for node in graph for value in node.outputs}
+    return Cut(copy, tuple(given), tuple(name for name in asked if name in made), left_out)
+
+
+def _input_for(value: ir.Value) -> ir.Value:
+    """An input of the same name and kind, which the readers of `value` read from now on."""
+    fed = ir.Value(name=value.name, shape=value.shape, type=value.type)
+    fed.metadata_props.update(value.metadata_props)
+    value.replace_all_uses_with(fed)
+    return fed

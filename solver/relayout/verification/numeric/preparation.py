@@ -1,0 +1,202 @@
+"""The two models made ready to be run side by side: cut where a runtime lacks an operator, their values paired."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from relayout.layout.metadata_keys import SOURCE_KEY
+from relayout.report.schema import Finding
+from relayout.verification.constants import constants_of
+from relayout.verification.memory_format import MemoryFormat, memory_format_of, whole
+from relayout.verification.numeric.baseline import Baseline, Feeds, Trial, baseline_of
+from relayout.verification.numeric.cut import Cut, Operators, cut, lacking
+from relayout.verification.numeric.inputs import Array
+
+__all__ = ["Prepared", "in_format", "prepare"]
+
+# Inner values are compared up to this many bytes in all, so that a large model stays within memory.
+_INNER_BYTES = 1 << 26
+_MOST_CUTS = 4
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Two models that run, the original's results, and the pairs of values to compare.
+
+    `inner` has the original's name of each inner value of the model. `supplied` are the model's inputs in place of
+    results of operators that were cut out, with the original's names. `asked` are the original's values that the run
+    gives besides its outputs, and `left_out` are outputs that cannot be computed.
+    """
+
+    model: ir.Model
+    original: ir.Model
+    baseline: Baseline
+    inner: Mapping[str, str]
+    supplied: Mapping[str, str]
+    asked: tuple[str, ...]
+    left_out: Mapping[str, str]
+    notes: tuple[Finding, ...]
+
+    @property
+    def is_partial(self) -> bool:
+        return bool(self.notes)
+
+    def feeds(self, trial: Trial) -> Feeds:
+        """The model's inputs for the samples of a trial, in its formats."""
+        inputs = {str(value.name): memory_format_of(value) for value in self.model.graph.inputs}
+        feeds = []
+        for feed, results in zip(trial.feeds, trial.results, strict=True):
+            own = {name: array for name, array in feed.items() if name in inputs}
+            own |= {name: _one(feed, results, source) for name, source in self.supplied.items()}
+            feeds.append({name: in_format(array, inputs[name]) for name, array in own.items()})
+        return feeds
+
+
+def _one(feed: Mapping[str, Array], results: Mapping[str, list[Array]], name: str) -> Array:
+    return feed[name] if name in feed else results[name][0]
+
+
+def in_format(array: Array, format_: MemoryFormat | None) -> Array:
+    """The array in an annotated format; unchanged if no annotation fits."""
+    permuted = format_.of(array) if format_ is not None else None
+    return array if permuted is None else permuted
+
+
+def prepare(
+    model: ir.Model,
+    original: ir.Model,
+    opaque: Set[str | None],
+    drawn: Set[str],
+    samples: int,
+    seed: int,
+    dims: Mapping[str, int] | None,
+) -> Prepared | str:
+    """Both models with the original's results, or the fault of the original, as a text.
+
+    `opaque` are the model's values whose memory is not in the order of their shape, `drawn` the original's values that
+    differ from run to run.
+    """
+    theirs, own = lacking(original), lacking(model)
+    fault = ""
+    for _ in range(_MOST_CUTS):
+        right = cut(original, theirs)
+        left = cut(model, theirs | own, _sources(model, right, opaque))
+        inner = {name: other for name, other in _inner(left.model, right.model, opaque).items() if other not in drawn}
+        inner |= dict(_operands(model, original, left, right, theirs | own, opaque))
+        supplied = {str(value.name): _source_name(value) for value in left.given}
+        results = {str(value.name) for node in right.model.graph for value in node.outputs}
+        asked = tuple(sorted({*inner.values(), *(name for name in supplied.values() if name in results)}))
+        if not asked and not right.model.graph.outputs:
+            return fault or f"nothing is left of it without {_shown(theirs)}"
+        baseline = baseline_of(right.model, asked, samples, seed, dims)
+        if not isinstance(baseline, str):
+            left_out = dict.fromkeys((*right.left_out, *left.left_out), f"it depends on {_shown(theirs | own)}")
+            notes = tuple(_notes(theirs, own, len(inner)))
+            return Prepared(left.model, right.model, baseline, inner, supplied, asked, left_out, notes)
+        fault = fault or baseline
+        more = lacking(right.model, baseline)
+        if not more:
+            break
+        theirs |= more
+    return fault
+
+
+def _notes(theirs: Operators, own: Operators, pairs: int) -> Iterator[Finding]:
+    for names in (theirs, own - theirs):
+        if names:
+            message = f"no runtime has these operators: what lies around them was run, and {pairs} values compared"
+            yield Finding(rule="cut", severity="note", found=_shown(names), message=message)
+
+
+def _shown(operators: Operators) -> str:
+    return ", ".join(sorted(f"{domain}::{name}" if domain else name for domain, name in operators))
+
+
+def _source_name(value: ir.Value) -> str:
+    return value.metadata_props.get(SOURCE_KEY) or str(value.name)
+
+
+def _sources(model: ir.Model, right: Cut, opaque: Set[str | None]) -> set[str]:
+    """The model's values that the original's run supplies, in the format that they are annotated with."""
+    known = {str(value.name): value for node in right.model.graph for value in node.outputs}
+    known |= {str(value.name): value for value in right.model.graph.inputs}
+    return {
+        str(value.name)
+        for node in model.graph
+        for value in node.outputs
+        if value.name not in opaque and (source := known.get(_source_name(value))) and _fits(value, source)
+    }
+
+
+def _operands(
+    model: ir.Model, original: ir.Model, left: Cut, right: Cut, operators: Operators, opaque: Set[str | None]
+) -> Iterator[tuple[str, str]]:
+    """The operands of operators that are cut out in both models, the model's beside the original's."""
+    made = {str(value.name): node for node in original.graph for value in node.outputs}
+    for node in model.graph:
+        other = made.get(_source_name(node.outputs[0])) if node.outputs else None
+        if other is None or other.op_identifier() != node.op_identifier() or node.op_identifier()[:2] not in operators:
+            continue
+        for mine, theirs in zip(node.inputs, other.inputs, strict=False):
+            if mine is None or theirs is None or mine.name in opaque:
+                continue
+            if mine.name in left.asked and theirs.name in right.asked and _fits(mine, theirs):
+                yield str(mine.name), str(theirs.name)
+
+
+def _inner(model: ir.Model, original: ir.Model, opaque: Set[str | None]) -> dict[str, str]:
+    """Inner values that both models have, and the original's name for each: small ones, within a budget of bytes.
+
+    Two values are the same if they have the same name, or one is annotated with the other's name, or if operators of
+    the same name and type make them.
+
+    Inner values are compared because a saturated output can hide a fault. A value that is not in the source's format is
+    annotated. Integers without an annotation are excluded: they may be a shape or indices, which change with the layout
+    of another value.
+    """
+    sources: dict[object, ir.Value] = {}
+    for node in original.graph:
+        for m, value in enumerate(node.outputs):
+            sources[node.name, node.op_type, m] = sources[value.name] = value
+    constants = constants_of(model.graph) | constants_of(original.graph)
+    inner: list[tuple[bool, int, str, str]] = []
+    for node in model.graph:
+        for m, value in enumerate(node.outputs):
+            name = value.metadata_props.get(SOURCE_KEY, value.name)
+            source = sources.get(name) or sources.get((node.name, node.op_type, m))
+            if source is None or value in constants or source in constants or value.name in opaque:
+                continue
+            if not _is_comparable(value, source):
+                continue
+            size = 4 * math.prod(extent if isinstance(extent, int) else 64 for extent in value.shape or ())
+            inner.append((memory_format_of(value) is None, size, str(value.name), str(source.name)))
+    spent = 0
+    names = {}
+    for _, size, mine, theirs in sorted(inner):
+        spent += size
+        if spent <= _INNER_BYTES:
+            names[mine] = theirs
+    return names
+
+
+def _is_comparable(value: ir.Value, source: ir.Value) -> bool:
+    """Whether both are the same inside the graph; integers may be of another meaning unless they are annotated."""
+    if value.is_graph_output() or value.dtype is None:
+        return False
+    return (memory_format_of(value) is not None or value.dtype.is_floating_point()) and _fits(value, source)
+
+
+def _fits(value: ir.Value, source: ir.Value) -> bool:
+    """Whether both are tensors of the same type, and one has the other's extents in its format."""
+    if value.dtype is None or value.dtype != source.dtype or value.shape is None or source.shape is None:
+        return False
+    format_ = memory_format_of(value) or whole(range(len(source.shape)))
+    extents = tuple(source.shape)
+    if format_.fault(extents) is not None or len(format_.dims) != len(value.shape):
+        return False
+    expected = format_.shape(extents)
+    return all(mine == theirs or theirs is None for mine, theirs in zip(value.shape, expected, strict=True))

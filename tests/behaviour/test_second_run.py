@@ -1,0 +1,52 @@
+"""A second run on a legal model changes nothing, for every backend, from ONNX and from graph JSON."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import onnx
+import pytest
+from graphs import Net
+
+from relayout import legalize, read_model
+from relayout.model.io import to_json
+
+PLAIN = ("auto-nhwc", "canonical", "nchw", "nhwc", "onnx", "opencl", "tpu", "x86-nchwc", "xla-cpu")
+TVM = {"desired_layouts": {"Conv": ["NCHW4c", "OIHW4o"], "MaxPool": ["NHWC"]}}
+BACKENDS: dict[str, dict[str, Any]] = {"convert-layout": TVM} | {name: {} for name in PLAIN}
+
+
+@cache
+def model() -> onnx.ModelProto:
+    """An exporter's mixture: channels last outside, convolutions, a skip, a shuffle, a normalization, a product."""
+    net = Net(18)
+    image = net.transpose(net.input("x", ("n", 12, 12, 8)), 0, 3, 1, 2)
+    value = net.node("Relu", net.conv(image, 8, 24, strides=[2, 2]))
+    skip = net.node("MaxPool", value, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    value = net.node("Add", skip, net.conv(value, 24, 24))
+    split = net.node("Reshape", value, net.constant([0, 2, 12, 6, 6]))
+    value = net.node("Reshape", net.transpose(split, 0, 2, 1, 3, 4), net.constant([0, 24, 6, 6]))
+    value = net.node("InstanceNormalization", net.conv(value, 24, 20, 1), net.weight(20), net.weight(20))
+    pooled = net.node("GlobalAveragePool", net.node("Mul", value, net.node("Sigmoid", value)))
+    net.output(net.transpose(value, 0, 2, 3, 1))
+    net.output(net.node("MatMul", net.node("Flatten", pooled), net.weight(20, 5)))
+    return net.model()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_legal_model_stays_as_it_is(backend: str) -> None:
+    options: dict[str, Any] = {"backend_options": BACKENDS[backend]}
+    legal, report = legalize(model(), backend, **options)
+    again, second = legalize(legal, backend, **options)
+    assert again.SerializeToString(deterministic=True) == legal.SerializeToString(deterministic=True)
+    assert second.after == second.before == report.after
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_legal_graph_in_json_stays_as_it_is(backend: str) -> None:
+    options: dict[str, Any] = {"backend_options": BACKENDS[backend]}
+    legal, report = legalize(to_json(read_model(model())), backend, **options)
+    again, second = legalize(legal, backend, **options)
+    assert again == legal
+    assert second.after == second.before == report.after

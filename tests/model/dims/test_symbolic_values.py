@@ -1,0 +1,108 @@
+"""Shape arithmetic over dims without a number: what is known of its values, and what folds because of that."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import Net
+
+from relayout import legalize, verify
+from relayout.model.dims.symbolic_values import Symbols
+from relayout.model.io import read_model
+
+
+def shuffled(shape: tuple[int | str, ...], *, in_floats: bool = False, from_static: bool = False) -> onnx.ModelProto:
+    """Two convolutions around a channel shuffle of two groups, as torch's older exporter writes it."""
+    net = Net()
+    axes = net.constant([0])
+
+    def size(value: str, axis: int) -> str:
+        return net.node("Gather", net.node("Shape", value), net.constant(axis))
+
+    def vector(*parts: str | int) -> str:
+        each = [net.constant([p]) if isinstance(p, int) else net.node("Unsqueeze", p, axes) for p in parts]
+        return net.node("Concat", *each, axis=0)
+
+    value = net.conv(net.input("x", shape), shape[1], 8)  # type: ignore[arg-type]
+    batch, channels, height, width = (size(value, axis) for axis in range(4))
+    if in_floats:
+        quotient = net.node("Div", net.node("Cast", channels, to=1), net.constant(np.float32(2)))
+        half = net.node("Cast", net.node("Floor", quotient), to=7)
+    else:
+        half = net.node("Div", channels, net.constant(2))
+    split = vector(batch, 2, half, height, width)
+    turned = net.transpose(net.node("Reshape", value, split), 0, 2, 1, 3, 4)
+    joined = net.node("Reshape", turned, vector(batch, -1, height, width))
+    net.output(net.node("Relu", net.conv(joined, 8, 8)))
+    return net.model()
+
+
+@pytest.mark.parametrize("in_floats", [False, True], ids=["integers", "floats"])
+@pytest.mark.parametrize("shape", [(2, 3, 6, 6), ("batch", 3, 6, 6), ("batch", 3, "height", "width")], ids=str)
+def test_a_channel_shuffle_folds_whatever_dims_are_known(shape: tuple[int | str, ...], in_floats: bool) -> None:
+    model = shuffled(shape, in_floats=in_floats)
+    legal, report = legalize(model, "nchw")
+    assert (report.before.transposes, report.after.transposes) == (1, 0)
+    assert verify(legal, "nchw", against=model, samples=1).passed
+
+
+def test_terms_that_are_numbers_are_constants_and_quotients_are_cut_off() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        net (float[N,7,H] x) => (int64[5] y) <int64 one = {1}, int64[1] two = {2}, int64[2] ends = {0,2}> {
+            s = Shape (x)
+            c = Gather (s, one)
+            half = Div (c, two)
+            both = Gather (s, ends)
+            size = Size (x)
+            all = Unsqueeze (size, ends)
+            y = Concat <axis = 0> (half, both, s) }"""
+    )
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    symbols = Symbols(graph, known)
+    values = symbols.values
+    assert {name: array.tolist() for name, array in symbols.constants().items() if name not in known} == {
+        "c": 7,
+        "half": [3],
+    }
+    assert [term and term.names for term in values["both"].terms] == [("N",), ("H",)]
+    assert values["size"].terms[0] == (7, ("H", "N"))
+    assert values["y"].terms[0] == (3, ())
+
+
+def test_extents_after_windows_are_formulas_of_the_inputs() -> None:
+    net = Net()
+    image = net.input("x", ("n", 3, "h", "w"))
+    kept = net.node("Conv", image, net.weight(3, 3, 3, 3), pads=[1, 1, 1, 1])
+    halved = net.node("MaxPool", kept, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    net.output(net.node("Conv", halved, net.weight(3, 3, 2, 2), strides=[2, 2]))
+    shapes = {v.name: str(v.shape) for node in read_model(net.model()).graph for v in node.outputs}
+    assert shapes[kept] == "[n,3,h,w]"
+    assert shapes[halved] == "[n,3,(h - 1)//2 + 1,(w - 1)//2 + 1]"
+    assert list(shapes.values())[-1] == "[n,3,((h - 1)//2 - 1)//2 + 1,((w - 1)//2 - 1)//2 + 1]"
+
+
+def test_the_formulas_give_the_extents_that_the_runtime_finds() -> None:
+    for kernel, stride, pads, dilation in [(3, 2, (1, 1), 1), (5, 3, (2, 1), 2)]:
+        for extent in (40, 41, 42):
+            window = {"kernel_shape": [kernel], "strides": [stride], "pads": list(pads), "dilations": [dilation]}
+            found = []
+            for dim in (extent, "h"):
+                net = Net()
+                first = net.node("MaxPool", net.input("x", (1, 1, dim)), **window)
+                second = net.node("MaxPool", first, **window)
+                net.output(second)
+                model = read_model(net.model())
+                found.append(next(v.shape for node in model.graph for v in node.outputs if v.name == second)[2])
+            expected, formula = found
+            assert formula.evaluate({"h": extent}) == expected
+
+
+def test_the_sizes_that_were_assumed_are_reported() -> None:
+    model = shuffled(("batch", 3, "height", "width"))
+    _, report = legalize(model, "nhwc")
+    assert report.assumed == {"batch": 1, "height": 64, "width": 64}
+    _, report = legalize(model, "nhwc", dims={"batch": 2, "height": 8, "width": 8})
+    assert report.assumed == {}

@@ -1,0 +1,110 @@
+"""Tokens of an issuer that runs in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from relayout.errors import UsageError
+from relayout_api.access.tokens import Tokens
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    """The address of an issuer of OpenID Connect tokens."""
+
+    class Issuer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())), "kid": "1", "use": "sig"}
+            documents = {
+                "/.well-known/openid-configuration": {"issuer": address, "jwks_uri": f"{address}/keys"},
+                "/keys": {"keys": [known]},
+            }
+            body = json.dumps(documents[self.path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield address
+        server.shutdown()
+
+
+@pytest.fixture
+def signed(issuer: str) -> Callable[..., str]:
+    def sign(key: ec.EllipticCurvePrivateKey = KEY, **changes: Any) -> str:
+        claims = {"iss": issuer, "aud": "relayout", "sub": "ana", "exp": time.time() + 60, "scope": "relayout:legalize"}
+        claims |= changes
+        return jwt.encode({k: v for k, v in claims.items() if v is not None}, key, "ES256", headers={"kid": "1"})
+
+    return sign
+
+
+def test_a_valid_token_names_its_subject_and_highest_scope(issuer: str, signed: Callable[..., str]) -> None:
+    tokens = Tokens(issuer, "relayout")
+    caller = tokens.find(signed())
+    assert caller is not None
+    assert (caller.name, caller.scope) == ("token:ana", "legalize")
+    both = tokens.find(signed(scope="openid read relayout:admin"))
+    assert both is not None
+    assert both.scope == "admin"
+
+
+def test_scopes_may_be_a_list_under_another_claim(issuer: str, signed: Callable[..., str]) -> None:
+    caller = Tokens(issuer, "relayout", "roles").find(signed(scope=None, roles=["read", 7]))
+    assert caller is not None
+    assert caller.scope == "read"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exp": 1},
+        {"exp": None},
+        {"sub": None},
+        {"aud": "another"},
+        {"iss": "http://another"},
+        {"scope": "openid"},
+        {"scope": None},
+        {"nbf": time.time() + 3600},
+        {"key": OTHER},
+    ],
+    ids=str,
+)
+def test_any_other_token_is_nobody(issuer: str, signed: Callable[..., str], changes: dict[str, Any]) -> None:
+    assert Tokens(issuer, "relayout").find(signed(**changes)) is None
+
+
+def test_a_token_without_a_public_key_signature_is_nobody(issuer: str, signed: Callable[..., str]) -> None:
+    tokens = Tokens(issuer, "relayout")
+    claims = jwt.decode(signed(), options={"verify_signature": False})
+    for forged in (
+        jwt.encode(claims, None, "none", headers={"kid": "1"}),
+        jwt.encode(claims, "x" * 32, "HS256", headers={"kid": "1"}),
+        "not a token",
+    ):
+        assert tokens.find(forged) is None
+
+
+def test_an_issuer_that_is_silent_or_another_is_an_error(issuer: str, signed: Callable[..., str]) -> None:
+    with pytest.raises(UsageError, match="does not answer"):
+        Tokens("http://127.0.0.1:1", "relayout").find(signed())
+    with pytest.raises(UsageError, match="another name"):
+        Tokens(issuer + "/", "relayout").check()

@@ -1,0 +1,97 @@
+"""`relayout.client` against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import onnx
+import pytest
+from command_line import CHANNELS_LAST, saved
+from http_server import Server
+
+from relayout import legalize
+from relayout.client import AsyncClient, Client, Job
+from relayout.errors import BackendError, InfeasibleError, InputError, UsageError
+from relayout.model.io import read_model, to_json
+
+
+@pytest.fixture
+def remote(server: Server) -> Iterator[Client]:
+    with Client(server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(tmp_path / "model.onnx", CHANNELS_LAST)
+
+
+def test_the_answer_is_that_of_the_library(remote: Client, model: Path) -> None:
+    result = remote.legalize(model, "nhwc", objective="transposes")
+    legal, report = legalize(model, "nhwc", objective="transposes")
+    assert isinstance(result.model, bytes)
+    assert len(onnx.load_from_string(result.model).graph.node) == len(legal.graph)
+    assert (result.report.status, result.report.cost) == (report.status, report.cost)
+
+
+def test_graph_json_comes_back_as_graph_json(remote: Client, model: Path) -> None:
+    result = remote.legalize(to_json(read_model(model)), "nhwc")
+    assert isinstance(result.model, dict)
+    assert remote.verify(result.model, "nhwc").report.status == "verified"
+    assert remote.explain(model, "onnx").report.conversions
+
+
+@pytest.mark.parametrize(
+    ("source", "backend", "options", "kind", "words"),
+    [
+        (b"no model", "nhwc", {}, InputError, "protobuf"),
+        (None, "nwhc", {}, BackendError, "nwhc"),
+        (None, "onnx", {"max_transposes": 0}, InfeasibleError, "0 transposes"),
+        (Path("nowhere.onnx"), "nhwc", {}, InputError, "nowhere.onnx"),
+        (None, "nhwc", {"dims": {"N": 0}}, UsageError, "N"),
+    ],
+    ids=["model", "backend", "infeasible", "file", "option"],
+)
+def test_errors_are_those_of_the_library(
+    remote: Client, model: Path, source: Any, backend: str, options: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        remote.legalize(source or model, backend, **options)
+
+
+def test_the_events_of_a_job_resume_after_a_number(remote: Client, model: Path) -> None:
+    job = remote.submit("legalize", model, "nhwc", key="events of a job")
+    assert remote.submit("legalize", model, "nhwc", key="events of a job").id == job.id
+    events = list(remote.events(job.id))
+    assert [event.number for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].name == "done"
+    assert list(remote.events(job.id, after=len(events) - 1)) == events[-1:]
+    assert Job.of(events[-1].data) == remote.wait(job.id) == next(each for each in remote.jobs() if each.id == job.id)
+
+
+def test_an_ended_job_stays_as_it_is_when_it_is_cancelled(remote: Client, model: Path) -> None:
+    job = remote.submit("legalize", model)
+    remote.wait(job.id)
+    assert remote.cancel(job.id).state == "succeeded"
+
+
+def test_a_server_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(UsageError, match="does not answer"):
+        Client("http://127.0.0.1:1").backends()
+
+
+def test_the_asynchronous_client_does_the_same(server: Server, model: Path) -> None:
+    async def work() -> None:
+        async with AsyncClient(server.address) as client:
+            result = await client.legalize(model, "nhwc")
+            assert result.report.status == "optimal"
+            assert (await client.verify(result.model or b"", "nhwc")).report.status == "verified"
+            with pytest.raises(InfeasibleError):
+                await client.legalize(model, "onnx", max_transposes=0)
+            assert "nhwc" in {backend["name"] for backend in await client.backends()}
+            assert [job async for job in client.jobs()]
+
+    anyio.run(work)

@@ -1,0 +1,54 @@
+"""The store: contents by digest, records, and what is deleted first."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from relayout.errors import UsageError
+from relayout_api.settings import Settings
+from relayout_api.store import Store, digest_of, store_of
+
+
+@pytest.fixture(params=["folder", "memory://"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    url = None if request.param == "folder" else f"memory://{tmp_path}"
+    return store_of(Settings(data=tmp_path, store_url=url))
+
+
+def test_a_content_is_found_by_its_digest(store: Store) -> None:
+    digest = store.put(b"model")
+    assert digest == digest_of(b"model") == store.put(memoryview(b"model"))
+    assert store.get(digest) == b"model"
+    assert store.get(digest_of(b"other")) is None
+    store.record("ab" * 32, {"content": digest})
+    assert store.recorded("ab" * 32) == {"content": digest}
+    assert store.recorded("cd" * 32) is None
+    store.check()
+
+
+def test_too_much_is_deleted_but_not_what_is_needed(store: Store) -> None:
+    digests = [store.put(bytes([each]) * 100) for each in range(4)]
+    assert store.clean(150, 1.0, keep=digests[:1]) == 2
+    left = [store.get(digest) is not None for digest in digests]
+    assert (left[0], sum(left)) == (True, 2)
+
+
+def test_the_oldest_goes_first(tmp_path: Path) -> None:
+    store = store_of(Settings(data=tmp_path))
+    old, used, new = (store.put(content) for content in (b"old", b"used", b"new"))
+    for path in (tmp_path / "store").rglob("*"):
+        if path.is_file() and path.read_bytes() != b"new":
+            os.utime(path, (time.time() - 7200,) * 2)
+    assert store.get(used) is not None
+    assert store.clean(1 << 20, hours=1.0) == 1
+    assert [store.get(each) for each in (old, used, new)] == [None, b"used", b"new"]
+
+
+def test_a_url_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        store_of(Settings(data=tmp_path, store_url="nowhere://x"))
+    assert raised.value.where == "RELAYOUT_STORE_URL"

@@ -1,0 +1,142 @@
+"""The fair queue, the messages to workers, and the ends of workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+from http_bodies import GRAPH
+from http_server import Server, children, wait_for, workers_of
+
+from relayout_api.problems import RefusedError
+from relayout_api.workers.fair_queue import FairQueue
+from relayout_api.workers.messages import receive, send
+from relayout_api.workers.pool import WorkerDiedError, death
+from relayout_api.workers.processes import End, WorkerProcess
+
+BODY = {"graph": {**GRAPH, "name": "workers"}, "backend": "nhwc"}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(test)
+
+
+def test_callers_take_turns_and_none_has_all_places() -> None:
+    order: list[str] = []
+    running: set[str] = set()
+
+    async def main() -> None:
+        queue = FairQueue(places=2, share=1, waiting=100)
+
+        async def work(caller: str) -> None:
+            async with queue.place(caller, 30):
+                assert caller not in running, "one place of two"
+                running.add(caller)
+                order.append(caller)
+                await anyio.sleep(0)
+                running.discard(caller)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(work, "many")
+            for _ in range(3):
+                tasks.start_soon(work, "few")
+        assert (queue.used, queue.waiting) == (0, 0)
+
+    run(main)
+    # The three of the one are done while three or four of the twenty are.
+    assert [index for index, caller in enumerate(order) if caller == "few"][-1] <= 7
+    assert order.count("many") == 20
+
+
+def test_who_waits_too_many_or_too_long_is_told_when_to_come_again() -> None:
+    async def main() -> None:
+        queue = FairQueue(places=1, share=1, waiting=4)
+        refused: list[RefusedError] = []
+
+        async def wait(caller: str, seconds: float) -> None:
+            try:
+                async with queue.place(caller, seconds):
+                    raise AssertionError("the place was not free")
+            except RefusedError as error:
+                refused.append(error)
+
+        async with queue.place("first"), anyio.create_task_group() as tasks:
+            for caller in "aaabbbc":
+                tasks.start_soon(wait, caller, 0.2)
+        assert [error.kind for error in refused] == ["too-many-requests", "busy", "busy", *["busy"] * 4]
+        assert all((error.retry_after or 0) >= 1 for error in refused)
+        assert (queue.used, queue.waiting) == (0, 0)
+        async with queue.place("next", 1):
+            assert queue.used == 1
+
+    run(main)
+
+
+def test_a_message_carries_large_parts_in_a_file() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, {"verb": "legalize"}, b"x" * (8 << 20), b"", memoryview(b"report"))
+        message = receive(theirs)
+        assert message is not None
+        assert message.header == {"verb": "legalize"}
+        assert [len(part) for part in message.parts] == [8 << 20, 0, 6]
+        ours.close()
+        assert receive(theirs) is None
+
+
+def test_a_worker_that_writes_much_to_stderr_does_not_block() -> None:
+    async def main() -> None:
+        read, write = os.pipe()
+        channel, other = socket.socketpair()
+        with channel, other:
+            worker = WorkerProcess(0, channel, read)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(worker.read_errors)
+                await to_thread.run_sync(os.write, write, b"x" * 1_000_000 + b"last words")
+                os.close(write)
+            assert worker.take_errors().endswith("xlast words")
+            assert worker.take_errors() == ""
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("status", "peak", "errors", "is_of_memory"),
+    [
+        (-signal.SIGABRT, 0, "terminate called after throwing an instance of 'std::bad_alloc'", True),
+        (-signal.SIGSEGV, 900, "", True),
+        (-signal.SIGSEGV, 100, "", False),
+        (-signal.SIGKILL, 100, "", False),
+        (1, 900, "MemoryError", False),
+    ],
+)
+def test_the_death_of_a_worker_is_the_callers_where_memory_is_the_cause(
+    status: int, peak: int, errors: str, is_of_memory: bool
+) -> None:
+    error = death(End(status, peak), errors, memory_bytes=1000)
+    assert isinstance(error, RefusedError if is_of_memory else WorkerDiedError)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
+def test_idle_workers_and_their_template_are_replaced(server: Server, client: httpx.Client) -> None:
+    assert_replaced(server, client, workers_of(server))
+    assert "died: SIGKILL" in server.log()
+    assert_replaced(server, client, {*children(server.process.pid)})
+    assert "the template of the workers ended" in server.log()
+
+
+def assert_replaced(server: Server, client: httpx.Client, victims: set[int]) -> None:
+    before = workers_of(server)
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    body = {**BODY, "graph": {**GRAPH, "name": f"without {sorted(victims)}"}}
+    assert client.post("/v1/legalize", json=body).status_code == 200
+    wait_for(lambda: len(workers_of(server)) == len(before) and not workers_of(server) & before)

@@ -1,0 +1,37 @@
+"""Operators of which Glow requires NHWC have a legal model whatever their attributes and types."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from relayout.testing import SampleGraph, check_graph
+
+BEFORE = '<ir_version: 10, opset_import: ["" : 18]> g'
+CONV = "[conv] a = Conv (x, w)"
+WEIGHT = "w = {1, 0, 2, 0, 1, 0, 0, 0, 1}"
+
+MODELS = {
+    "ScatterElements that adds": f"""{BEFORE} (float[2,3,4,5] x, float[2,1,4,1] u) => (float[2,3,4,5] y)
+        <float[3,3,1,1] {WEIGHT}, int64[2,1,4,1] i = {{0, 2, 1, 1, 0, 2, 2, 0}}>
+        {{ {CONV} y = ScatterElements <axis = 1, reduction = "add"> (a, i, u) }}""",
+    "LayerNormalization with its mean": f"""{BEFORE} (float[2,3,4,5] x, float[4,5] s)
+        => (float[2,3,4,5] y, float[2,3,1,1] m, float[2,3,1,1] d) <float[3,3,1,1] {WEIGHT}>
+        {{ {CONV} y, m, d = LayerNormalization <axis = 2> (a, s) }}""",
+    "LayerNormalization of 16 bits": f"""{BEFORE} (float[2,3,4,5] x, float16[5] s) => (float16[2,3,4,5] y)
+        <float[3,3,1,1] {WEIGHT}> {{ {CONV} b = Cast <to = 10> (a) y = LayerNormalization <axis = 3> (b, s) }}""",
+    "ReduceProd of axes known at run time": f"""{BEFORE} (float[2,3,4,5] x, int64[1] axes) => (float[?,?,?,?] y)
+        <float[3,3,1,1] {WEIGHT}> {{ {CONV} y = ReduceProd <keepdims = 1> (a, axes) }}""",
+    "ReduceSumSquare of no axes": f"""{BEFORE} (float[2,3,4,5] x) => (float[2,3,4,5] y)
+        <float[3,3,1,1] {WEIGHT}> {{ {CONV} y = ReduceSumSquare <noop_with_empty_axes = 1> (a) }}""",
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("backend", ["canonical", "opencl"])
+def test_a_legal_model_exists_and_computes_the_same(name: str, backend: str) -> None:
+    not_compared: dict[str, str] = {}
+    graph = SampleGraph(name, onnx.parser.parse_model(MODELS[name]))
+    assert check_graph(backend, graph, not_compared=not_compared) == []
+    # No input that is drawn is an axis.
+    assert ("run time" in name) or not_compared == {}

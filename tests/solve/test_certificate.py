@@ -1,0 +1,86 @@
+"""The checker of optimality, on problems that can be enumerated and on false claims."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from graphs import Net
+from random_problems import cheapest, random_problem
+
+import relayout
+from relayout.solve.certificate import certificate_of
+from relayout.solve.problem import Problem
+from relayout.solve.solver import solve
+from relayout.verification import certificate as checker
+from relayout.verification.certificate import check
+
+
+def written(problem: Problem) -> dict[str, Any]:
+    """The certificate of the optimum, as a file has it."""
+    return json.loads(json.dumps(certificate_of(problem, solve(problem))))  # type: ignore[no-any-return]
+
+
+def solvable(seeds: range) -> list[tuple[Problem, int]]:
+    problems = [random_problem(random.Random(seed)) for seed in seeds]
+    return [(problem, least) for problem in problems if (least := cheapest(problem)) is not None]
+
+
+def test_the_bound_is_the_enumerated_optimum() -> None:
+    found = solvable(range(150))
+    assert len(found) > 50
+    for problem, least in found:
+        verdict = check(written(problem))
+        assert (verdict.cost, verdict.bound, verdict.on_trust, verdict.fault) == (least, least, 0, None)
+
+
+def test_a_claim_that_is_too_high_is_refuted_and_a_wrong_cost_too() -> None:
+    for problem, least in solvable(range(40)):
+        honest = written(problem)
+        assert check({**honest, "bound": least + 1}).fault is not None
+        assert "is claimed" in str(check({**honest, "cost": least - 1, "bound": least - 1}).fault)
+
+
+def test_an_answer_that_is_not_the_cheapest_does_not_pass_for_optimal() -> None:
+    refused = 0
+    for problem, least in solvable(range(60)):
+        honest = written(problem)
+        for choice, costs in enumerate(honest["choices"]):
+            for other in range(len(costs)):
+                assignment = [*honest["assignment"][:choice], other, *honest["assignment"][choice + 1 :]]
+                cost = checker._cost({**honest, "assignment": assignment})
+                if cost > least:
+                    verdict = check({**honest, "assignment": assignment, "cost": cost, "bound": cost})
+                    assert verdict.on_trust or verdict.fault
+                    assert verdict.bound == least
+                    refused += 1
+    assert refused > 100
+
+
+def test_it_branches_where_tables_grow_too_large_and_says_what_it_takes_on_trust(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checker, "_LARGEST_TABLE", 2)
+    found = solvable(range(40))
+    for problem, least in found:
+        assert check(written(problem)).bound == least
+    monkeypatch.setattr(checker, "_MOST_BRANCHES", 0)
+    verdicts = [check(written(problem)) for problem, _ in found]
+    assert any(verdict.on_trust for verdict in verdicts)
+    assert all(verdict.bound + verdict.on_trust == least for verdict, (_, least) in zip(verdicts, found, strict=True))
+
+
+def image_model() -> Any:
+    net = Net()
+    net.output(net.node("Relu", net.conv(net.input("x", (1, 4, 6, 6)), 4, 4)))
+    return net.model()
+
+
+def test_the_option_puts_the_verdict_into_the_report() -> None:
+    _, report = relayout.legalize(image_model(), "nhwc", certify=True)
+    assert report.verification is not None
+    (finding,) = [each for each in report.verification.findings if each.rule == "certificate"]
+    assert (finding.severity, report.verification.passed) == ("note", True)
+    assert "derived again" in finding.message

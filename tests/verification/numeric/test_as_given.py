@@ -1,0 +1,104 @@
+"""The files run as they were given: a fault of relayout's reader, which both models pass through, does not hide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from graphs import Net
+
+import relayout.legalization
+from relayout.legalization import legalize
+from relayout.model.io import read_model
+from relayout.verification import verifier
+
+
+def source() -> onnx.ModelProto:
+    net = Net()
+    image = net.input("x", (1, 4, 6, 6))
+    pooled = net.node("LeakyRelu", net.conv(image, 4, 4), alpha=0.25)
+    net.output(net.node("Concat", pooled, image, axis=1))
+    return net.model()
+
+
+def double_a_weight(model: ir.Model) -> None:
+    value = next(each for each in model.graph.initializers.values() if each.shape is not None and len(each.shape) == 4)
+    assert value.const_value is not None
+    value.const_value = ir.tensor(value.const_value.numpy() * 2, name=value.name)
+
+
+def change_an_attribute(model: ir.Model) -> None:
+    node = next(node for node in model.graph if node.op_type == "LeakyRelu")
+    node.attributes.add(ir.AttrFloat32("alpha", 0.5))
+
+
+def exchange_operands(model: ir.Model) -> None:
+    node = next(node for node in model.graph if node.op_type == "Concat")
+    first, second = node.inputs
+    node.replace_input_with(0, second)
+    node.replace_input_with(1, first)
+
+
+FAULTS = [double_a_weight, change_an_attribute, exchange_operands]
+
+
+@pytest.mark.parametrize("kind", ["file", "bytes", "protobuf"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_reader_is_found(
+    fault: Callable[[ir.Model], None], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(given: Any, **options: Any) -> ir.Model:
+        model = read_model(given, **options)
+        if not isinstance(given, ir.Model):
+            fault(model)
+        return model
+
+    monkeypatch.setattr(relayout.legalization, "read_model", read)
+    monkeypatch.setattr(verifier, "read_model", read)
+    proto = source()
+    onnx.save(proto, tmp_path / "model.onnx")
+    given: Any = {"file": tmp_path / "model.onnx", "bytes": proto.SerializeToString(), "protobuf": proto}[kind]
+    legal, _ = legalize(given, "nhwc")
+    model = legal if isinstance(legal, ir.Model) else read_model(legal)
+    found = verifier.verify(model, "nhwc", against=given)
+    assert not found.passed
+    assert {finding.rule for finding in found.findings if finding.severity == "error"} == {"as-given"}
+
+
+def test_a_file_under_a_newer_version_runs_under_an_older_one() -> None:
+    """onnxruntime refuses the newest version of the format; the meaning of these operators has not changed since."""
+    proto = source()
+    proto.ir_version = onnx.IR_VERSION
+    proto.opset_import[0].version = onnx.defs.onnx_opset_version()
+    legal, _ = legalize(proto, "nhwc")
+    found = verifier.verify(legal, "nhwc", against=proto)
+    assert found.findings == ()
+    assert found.numeric is not None
+    assert (found.numeric.status, found.numeric.runtime, found.numeric.untried) == ("compared", "onnxruntime", ())
+
+
+def test_what_no_run_says_anything_about_is_named() -> None:
+    net = Net()
+    image = net.input("x", (2, 3))
+    net.output(net.node("Log", net.node("Neg", net.node("Abs", image))))
+    net.output(net.node("Relu", image))
+    found = verifier.verify(net.model(), against=net.model())
+    assert found.numeric is not None
+    assert [(each.name, "finite" in each.reason) for each in found.numeric.not_compared] == [("log_2", True)]
+    assert [each.name for each in found.numeric.outputs] == ["relu_3"]
+    assert [(each.rule, each.severity, each.node) for each in found.findings] == [("not-compared", "warning", "log_2")]
+
+
+def test_a_dim_that_the_original_takes_in_one_size_alone_is_said() -> None:
+    net = Net()
+    fixed = net.node("Reshape", net.input("x", ("n", 4)), net.constant(np.array([2, 4])))
+    net.output(fixed)
+    found = verifier.verify(net.model(), against=net.model())
+    assert found.passed
+    assert found.numeric is not None
+    assert found.numeric.untried == ("the original takes one size of its open dims alone: n = 2",)

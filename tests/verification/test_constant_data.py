@@ -1,0 +1,63 @@
+"""Constants are compared exactly: the source's data in another layout passes, whatever the layout, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relayout.verification.relaid_data import is_relayout
+
+KERNEL = np.random.default_rng(0).normal(size=(32, 48, 3, 3)).astype(np.float32)
+BLOCKED = KERNEL.reshape(2, 16, 3, 16, 3, 3).transpose(0, 2, 4, 5, 3, 1)
+
+
+def padded(array: np.ndarray, *extents: int) -> np.ndarray:
+    return np.pad(array, [(0, extent - own) for own, extent in zip(array.shape, extents, strict=True)])
+
+
+@pytest.mark.parametrize(
+    "result",
+    {
+        "itself": KERNEL,
+        "permuted": KERNEL.transpose(2, 3, 1, 0),
+        "blocks": BLOCKED,
+        "opaque blocks": BLOCKED.reshape(KERNEL.shape),
+        "flat": KERNEL.transpose(0, 2, 3, 1).reshape(32, -1),
+        "shuffled channels": KERNEL.reshape(32, 2, 24, 3, 3).swapaxes(1, 2).reshape(KERNEL.shape),
+        "padded blocks": padded(KERNEL, 40, 50, 3, 3).reshape(5, 8, 25, 2, 3, 3).transpose(0, 2, 4, 5, 3, 1),
+        "more unit axes": KERNEL[None, :, None],
+    }.items(),
+    ids=lambda each: each[0],
+)
+def test_a_relayout_is_one_until_an_element_is_off_or_two_rows_are_exchanged(result: tuple[str, np.ndarray]) -> None:
+    laid = np.ascontiguousarray(result[1])
+    assert is_relayout(KERNEL, laid)
+    assert is_relayout(laid, KERNEL), "padding is cut off again"
+    place = int(np.flatnonzero(laid)[laid.size // 2])
+    off = laid.copy()
+    off.reshape(-1)[place] *= np.float32(1.01)
+    assert is_relayout(KERNEL, off) is False
+    exchanged = laid.copy().squeeze()
+    exchanged[[0, -1]] = exchanged[[-1, 0]]
+    assert is_relayout(KERNEL, exchanged) is False
+
+
+def test_bits_are_compared_and_types() -> None:
+    row = np.array([0.0, 1.0, np.nan, 2.0], np.float32)
+    assert is_relayout(row, row.copy())
+    assert is_relayout(row, np.array([-0.0, 1.0, np.nan, 2.0], np.float32)) is False
+    assert is_relayout(row, row.astype(np.float64)) is False
+    assert is_relayout(np.array(["a", "b"], object), np.array(["a", "b"], object))
+    assert is_relayout(np.array(["a", "b"], object), np.array(["b", "a"], object)) is False
+
+
+def test_data_with_few_different_values_may_be_undecided_but_never_wrong() -> None:
+    mask = np.random.default_rng(1).integers(0, 2, size=(64, 32, 3, 3)).astype(np.int8)
+    blocks = mask.reshape(16, 4, 8, 4, 3, 3).transpose(0, 2, 4, 5, 3, 1)
+    assert is_relayout(mask, mask.transpose(2, 3, 1, 0))
+    assert is_relayout(mask, blocks) is not False
+    more = blocks.copy()
+    more[tuple(np.argwhere(more == 0)[5])] = 1
+    assert is_relayout(mask, more) is False
+    assert is_relayout(np.ones(6), np.pad(np.ones(6), (0, 2)))
+    assert is_relayout(np.ones(6), np.ones(8)) is False
