@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx
@@ -28,6 +28,7 @@ from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
 from relayout.report.budget import within_budget
+from relayout.report.drawing import DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
@@ -41,12 +42,14 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out."""
+    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out.
+    `choices` are the alternatives of every node by its label, if they were asked for."""
 
     model: ir.Model
     report: Report
     changed: bool
     certificate: Mapping[str, Any] | None = None
+    choices: Mapping[str, DrawnChoice] = field(default_factory=dict)
 
 
 @takes_options("legalize")
@@ -101,10 +104,12 @@ def legalize_model(
     *,
     progress: Progress | None = None,
     improved: Callable[[int, int], None] | None = None,
+    draws_choices: bool = False,
 ) -> Outcome:
     """Run the stages on a model, which is changed in place.
 
     `progress` is called with the name of each stage, and `improved` with cost and bound of each better solution.
+    `draws_choices` asks for the alternatives of every node.
     """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
@@ -115,7 +120,8 @@ def legalize_model(
     if unmet := unmet_packed(model, backend):
         unpack(model, unmet)
         changed = True
-    result = run(model, backend, options, elements, progress or (lambda stage: None), improved)
+    progress = progress or (lambda stage: None)
+    result = run(model, backend, options, elements, progress, improved, draws_choices=draws_choices)
     if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)
@@ -135,7 +141,7 @@ def legalize_model(
     if changed:
         annotate_run(model, _facts(model, report))
     proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
-    return Outcome(model, report, changed, proof)
+    return Outcome(model, report, changed, proof, result.choices)
 
 
 def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
@@ -204,4 +210,4 @@ def finish(
         from relayout.verification.certificate_findings import with_proof
 
         report = with_proof(report, outcome.certificate)
-    return Outcome(model, report, outcome.changed or inlines, outcome.certificate)
+    return Outcome(model, report, outcome.changed or inlines, outcome.certificate, outcome.choices)
