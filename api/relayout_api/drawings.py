@@ -39,6 +39,8 @@ async def draw_job(request: Request, job: Existing) -> Response:
     service: Service = request.app.state.service
     settings = service.settings
     arguments, body = await service.jobs.request(job)
+    # Without the original that a model was compared with, which follows it.
+    body = body[: arguments["split"]]
     task = Task("draw", arguments["parameters"], settings.job_time_limit, settings.memory_bytes)
     key = service.results.key(task, body)
     found = await service.results.known(key)
