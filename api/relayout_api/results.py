@@ -68,7 +68,7 @@ class Results:
 
     def key(self, task: Task, body: bytes) -> str:
         """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers."""
-        facts = [task.verb, task.form, task.parameters, digest_of(body), _versions()]
+        facts = [task.verb, task.form, task.parameters, task.split, digest_of(body), _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def clean(self, needed: Iterable[str]) -> None:
