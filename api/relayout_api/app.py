@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
@@ -22,6 +23,7 @@ from relayout.errors import InternalError, RelayoutError
 from relayout_api import openapi, page
 from relayout_api.access.entry import finders
 from relayout_api.access.guard import Guard
+from relayout_api.bodies import ONNX
 from relayout_api.drawings import router as drawings_router
 from relayout_api.http_headers import HeadAsGet, SecurityHeaders
 from relayout_api.job_routes import router as jobs_router
@@ -79,7 +81,14 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
 
 def _add_middleware(app: FastAPI, settings: Settings, service: Service) -> None:
     """Each one is outside of those that are added before it."""
-    app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED)
+    app.add_middleware(
+        GZipMiddleware,
+        minimum_size=_LEAST_COMPRESSED,
+        # Higher levels take several times as long for a few percent.
+        compresslevel=1,
+        # Weights take a second for 27 MB and hardly become smaller.
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, ONNX),
+    )
     app.add_middleware(HeadAsGet)
     app.add_middleware(Guard, **finders(settings))
     if settings.cors_origins:
