@@ -24,7 +24,7 @@ from relayout.backend.declarative_schema import BackendTable
 from relayout.errors import BackendError, RelayoutError
 from relayout.layout.layout import Layout
 from relayout.legalization import legalize
-from relayout.testing import generated_graphs
+from relayout.testing import check_backend, generated_graphs
 
 TABLE = """\
 # An accelerator that likes channels last.
@@ -324,7 +324,7 @@ def test_a_pool_has_a_window_and_no_kernel() -> None:
             "inputs = []",
             27,
             "rule[2]",
-            "data, kernel, inputs or results",
+            "data, kernel, inputs, results or any_order",
             "an implementation without",
         ),
         ('inputs = ["***C[a=4]"]', "inputs = 4", 29, "rule[2].inputs", "a valid list", "4"),
@@ -568,6 +568,12 @@ def test_a_table_reaches_the_optimum_of_the_same_device_as_a_class() -> None:
             assert (by_table.cost, by_table.after) == (by_class.cost, by_class.after), graph.name
             costs.add(by_table.cost)
     assert len(costs) > 8
+
+
+def test_the_conditions_of_a_table_hold_of_its_own_legal_model_alike() -> None:
+    names = ("Conv/16-to-32-channels", "Conv/20-to-12-channels", "MaxPool/between-convolutions", "branches")
+    graphs = [graph for graph in generated_graphs() if graph.name in names]
+    assert check_backend(tomllib.loads(DEVICE), graphs=graphs).faults == ()
 
 
 @pytest.mark.parametrize(

@@ -230,8 +230,8 @@ def holds(condition: Condition, node: ir.Node) -> bool:
     data = node.inputs[0] if node.inputs else None
     result = node.outputs[0] if node.outputs else None
     return (
-        _tensor_holds(condition, data, node, input_role(node, 0))
-        and (condition.result == _NO_CONDITION or _tensor_holds(condition.result, result, node, result_role(node, 0)))
+        _tensor_holds(condition, data, input_role(node, 0))
+        and (condition.result == _NO_CONDITION or _tensor_holds(condition.result, result, result_role(node, 0)))
         and all(_equals(_attribute(node, name), value) for name, value in condition.attributes.items())
         and (condition.kernel is None or _all_inside(condition.kernel, _kernel_sizes(node)))
         and all(_is_constant(node, n) is True for n in condition.constant)
@@ -239,7 +239,7 @@ def holds(condition: Condition, node: ir.Node) -> bool:
     )
 
 
-def _tensor_holds(condition: TensorCondition, value: ir.Value | None, node: ir.Node, role: str) -> bool:
+def _tensor_holds(condition: TensorCondition, value: ir.Value | None, role: str) -> bool:
     """Whether an operand in a role meets a condition; one of unknown rank or type meets none on these."""
     return (
         (not condition.rank or (value is not None and value.shape is not None and len(value.shape) in condition.rank))
@@ -247,8 +247,8 @@ def _tensor_holds(condition: TensorCondition, value: ir.Value | None, node: ir.N
             not condition.dtype
             or (value is not None and value.dtype is not None and value.dtype.name in condition.types)
         )
-        and (condition.channels is None or _inside(condition.channels, _channels(node, value, role)))
-        and (condition.spatial is None or _all_inside(condition.spatial, _spatial(node, value, role)))
+        and (condition.channels is None or _inside(condition.channels, _channels(value, role)))
+        and (condition.spatial is None or _all_inside(condition.spatial, _spatial(value, role)))
     )
 
 
@@ -272,26 +272,24 @@ def _all_inside(bounds: Range, numbers: Sequence[int]) -> bool:
     return bool(numbers) and all(_inside(bounds, number) for number in numbers)
 
 
-def _channels(node: ir.Node, value: ir.Value | None, role: str) -> int | None:
+def _channels(value: ir.Value | None, role: str) -> int | None:
     """The extent of an operand's channels, where the operator names its axes and the extent is known."""
-    named = _named_extents(node, value, role)
+    named = _named_extents(value, role)
     return next((extent for name, extent in named if name == "C"), None)
 
 
-def _spatial(node: ir.Node, value: ir.Value | None, role: str) -> list[int]:
+def _spatial(value: ir.Value | None, role: str) -> list[int]:
     """The extents of an operand's spatial axes; empty where the operator has none, or where one is unknown."""
-    found = [extent for name, extent in _named_extents(node, value, role) if name in "DHW"]
+    found = [extent for name, extent in _named_extents(value, role) if name in "DHW"]
     known = [extent for extent in found if extent is not None]
     return known if len(known) == len(found) else []
 
 
-def _named_extents(node: ir.Node, value: ir.Value | None, role: str) -> list[tuple[str, int | None]]:
+def _named_extents(value: ir.Value | None, role: str) -> list[tuple[str, int | None]]:
     """The name and the extent of each axis of a data operand; an unknown extent is None."""
     if role != DATA or value is None or value.shape is None or len(value.shape) < 2:
         return []
-    rank = len(value.shape)
-    own = own_layout(node, DATA, rank).names
-    names = own if "C" in own else "NC" + (spatial_letters(rank) or "")
+    names = "NC" + (spatial_letters(len(value.shape)) or "")
     extents = [extent if isinstance(extent, int) else None for extent in value.shape]
     return list(zip(names, extents, strict=False))
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from relayout.backend.calls import answers_by_type, ask, failure_text, supported_by
+from relayout.backend.calls import answers_by_type, ask, failure_text, misspelt_hooks, supported_by
 from relayout.backend.interface import Backend, Implementation
 from relayout.backend.loading import load_backend
 from relayout.backend.registry import find_backends
@@ -109,7 +108,7 @@ def backend_faults(backend: BackendSpec, options: Mapping[str, Any] | None = Non
     except RelayoutError as error:
         yield Fault("load", str(error))
         return
-    yield from _hook_faults(type(made))
+    yield from _hook_faults(made)
     try:
         plugin = find_backends().get(made.name)
         found = plugin.load() if plugin is not None else None
@@ -120,25 +119,21 @@ def backend_faults(backend: BackendSpec, options: Mapping[str, Any] | None = Non
         yield Fault("name", f"{made.name!r} is the name of the backend of {plugin.owner} ({plugin.value}) too")
 
 
-def _hook_faults(kind: type[Backend]) -> Iterator[Fault]:
-    hooks = {name: member for name, member in vars(Backend).items() if not name.startswith("_")}
+def _hook_faults(backend: Backend) -> Iterator[Fault]:
+    for text in misspelt_hooks(backend):
+        yield Fault("hook", text)
+    kind = type(backend)
     for base in kind.__mro__[: kind.__mro__.index(Backend)]:
         if base.__module__.partition(".")[0] == "relayout":
             continue
         for name, member in vars(base).items():
-            if name.startswith("_") or not inspect.isfunction(member):
-                continue
-            where = f"{base.__name__}.{name}"
-            if name in hooks:
-                yield from _parameter_faults(where, member, hooks[name])
-            elif near := get_close_matches(name, hooks, n=1, cutoff=0.8):
-                yield Fault("hook", f"{where} is never called\n  hint:     did you mean {near[0]}?")
+            hook = vars(Backend).get(name)
+            if inspect.isfunction(member) and inspect.isfunction(hook) and not name.startswith("_"):
+                yield from _parameter_faults(f"{base.__name__}.{name}", member, hook)
 
 
 def _parameter_faults(where: str, own: Any, hook: Any) -> Iterator[Fault]:
     """A fault where the hook's call does not fit the method's parameters."""
-    if not callable(hook):
-        return
     called = inspect.signature(hook)
     positional = [each for each in called.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
     named = [each for each in called.parameters.values() if each.kind is each.KEYWORD_ONLY]
