@@ -19,7 +19,7 @@ from relayout_api.problems import RefusedError
 from relayout_api.query import given_parameters, query_of
 from relayout_api.service import Service
 
-__all__ = ["router"]
+__all__ = ["Existing", "router"]
 
 router = APIRouter()
 
@@ -68,29 +68,29 @@ async def _existing(request: Request, job: str) -> str:
     return job
 
 
-_Existing = Annotated[str, Depends(_existing)]
+Existing = Annotated[str, Depends(_existing)]
 
 
 @router.get("/v1/jobs/{job}", **openapi.JOB)
-async def get_job(request: Request, job: _Existing) -> Job:
+async def get_job(request: Request, job: Existing) -> Job:
     """A job: its state, and how far it is."""
     return await _jobs(request).get(job)
 
 
 @router.delete("/v1/jobs/{job}", **openapi.CANCEL)
-async def cancel_job(request: Request, job: _Existing) -> Job:
+async def cancel_job(request: Request, job: Existing) -> Job:
     """Cancel a job. A worker that runs it is killed. A job that has ended stays as it is."""
     return await _jobs(request).cancel(job)
 
 
 @router.get("/v1/jobs/{job}/report", **openapi.JOB_REPORT)
-async def job_report(request: Request, job: _Existing) -> Response:
+async def job_report(request: Request, job: Existing) -> Response:
     """The whole report of a job that succeeded."""
     return _result(request, *await _jobs(request).result(job, "report"))
 
 
 @router.get("/v1/jobs/{job}/model", **openapi.JOB_MODEL)
-async def job_model(request: Request, job: _Existing) -> Response:
+async def job_model(request: Request, job: Existing) -> Response:
     """The legal model of a job that succeeded: ONNX, or graph JSON where the input was graph JSON."""
     return _result(request, *await _jobs(request).result(job, "model"))
 
@@ -108,7 +108,7 @@ async def _last_event_id(last_event_id: Annotated[str | None, Header()] = None) 
 
 @router.get("/v1/jobs/{job}/events", response_class=EventSourceResponse, **openapi.JOB_EVENTS)
 async def job_events(
-    request: Request, job: _Existing, after: Annotated[int, Depends(_last_event_id)]
+    request: Request, job: Existing, after: Annotated[int, Depends(_last_event_id)]
 ) -> AsyncIterator[ServerSentEvent]:
     """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
     service: Service = request.app.state.service

@@ -19,6 +19,8 @@ from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.schemas import (
     BackendList,
     ExplainRequest,
+    GraphRequest,
+    GraphResponse,
     LayoutInfo,
     LayoutText,
     LegalizeRequest,
@@ -32,10 +34,12 @@ __all__ = [
     "BACKENDS",
     "CANCEL",
     "EXPLAIN",
+    "GRAPH",
     "HEALTH",
     "JOB",
     "JOBS",
     "JOB_EVENTS",
+    "JOB_GRAPH",
     "JOB_MODEL",
     "JOB_REPORT",
     "LEGALIZE",
@@ -53,6 +57,7 @@ relayout makes a machine-learning graph legal for a backend's layouts, with prov
 A request never names a file of the server. Errors are problem details (RFC 9457)."""
 _MODELS: tuple[type[BaseModel], ...] = (
     *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
+    *(GraphRequest, GraphResponse),
     *(LayoutText, LayoutInfo, BackendList, Problem, Job, JobList, Report, GraphJson),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
@@ -201,6 +206,20 @@ EXPLAIN: dict[str, Any] = {
         200: _says("The report with the reasons", _json(ReportResponse)),
         **_errors(*_WORK, "infeasible"),
     },
+}
+GRAPH: dict[str, Any] = {
+    "tags": ["work"],
+    "summary": "Draw a graph",
+    "openapi_extra": _takes({**_json(GraphRequest, examples.DRAW), **_MODEL}),
+    "responses": {
+        200: _says("The graph and the legal graph, to draw", _json(GraphResponse)),
+        **_errors(*_WORK, "infeasible"),
+    },
+}
+JOB_GRAPH: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The graphs of a job, to draw",
+    "responses": {200: _says("The graph and the legal graph", _json(GraphResponse)), **_errors(*_RESULT_ERRORS)},
 }
 BACKENDS: dict[str, Any] = {
     "tags": ["reference"],

@@ -13,6 +13,7 @@ from relayout.options import options_of
 from relayout_api.bodies import JSON, MULTIPART, ONNX, media_type
 from relayout_api.schemas import (
     ExplainParameters,
+    GraphParameters,
     LegalizeParameters,
     Parameters,
     Strict,
@@ -22,7 +23,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.validation import load_body, validated
 
-__all__ = ["ExplainQuery", "LegalizeQuery", "VerifyQuery", "given_parameters", "query_of"]
+__all__ = ["ExplainQuery", "GraphQuery", "LegalizeQuery", "VerifyQuery", "given_parameters", "query_of"]
 
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
@@ -71,6 +72,19 @@ class LegalizeQuery(_Query):
     def parameters(self) -> LegalizeParameters:
         """The same as in JSON. Raises UsageError."""
         return validated(LegalizeParameters, self._values("legalize"), "query")
+
+
+@with_fields(_query_fields("legalize"))
+class GraphQuery(_Query):
+    """The query of an ONNX model to draw."""
+
+    backend: str | None = Field(
+        None, max_length=32_000, description="an installed backend's name, or a table in JSON; none: no legal graph"
+    )
+
+    def parameters(self) -> GraphParameters:
+        """The same as in JSON. Raises UsageError."""
+        return validated(GraphParameters, self._values("legalize"), "query")
 
 
 @with_fields(_query_fields("explain"))

@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from io import BytesIO
 from typing import Annotated
+from urllib.parse import urlencode
 from zipfile import ZipFile, ZipInfo
 
 import anyio
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 
 from relayout.backend.options import options_of
@@ -38,7 +40,7 @@ from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
 from relayout_api.workers.messages import Answer, Form, Task
 
-__all__ = ["router"]
+__all__ = ["answer", "router", "unless_gone"]
 
 router = APIRouter()
 
@@ -54,7 +56,7 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
     application/octet-stream` it is the model's bytes; the header `Relayout-Report` has the report without its lists.
     With `Accept: application/zip` it is a ZIP file with the model and the whole report.
     """
-    return await _work(request, "legalize", query.parameters)
+    return await answer(request, "legalize", query.parameters)
 
 
 @router.post("/v1/explain", **openapi.EXPLAIN)
@@ -63,7 +65,7 @@ async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> 
 
     Each saving is found by solving the problem again without that requirement.
     """
-    return await _work(request, "explain", query.parameters)
+    return await answer(request, "explain", query.parameters)
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
@@ -72,7 +74,7 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
 
     The findings are in the report's `verification`; an illegal graph is no error of the request.
     """
-    return await _work(request, "verify", query.parameters)
+    return await answer(request, "verify", query.parameters)
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
@@ -127,10 +129,16 @@ async def metrics(request: Request) -> Response:
 @router.get("/", include_in_schema=False)
 async def index() -> Response:
     """The page."""
-    return HTMLResponse(page.HTML, headers=page.HEADERS)
+    return page.front_page()
 
 
-async def _work(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
+@router.get("/jobs/{job}", include_in_schema=False)
+async def job_page(job: str) -> Response:
+    """The page with a job; its files are found relative to /."""
+    return RedirectResponse(f"../?{urlencode({'job': job})}")
+
+
+async def answer(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
     """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
     service: Service = request.app.state.service
     settings = service.settings
@@ -145,17 +153,20 @@ async def _work(request: Request, verb: str, parameters: Callable[[], Parameters
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
 
-        async def run() -> Answer:
-            return await service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
-
-        answer = await _unless_gone(request, service, service.results.whole(key, run))
+        background = None
+        found = await service.results.known(key)
+        if found is None:
+            working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+            found = await unless_gone(request, service, working)
+            if found.repeats:
+                background = BackgroundTask(service.results.learn, key, found)
     headers = {"Vary": "Accept"}
-    if answer.repeats:
+    if found.repeats:
         headers["ETag"] = tag
     if form == "bytes":
-        headers["Relayout-Report"] = bytes(answer.report).decode()
-    content = await anyio.to_thread.run_sync(_zipped, answer) if form == "parts" else answer.content
-    return Response(content, media_type=preferred, headers=headers)
+        headers["Relayout-Report"] = bytes(found.report).decode()
+    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.content
+    return Response(content, media_type=preferred, headers=headers, background=background)
 
 
 def _zipped(answer: Answer) -> bytes:
@@ -168,7 +179,7 @@ def _zipped(answer: Answer) -> bytes:
     return packed.getvalue()
 
 
-async def _unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
+async def unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
     """The worker's answer. If the caller disconnects, the worker is killed, also when the server's grace is over.
 
     Raises ClientDisconnect, RefusedError.
@@ -246,7 +257,13 @@ def _options(plugin: Plugin) -> list[OptionInfo]:
     except BackendError:
         return []
     return [
-        OptionInfo(name=each.name, expected=each.expected, default=each.default_text, about=each.about)
+        OptionInfo(
+            name=each.name,
+            expected=each.expected,
+            json_schema=each.json_schema,
+            default=each.default_text,
+            about=each.about,
+        )
         for each in options
     ]
 

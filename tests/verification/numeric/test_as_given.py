@@ -91,7 +91,7 @@ def test_what_no_run_says_anything_about_is_named() -> None:
     assert found.numeric is not None
     assert [(each.name, "finite" in each.reason) for each in found.numeric.not_compared] == [("log_2", True)]
     assert [each.name for each in found.numeric.outputs] == ["relu_3"]
-    assert [(each.rule, each.severity, each.node) for each in found.findings] == [("not-compared", "warning", "log_2")]
+    assert [(each.rule, each.severity, each.node) for each in found.findings] == [("not-compared", "error", "log_2")]
 
 
 def test_a_dim_that_the_original_takes_in_one_size_alone_is_said() -> None:
