@@ -1,4 +1,4 @@
-"""Every page of the manual is run, from top to bottom, in a folder of its own.
+"""Every page of the manual is run, from top to bottom, in an empty folder and an empty environment of its own.
 
 A `console` block holds commands (`$ ...`) and what they print, where `...` stands for anything; a command with nothing
 below it may print what it likes. An `sh` block installs the project, which these tests take as done, and goes on: its
@@ -35,6 +35,8 @@ from relayout.testing import check_backend, generated_graphs
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 TOOLS = ROOT / "tests" / "support" / "bin"
+# The environment whose command the pages call; `.ci/run` names one that has the wheel and its dependencies alone.
+PREFIX = Path(os.environ.get("RELAYOUT_PREFIX", sys.prefix))
 # The address that a page names, and the languages whose blocks are not run.
 ADDRESS = "127.0.0.1:8000"
 PROSE = {"", "text"}
@@ -61,13 +63,14 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
         yield command, printed
 
 
-def environment(*, tools_first: bool) -> dict[str, str]:
-    """That of a person in the project's environment, 100 columns wide. `tools` stand in for what a machine may lack."""
+def environment(home: Path, *, tools_first: bool) -> dict[str, str]:
+    """That of a person who has just installed the project, in a new home folder, 100 columns wide: no variable of the
+    caller's but its PATH. `tools` stand in for what a machine may lack."""
     path = [os.environ["PATH"]]
     path.insert(0 if tools_first else 1, str(TOOLS))
-    path.insert(0, str(Path(sys.executable).parent))
-    settings = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **settings, "PATH": os.pathsep.join(path)}
+    path.insert(0, str(PREFIX / "bin"))
+    settings = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "LANG": "C.UTF-8"}
+    return {**settings, "HOME": str(home), "PATH": os.pathsep.join(path)}
 
 
 def same(printed: str, got: str) -> bool:
@@ -158,8 +161,9 @@ def wait_until_healthy(server: subprocess.Popen[bytes], address: str) -> None:
 def read(page: Path, folder: Path, *, tools_first: bool = False) -> Reader:
     with contextlib.chdir(folder), contextlib.ExitStack() as servers:
         # Where a checkout has its environment.
-        (folder / ".venv").symlink_to(sys.prefix)
-        reader = Reader(folder, servers, environment(tools_first=tools_first))
+        (folder / ".venv").symlink_to(PREFIX)
+        home = servers.enter_context(tempfile.TemporaryDirectory())
+        reader = Reader(folder, servers, environment(Path(home), tools_first=tools_first))
         for block, below in pairwise([*blocks(page), Block("", "", "")]):
             reader.follow(block, below)
         return reader

@@ -45,7 +45,7 @@ def test_a_command_derives_its_flags_from_the_fields_and_no_others(verb: str) ->
     assert [*derived] == [option.name for option in options_of(verb)]
     for option in options_of(verb):
         [declared] = derived[option.name].annotation.__metadata__
-        assert declared.default == option.flag
+        assert declared.default.rpartition("/")[2] == option.flag
         assert declared.help.startswith(option.help)
         assert derived[option.name].default == ([] if option.is_mapping else option.default)
 
@@ -75,7 +75,7 @@ def sample(option: Option) -> tuple[str, Any]:
         text = option.example.split()[0]
         name, _, value = text.partition("=")
         return text, {name: value if option.type is str else int(value)}
-    value = option.choices[-1] if option.choices else True if option.type is bool else option.type(3)
+    value = option.choices[-1] if option.choices else not option.default if option.type is bool else option.type(3)
     return str(value), value
 
 

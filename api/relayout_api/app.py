@@ -19,9 +19,10 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
 from relayout.errors import InternalError, RelayoutError
-from relayout_api import openapi
+from relayout_api import openapi, page
 from relayout_api.access.entry import finders
 from relayout_api.access.guard import Guard
+from relayout_api.drawings import router as drawings_router
 from relayout_api.http_headers import HeadAsGet, SecurityHeaders
 from relayout_api.job_routes import router as jobs_router
 from relayout_api.problems import AnsweredError, RefusedError, answer_of, response_of
@@ -62,6 +63,8 @@ def create_app(settings: Settings | None = None, template: Template | None = Non
     app.state.service = service = Service(settings, template)
     app.include_router(router)
     app.include_router(jobs_router)
+    app.include_router(drawings_router)
+    app.mount("/static", page.STATIC)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     _add_middleware(app, settings, service)
     app.add_exception_handler(RelayoutError, _on_error)

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 from fastapi import Request
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from relayout_api.problems import RefusedError
+from relayout.errors import UsageError
+from relayout_api.problems import MalformedBodyError, RefusedError
 from relayout_api.settings import Settings
 
-__all__ = ["JSON", "ONNX", "Bodies", "media_type"]
+__all__ = ["JSON", "MULTIPART", "ONNX", "ZIP", "Bodies", "files_in", "media_type"]
 
 JSON = "application/json"
 ONNX = "application/octet-stream"
+MULTIPART = "multipart/form-data"
+ZIP = "application/zip"
 
 # A client that is still sending does not read the answer, so its body is read a little longer before the answer.
 _DRAIN_SECONDS = 2.0
 _DRAIN_BYTES = 1 << 20
 # A body has this long before its rate counts.
 _SLOW_START_SECONDS = 5.0
+# What is decompressed at once, while other requests wait.
+_PIECE = 1 << 20
 
 
 def media_type(request: Request, *accepted: str) -> str:
-    """The body's media type, one of `accepted`. Raises RefusedError for another, and for a body that is compressed."""
+    """The body's media type, one of `accepted`. Raises RefusedError for another, or a compression other than gzip."""
     given = request.headers.get("content-type", "")
     name = given.partition(";")[0].strip().lower()
     if name not in accepted:
@@ -37,14 +45,37 @@ def media_type(request: Request, *accepted: str) -> str:
             found=given or "no Content-Type",
         )
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding.strip().lower() not in ("", "identity"):
+    if encoding.strip().lower() not in ("", "identity", "gzip"):
         raise RefusedError(
             "unsupported-media-type",
-            "the body is compressed",
-            expected="an uncompressed body",
+            "the body is compressed in another way",
+            expected="gzip, or an uncompressed body",
             found=f"{encoding} encoding",
         )
     return name
+
+
+async def files_in(request: Request, body: bytes) -> tuple[bytes, int | None]:
+    """The models in a body: the whole body, or the files `model` and `against` of a form, one after the other.
+
+    The number is the length of the first where there are two. Raises MalformedBodyError, UsageError.
+    """
+    if media_type(request, JSON, ONNX, MULTIPART) != MULTIPART:
+        return body, None
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    expected = "a form with the files `model` and, to compare with, `against`"
+    try:
+        form = await MultiPartParser(request.headers, chunks(), max_files=2, max_fields=0).parse()
+    except (MultiPartException, KeyError) as error:
+        raise MalformedBodyError(expected, str(error)[:200]) from None
+    found = {name: await file.read() for name, file in form.multi_items() if isinstance(file, UploadFile)}
+    await form.close()
+    if "model" not in found or found.keys() - {"model", "against"}:
+        raise UsageError("the form has other files", where="body", expected=expected, found=", ".join(found) or "none")
+    return found["model"] + found.get("against", b""), len(found["model"]) if "against" in found else None
 
 
 class Bodies:
@@ -79,6 +110,8 @@ class _Reading:
         self._most = most
         self._chunks: list[bytes] = []
         self._refusal: RefusedError | None = None
+        compressed = request.headers.get("content-encoding", "").strip().lower() == "gzip"
+        self._inflater = zlib.decompressobj(wbits=31) if compressed else None
 
     async def body(self) -> bytes:
         declared = self._request.headers.get("content-length", "")
@@ -89,6 +122,8 @@ class _Reading:
         await self._read()
         if self._refusal is not None:
             raise self._refusal
+        if self._inflater is not None and (not self._inflater.eof or self._inflater.unused_data):
+            raise MalformedBodyError("one gzip file", f"{self.size} bytes, and then another end")
         return b"".join(self._chunks)
 
     async def _read(self) -> None:
@@ -103,7 +138,7 @@ class _Reading:
                 chunk = message.get("body", b"")
                 seen += len(chunk)
                 if self._refusal is None:
-                    self._hold(chunk, seen)
+                    await self._take(chunk)
                     if self._refusal is not None:
                         scope.deadline = anyio.current_time() + _DRAIN_SECONDS
                 if not message.get("more_body", False):
@@ -125,8 +160,21 @@ class _Reading:
             return end
         return min(end, started + _SLOW_START_SECONDS + seen / settings.body_rate)
 
-    def _hold(self, chunk: bytes, seen: int) -> None:
-        if seen > self._most:
+    async def _take(self, chunk: bytes) -> None:
+        """Hold a chunk, decompressed piece by piece, so that neither time nor memory goes beyond the limits."""
+        if self._inflater is None:
+            self._hold(chunk)
+            return
+        while chunk and not self._inflater.eof and self._refusal is None:
+            try:
+                self._hold(self._inflater.decompress(chunk, _PIECE))
+            except zlib.error as error:
+                self._refuse(MalformedBodyError("a gzip file", str(error)))
+            chunk = self._inflater.unconsumed_tail
+            await anyio.sleep(0)
+
+    def _hold(self, chunk: bytes) -> None:
+        if self.size + len(chunk) > self._most:
             self._refuse(self._too_large(f"more than {self._most} bytes"))
         elif self._bodies.held + len(chunk) > self._settings.bodies_bytes:
             self._refuse(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BACKEND", "EXPLAIN", "GRAPH", "LAYOUT", "LEGALIZE", "VERIFY"]
+__all__ = ["BACKEND", "DRAW", "EXPLAIN", "GRAPH", "LAYOUT", "LEGALIZE", "VERIFY"]
 
 GRAPH: dict[str, Any] = {
     "name": "channels_last",
@@ -40,6 +40,11 @@ LEGALIZE: dict[str, dict[str, Any]] = {
 EXPLAIN: dict[str, dict[str, Any]] = {
     "channels first wanted": {"graph": GRAPH, "backend": "nchw"},
     "at most ten requirements": {"graph": GRAPH, "backend": BACKEND, "options": {"limit": 10}},
+}
+
+DRAW: dict[str, dict[str, Any]] = {
+    "the graph alone": {"graph": GRAPH},
+    "with the legal graph": {"graph": GRAPH, "backend": "nchw"},
 }
 
 VERIFY: dict[str, dict[str, Any]] = {

@@ -12,14 +12,14 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from relayout.errors import UsageError
 from relayout_api import openapi
 from relayout_api.access.callers import caller_of
-from relayout_api.bodies import JSON, ONNX
+from relayout_api.bodies import JSON, ONNX, files_in
 from relayout_api.jobs.jobs import Jobs
 from relayout_api.jobs.schema import Job, JobList, Verb
 from relayout_api.problems import RefusedError
 from relayout_api.query import given_parameters, query_of
 from relayout_api.service import Service
 
-__all__ = ["router"]
+__all__ = ["Existing", "router"]
 
 router = APIRouter()
 
@@ -41,8 +41,9 @@ async def submit_job(
     service: Service = request.app.state.service
     parameters, media = given_parameters(request, lambda: query_of(kind, request), "kind")
     caller = caller_of(request).name
-    arguments = {"kind": kind, "media": media, "parameters": parameters, "caller": caller}
-    async with service.bodies.read(request) as body:
+    async with service.bodies.read(request) as sent:
+        body, split = await files_in(request, sent)
+        arguments = {"kind": kind, "media": media, "parameters": parameters, "caller": caller, "split": split}
         job = await service.jobs.submit(arguments, body, caller, idempotency_key)
     return JSONResponse(job.model_dump(mode="json"), 202, {"Location": job.links.self})
 
@@ -67,29 +68,29 @@ async def _existing(request: Request, job: str) -> str:
     return job
 
 
-_Existing = Annotated[str, Depends(_existing)]
+Existing = Annotated[str, Depends(_existing)]
 
 
 @router.get("/v1/jobs/{job}", **openapi.JOB)
-async def get_job(request: Request, job: _Existing) -> Job:
+async def get_job(request: Request, job: Existing) -> Job:
     """A job: its state, and how far it is."""
     return await _jobs(request).get(job)
 
 
 @router.delete("/v1/jobs/{job}", **openapi.CANCEL)
-async def cancel_job(request: Request, job: _Existing) -> Job:
+async def cancel_job(request: Request, job: Existing) -> Job:
     """Cancel a job. A worker that runs it is killed. A job that has ended stays as it is."""
     return await _jobs(request).cancel(job)
 
 
 @router.get("/v1/jobs/{job}/report", **openapi.JOB_REPORT)
-async def job_report(request: Request, job: _Existing) -> Response:
+async def job_report(request: Request, job: Existing) -> Response:
     """The whole report of a job that succeeded."""
     return _result(request, *await _jobs(request).result(job, "report"))
 
 
 @router.get("/v1/jobs/{job}/model", **openapi.JOB_MODEL)
-async def job_model(request: Request, job: _Existing) -> Response:
+async def job_model(request: Request, job: Existing) -> Response:
     """The legal model of a job that succeeded: ONNX, or graph JSON where the input was graph JSON."""
     return _result(request, *await _jobs(request).result(job, "model"))
 
@@ -107,7 +108,7 @@ async def _last_event_id(last_event_id: Annotated[str | None, Header()] = None) 
 
 @router.get("/v1/jobs/{job}/events", response_class=EventSourceResponse, **openapi.JOB_EVENTS)
 async def job_events(
-    request: Request, job: _Existing, after: Annotated[int, Depends(_last_event_id)]
+    request: Request, job: Existing, after: Annotated[int, Depends(_last_event_id)]
 ) -> AsyncIterator[ServerSentEvent]:
     """The events of a job as they happen, from the first or after `Last-Event-ID`: `stage`, `solution`, and `done`."""
     service: Service = request.app.state.service

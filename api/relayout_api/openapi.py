@@ -13,12 +13,14 @@ from pydantic.json_schema import models_json_schema
 from relayout.model.graph_json.schema import GraphJson
 from relayout.report.schema import Report
 from relayout_api import examples
-from relayout_api.bodies import JSON, ONNX
+from relayout_api.bodies import JSON, MULTIPART, ONNX, ZIP
 from relayout_api.jobs.schema import Job, JobList
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
 from relayout_api.schemas import (
     BackendList,
     ExplainRequest,
+    GraphRequest,
+    GraphResponse,
     LayoutInfo,
     LayoutText,
     LegalizeRequest,
@@ -32,10 +34,12 @@ __all__ = [
     "BACKENDS",
     "CANCEL",
     "EXPLAIN",
+    "GRAPH",
     "HEALTH",
     "JOB",
     "JOBS",
     "JOB_EVENTS",
+    "JOB_GRAPH",
     "JOB_MODEL",
     "JOB_REPORT",
     "LEGALIZE",
@@ -53,6 +57,7 @@ relayout makes a machine-learning graph legal for a backend's layouts, with prov
 A request never names a file of the server. Errors are problem details (RFC 9457)."""
 _MODELS: tuple[type[BaseModel], ...] = (
     *(LegalizeRequest, LegalizeResponse, ModelResponse, ExplainRequest, VerifyRequest, ReportResponse),
+    *(GraphRequest, GraphResponse),
     *(LayoutText, LayoutInfo, BackendList, Problem, Job, JobList, Report, GraphJson),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
@@ -156,18 +161,26 @@ JOB_EVENTS: dict[str, Any] = {
 }
 
 _ANY_JSON = {JSON: {"schema": {"type": "object"}}}
-_MODEL = {ONNX: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY = {"type": "string", "format": "binary"}
+_MODEL = {ONNX: {"schema": _BINARY}}
+_FORM = {MULTIPART: {"schema": {"type": "object", "properties": {"model": _BINARY}, "required": ["model"]}}}
+_FORM_OF_TWO = {
+    MULTIPART: {
+        "schema": {"type": "object", "properties": {"model": _BINARY, "against": _BINARY}, "required": ["model"]}
+    }
+}
 
 LEGALIZE: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Make a graph legal",
-    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL}),
+    "openapi_extra": _takes({**_json(LegalizeRequest, examples.LEGALIZE), **_MODEL, **_FORM}),
     "responses": {
         200: {
             "description": "The legal graph or model, and the report",
             "content": {
                 JSON: {"schema": {"anyOf": [_ref(LegalizeResponse), _ref(ModelResponse)]}},
                 **_MODEL,
+                ZIP: {"schema": _BINARY},
             },
             "headers": {
                 "Relayout-Report": {
@@ -182,17 +195,31 @@ LEGALIZE: dict[str, Any] = {
 VERIFY: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Verify a graph",
-    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL}),
+    "openapi_extra": _takes({**_json(VerifyRequest, examples.VERIFY), **_MODEL, **_FORM_OF_TWO}),
     "responses": {200: _says("The report with the findings", _json(ReportResponse)), **_errors(*_WORK)},
 }
 EXPLAIN: dict[str, Any] = {
     "tags": ["work"],
     "summary": "Explain the conversions",
-    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL}),
+    "openapi_extra": _takes({**_json(ExplainRequest, examples.EXPLAIN), **_MODEL, **_FORM}),
     "responses": {
         200: _says("The report with the reasons", _json(ReportResponse)),
         **_errors(*_WORK, "infeasible"),
     },
+}
+GRAPH: dict[str, Any] = {
+    "tags": ["work"],
+    "summary": "Draw a graph",
+    "openapi_extra": _takes({**_json(GraphRequest, examples.DRAW), **_MODEL}),
+    "responses": {
+        200: _says("The graph and the legal graph, to draw", _json(GraphResponse)),
+        **_errors(*_WORK, "infeasible"),
+    },
+}
+JOB_GRAPH: dict[str, Any] = {
+    "tags": ["jobs"],
+    "summary": "The graphs of a job, to draw",
+    "responses": {200: _says("The graph and the legal graph", _json(GraphResponse)), **_errors(*_RESULT_ERRORS)},
 }
 BACKENDS: dict[str, Any] = {
     "tags": ["reference"],

@@ -1,30 +1,43 @@
-"""The page at /: one file. It loads nothing from other servers and may only run its own script."""
+"""The page at /: its files in `static`. It loads nothing from other servers and runs only its own scripts."""
 
 from __future__ import annotations
 
-import json
-import re
-from base64 import b64encode
-from hashlib import sha256
 from importlib.resources import files
+from os import PathLike, stat_result
 
-from relayout_api.examples import GRAPH
+from fastapi import Response
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
 
-__all__ = ["HEADERS", "HTML"]
+__all__ = ["STATIC", "front_page"]
 
-_TEMPLATE = files("relayout_api").joinpath("page.html").read_text(encoding="utf-8")
-HTML = _TEMPLATE.replace("EXAMPLE_GRAPH", json.dumps(GRAPH, indent=1))
-
-
-def _allowed(element: str) -> str:
-    found = re.search(rf"<{element}>(.*?)</{element}>", HTML, re.DOTALL)
-    assert found is not None
-    return f"'sha256-{b64encode(sha256(found[1].encode()).digest()).decode()}'"
-
+_FOLDER = str(files("relayout_api").joinpath("static"))
 
 HEADERS = {
-    "Content-Security-Policy": f"default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    f"frame-ancestors 'none'; script-src {_allowed('script')}; style-src {_allowed('style')}",
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src 'self'; script-src 'self'; "
+    "style-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
+    # A browser asks whether its copy is still the same, so that all files are of one version.
+    "Cache-Control": "no-cache",
 }
+
+
+class _Files(StaticFiles):
+    """The files of the page, with the page's headers: a worker has the policy of its own file."""
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response
+
+
+STATIC = _Files(directory=_FOLDER)
+
+
+def front_page() -> FileResponse:
+    """The page itself."""
+    return FileResponse(f"{_FOLDER}/index.html", headers=HEADERS)

@@ -64,7 +64,7 @@ KINDS = {
     "infeasible": Kind(409, "The requirements contradict each other", "`conflict` has a smallest contradicting set."),
     "too-large": Kind(413, "Too large", "The body, or the memory for its work, exceeds the server's limit."),
     "unsupported-media-type": Kind(
-        415, "Unsupported media type", "Send application/json, or ONNX as application/octet-stream, uncompressed."
+        415, "Unsupported media type", "Send JSON, ONNX as application/octet-stream, or a form; as it is or as gzip."
     ),
     "invalid-input": Kind(422, "Invalid input", "The graph or model is invalid."),
     "invalid-layout": Kind(422, "Not a layout", "`column` is the column of the fault, counted from 1."),

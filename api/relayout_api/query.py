@@ -10,9 +10,10 @@ from pydantic import ConfigDict, Field
 
 from relayout.errors import UsageError
 from relayout.options import options_of
-from relayout_api.bodies import JSON, ONNX, media_type
+from relayout_api.bodies import JSON, MULTIPART, ONNX, media_type
 from relayout_api.schemas import (
     ExplainParameters,
+    GraphParameters,
     LegalizeParameters,
     Parameters,
     Strict,
@@ -22,7 +23,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.validation import load_body, validated
 
-__all__ = ["ExplainQuery", "LegalizeQuery", "VerifyQuery", "given_parameters", "query_of"]
+__all__ = ["ExplainQuery", "GraphQuery", "LegalizeQuery", "VerifyQuery", "given_parameters", "query_of"]
 
 # A server takes no more than 64 KiB of headers; each of these fits.
 _Pairs = Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=128)]
@@ -73,6 +74,19 @@ class LegalizeQuery(_Query):
         return validated(LegalizeParameters, self._values("legalize"), "query")
 
 
+@with_fields(_query_fields("legalize"))
+class GraphQuery(_Query):
+    """The query of an ONNX model to draw."""
+
+    backend: str | None = Field(
+        None, max_length=32_000, description="an installed backend's name, or a table in JSON; none: no legal graph"
+    )
+
+    def parameters(self) -> GraphParameters:
+        """The same as in JSON. Raises UsageError."""
+        return validated(GraphParameters, self._values("legalize"), "query")
+
+
 @with_fields(_query_fields("explain"))
 class ExplainQuery(_Query):
     """The query of an ONNX model to explain."""
@@ -121,9 +135,9 @@ def given_parameters(
     `own`: keys of the query that are the endpoint's. Raises UsageError if there are others beside a JSON body, which
     has its own options.
     """
-    kind = media_type(request, JSON, ONNX)
-    if kind == ONNX:
-        return parameters().model_dump(mode="json"), kind
+    kind = media_type(request, JSON, ONNX, MULTIPART)
+    if kind != JSON:
+        return parameters().model_dump(mode="json"), ONNX
     if others := [name for name in request.query_params if name not in own]:
         raise UsageError(
             "options in the query go with an ONNX model",

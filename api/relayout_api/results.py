@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -17,6 +18,8 @@ from relayout_api.workers.messages import Answer, Task
 from relayout_api.workers.pool import Pool
 
 __all__ = ["Results"]
+
+_log = logging.getLogger("relayout_api")
 
 
 class Results:
@@ -51,19 +54,21 @@ class Results:
         answer = await pool.run(task, body, caller, take=take)
         return await to_thread.run_sync(self._keep_parts, key, answer)
 
-    async def whole(self, key: str, run: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The answer to the request of this key, from the store or by `run`."""
-        found = await to_thread.run_sync(self._load_whole, key)
-        if found is not None:
-            return found
-        answer = await run()
-        if answer.repeats:
+    async def known(self, key: str) -> Answer | None:
+        """The answer to the request of this key, where it was computed before."""
+        return await to_thread.run_sync(self._load_whole, key)
+
+    async def learn(self, key: str, answer: Answer) -> None:
+        """Keep the answer to the request of this key."""
+        try:
             await to_thread.run_sync(self._keep_whole, key, answer)
-        return answer
+        except OSError as error:
+            # The caller has the answer; only the next one is slower.
+            _log.warning("an answer cannot be stored: %s", error)
 
     def key(self, task: Task, body: bytes) -> str:
         """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers."""
-        facts = [task.verb, task.form, task.parameters, digest_of(body), _versions()]
+        facts = [task.verb, task.form, task.parameters, task.split, digest_of(body), _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def clean(self, needed: Iterable[str]) -> None:
@@ -90,12 +95,8 @@ class Results:
         return found
 
     def _keep_whole(self, key: str, answer: Answer) -> None:
-        try:
-            content = self._store.put(answer.content)
-            self._store.record(key, {"content": content, "report": bytes(answer.report).decode()})
-        except OSError:
-            # The caller has an answer; only the next one is slower.
-            return
+        content = self._store.put(answer.content, durable=False)
+        self._store.record(key, {"content": content, "report": bytes(answer.report).decode()})
 
     def _load_whole(self, key: str) -> Answer | None:
         found = self._store.recorded(key)

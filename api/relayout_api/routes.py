@@ -6,11 +6,15 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from functools import cache
+from io import BytesIO
 from typing import Annotated
+from urllib.parse import urlencode
+from zipfile import ZipFile, ZipInfo
 
 import anyio
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 
 from relayout.backend.options import options_of
@@ -19,7 +23,7 @@ from relayout.errors import BackendError, InputError, InternalError, RelayoutErr
 from relayout.layout.layout import Layout
 from relayout_api import openapi, page
 from relayout_api.access.callers import caller_of
-from relayout_api.bodies import JSON, ONNX, media_type
+from relayout_api.bodies import JSON, ONNX, ZIP, files_in, media_type
 from relayout_api.problems import KINDS, AnsweredError, RefusedError
 from relayout_api.query import ExplainQuery, LegalizeQuery, VerifyQuery, given_parameters
 from relayout_api.schemas import (
@@ -36,10 +40,11 @@ from relayout_api.telemetry.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from relayout_api.validation import load_body, validated
 from relayout_api.workers.messages import Answer, Form, Task
 
-__all__ = ["router"]
+__all__ = ["answer", "router", "unless_gone"]
 
 router = APIRouter()
 
+_FORMS: dict[str, Form] = {ONNX: "bytes", ZIP: "parts", JSON: "json"}
 _MOST_LAYOUT_BYTES = 64 << 10
 
 
@@ -49,8 +54,9 @@ async def legalize(request: Request, query: Annotated[LegalizeQuery, Query()]) -
 
     The answer to graph JSON is graph JSON, and to an ONNX model the model in base64. With `Accept:
     application/octet-stream` it is the model's bytes; the header `Relayout-Report` has the report without its lists.
+    With `Accept: application/zip` it is a ZIP file with the model and the whole report.
     """
-    return await _work(request, "legalize", query.parameters)
+    return await answer(request, "legalize", query.parameters)
 
 
 @router.post("/v1/explain", **openapi.EXPLAIN)
@@ -59,7 +65,7 @@ async def explain(request: Request, query: Annotated[ExplainQuery, Query()]) -> 
 
     Each saving is found by solving the problem again without that requirement.
     """
-    return await _work(request, "explain", query.parameters)
+    return await answer(request, "explain", query.parameters)
 
 
 @router.post("/v1/verify", **openapi.VERIFY)
@@ -68,7 +74,7 @@ async def verify(request: Request, query: Annotated[VerifyQuery, Query()]) -> Re
 
     The findings are in the report's `verification`; an illegal graph is no error of the request.
     """
-    return await _work(request, "verify", query.parameters)
+    return await answer(request, "verify", query.parameters)
 
 
 @router.get("/v1/backends", **openapi.BACKENDS)
@@ -123,35 +129,57 @@ async def metrics(request: Request) -> Response:
 @router.get("/", include_in_schema=False)
 async def index() -> Response:
     """The page."""
-    return HTMLResponse(page.HTML, headers=page.HEADERS)
+    return page.front_page()
 
 
-async def _work(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
+@router.get("/jobs/{job}", include_in_schema=False)
+async def job_page(job: str) -> Response:
+    """The page with a job; its files are found relative to /."""
+    return RedirectResponse(f"../?{urlencode({'job': job})}")
+
+
+async def answer(request: Request, verb: str, parameters: Callable[[], Parameters]) -> Response:
     """Read the body, have a worker perform the task, and answer; the work stops when the caller disconnects."""
     service: Service = request.app.state.service
     settings = service.settings
     given, kind = given_parameters(request, parameters)
-    form: Form = "bytes" if kind == ONNX and verb == "legalize" and _prefers_bytes(request) else "json"
-    task = Task(verb, given, settings.time_limit, settings.memory_bytes, form)
-    async with service.bodies.read(request) as body:
+    preferred = _preferred(request) if kind == ONNX and verb == "legalize" else JSON
+    form = _FORMS[preferred]
+    async with service.bodies.read(request) as sent:
+        body, split = await files_in(request, sent)
+        task = Task(verb, given, settings.time_limit, settings.memory_bytes, form, split)
         key = service.results.key(task, body)
         tag = f'"{key}"'
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
 
-        async def run() -> Answer:
-            return await service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
-
-        answer = await _unless_gone(request, service, service.results.whole(key, run))
+        background = None
+        found = await service.results.known(key)
+        if found is None:
+            working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+            found = await unless_gone(request, service, working)
+            if found.repeats:
+                background = BackgroundTask(service.results.learn, key, found)
     headers = {"Vary": "Accept"}
-    if answer.repeats:
+    if found.repeats:
         headers["ETag"] = tag
     if form == "bytes":
-        headers["Relayout-Report"] = bytes(answer.report).decode()
-    return Response(answer.content, media_type=ONNX if form == "bytes" else JSON, headers=headers)
+        headers["Relayout-Report"] = bytes(found.report).decode()
+    content = await anyio.to_thread.run_sync(_zipped, found) if form == "parts" else found.content
+    return Response(content, media_type=preferred, headers=headers, background=background)
 
 
-async def _unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
+def _zipped(answer: Answer) -> bytes:
+    """A ZIP file with the model and the whole report, not compressed: weights hardly shrink."""
+    packed = BytesIO()
+    with ZipFile(packed, "w") as archive:
+        for name, content in (("model.onnx", answer.content), ("report.json", answer.report)):
+            # The same answer has the same bytes.
+            archive.writestr(ZipInfo(name), bytes(content))
+    return packed.getvalue()
+
+
+async def unless_gone(request: Request, service: Service, answering: Awaitable[Answer]) -> Answer:
     """The worker's answer. If the caller disconnects, the worker is killed, also when the server's grace is over.
 
     Raises ClientDisconnect, RefusedError.
@@ -185,14 +213,14 @@ async def _unless_gone(request: Request, service: Service, answering: Awaitable[
     return answer
 
 
-def _prefers_bytes(request: Request) -> bool:
-    """Whether the header Accept gives ONNX's media type at least the weight of JSON's."""
+def _preferred(request: Request) -> str:
+    """The media type of _FORMS to which the header Accept gives the most weight; JSON where it names none."""
     weights: dict[str, float] = {}
     for part in request.headers.get("accept", "").split(","):
         name, _, rest = part.partition(";")
         weight = re.search(r"\bq=([01](?:\.\d{0,3})?)", rest)
         weights[name.strip().lower()] = float(weight[1]) if weight else 1.0
-    return weights.get(ONNX, 0.0) > 0.0 and weights[ONNX] >= weights.get(JSON, 0.0)
+    return max((ONNX, ZIP, JSON), key=lambda kind: weights.get(kind, 0.0)) if weights.keys() & _FORMS.keys() else JSON
 
 
 @cache
@@ -229,7 +257,13 @@ def _options(plugin: Plugin) -> list[OptionInfo]:
     except BackendError:
         return []
     return [
-        OptionInfo(name=each.name, expected=each.expected, default=each.default_text, about=each.about)
+        OptionInfo(
+            name=each.name,
+            expected=each.expected,
+            json_schema=each.json_schema,
+            default=each.default_text,
+            about=each.about,
+        )
         for each in options
     ]
 

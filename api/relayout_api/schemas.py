@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from relayout.backend.declarative_schema import BackendTable
 from relayout.model.graph_json.schema import GraphJson
 from relayout.options import Option, options_of
+from relayout.report.drawing import Drawing
 from relayout.report.schema import Report
 
 __all__ = [
@@ -19,6 +20,9 @@ __all__ = [
     "ExplainOptions",
     "ExplainParameters",
     "ExplainRequest",
+    "GraphParameters",
+    "GraphRequest",
+    "GraphResponse",
     "LayoutInfo",
     "LayoutText",
     "LegalizeOptions",
@@ -94,6 +98,7 @@ class VerifyOptions(Strict):
 
 
 _Backend = Field("onnx", description="the name of an installed backend, or a declarative backend")
+_Drawn = Field(None, description="null: only the graph itself is drawn, and no other is made")
 _Recorded = Field(
     None, description="the name of an installed backend, or a declarative backend; by default the one recorded"
 )
@@ -122,7 +127,14 @@ class VerifyParameters(Strict):
     options: VerifyOptions = VerifyOptions()
 
 
-Parameters = LegalizeParameters | ExplainParameters | VerifyParameters
+class GraphParameters(Strict):
+    """All of a request but the graph."""
+
+    backend: str | dict[str, Any] | None = _Drawn
+    options: LegalizeOptions = LegalizeOptions()
+
+
+Parameters = LegalizeParameters | ExplainParameters | VerifyParameters | GraphParameters
 
 
 class LegalizeRequest(Strict):
@@ -151,6 +163,23 @@ class VerifyRequest(Strict):
     options: VerifyOptions = VerifyOptions()
 
 
+class GraphRequest(Strict):
+    """A graph to draw, and a backend to draw the legal graph of as well."""
+
+    graph: GraphJson
+    backend: _Word | BackendTable | None = _Drawn
+    options: LegalizeOptions = LegalizeOptions()
+
+
+class GraphResponse(Strict):
+    """The graph to draw, with the alternatives of each node if there is a backend; then also the legal graph, with the
+    conversions of the report that each node performs, and the report."""
+
+    source: Drawing
+    legal: Drawing | None = None
+    report: Report | None = None
+
+
 class LegalizeResponse(Strict):
     """The legal graph, and the report."""
 
@@ -172,10 +201,11 @@ class ReportResponse(Strict):
 
 
 class OptionInfo(Strict):
-    """An option of a backend: its type, its default as JSON text, and its description."""
+    """An option of a backend: its type in words and as a JSON schema, its default as JSON text, and its description."""
 
     name: str
     expected: str
+    json_schema: dict[str, JsonValue] = Field(description="empty: any value")
     default: str
     about: str
 

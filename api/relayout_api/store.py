@@ -36,11 +36,11 @@ class Entry:
 
 
 class Files(Protocol):
-    """Files by path. `write` is atomic: a reader sees all of a file or none."""
+    """Files by path. `write` is atomic; a file that is not `durable` may come out of a crash of the machine damaged."""
 
     def read(self, path: str) -> bytes | None: ...
 
-    def write(self, path: str, content: bytes | memoryview) -> None: ...
+    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None: ...
 
     def mark_used(self, path: str) -> bool: ...
 
@@ -58,36 +58,42 @@ class Store:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def put(self, content: bytes | memoryview) -> str:
-        """Keep a content and return its digest. When this returns, the content outlives a crash."""
+    def put(self, content: bytes | memoryview, *, durable: bool = True) -> str:
+        """Keep a content and return its digest. When this returns, a durable content outlives a crash."""
         digest = digest_of(content)
-        if not self._files.mark_used(_blob(digest)):
-            self._files.write(_blob(digest), content)
+        if durable or not self._files.mark_used(_blob(digest)):
+            self._files.write(_blob(digest), content, durable=durable)
         return digest
 
     def get(self, digest: str) -> bytes | None:
-        """The content of a digest; None where it was deleted."""
+        """The content of a digest; None where it was deleted or is damaged."""
         content = self._files.read(_blob(digest))
-        if content is not None:
-            self._files.mark_used(_blob(digest))
+        if content is None:
+            return None
+        if digest_of(content) != digest:
+            # A crash cut it off. The next `put` writes it again.
+            self._files.remove(_blob(digest))
+            return None
+        self._files.mark_used(_blob(digest))
         return content
 
     def record(self, key: str, value: dict[str, Any]) -> None:
-        """Keep a record."""
-        self._files.write(_record(key), json.dumps(value).encode())
+        """Keep a record. It may be lost in a crash."""
+        self._files.write(_record(key), json.dumps(value).encode(), durable=False)
 
     def recorded(self, key: str) -> dict[str, Any] | None:
         """The record of a key, or None."""
         text = self._files.read(_record(key))
-        if text is None:
+        try:
+            value: dict[str, Any] = json.loads(text or b"")
+        except ValueError:
             return None
         self._files.mark_used(_record(key))
-        value: dict[str, Any] = json.loads(text)
         return value
 
     def check(self) -> None:
         """Write a small file and remove it. Raises OSError."""
-        self._files.write("check", bytes(_CHECK_BYTES))
+        self._files.write("check", bytes(_CHECK_BYTES), durable=False)
         self._files.remove("check")
 
     def clean(self, most_bytes: int, hours: float, keep: Iterable[str] = ()) -> int:
@@ -137,19 +143,22 @@ class _Folder:
         except FileNotFoundError:
             return None
 
-    def write(self, path: str, content: bytes | memoryview) -> None:
+    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
         try:
             with os.fdopen(file, "wb") as stream:
                 stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
+                if durable:
+                    stream.flush()
+                    os.fsync(stream.fileno())
             os.replace(name, target)
         except BaseException:
             os.unlink(name)
             raise
+        if not durable:
+            return
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -204,7 +213,7 @@ class _Remote:
             return None
         return content
 
-    def write(self, path: str, content: bytes | memoryview) -> None:
+    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None:
         target = f"{self._root}/{path}"
         self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
         # An object store shows a new object when all of it is there.

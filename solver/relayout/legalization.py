@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx
@@ -16,18 +16,19 @@ from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
 from relayout.errors import InfeasibleError
-from relayout.layout.metadata_keys import BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
+from relayout.layout.metadata_keys import BACKEND_KEY, BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
-from relayout.model.layout_functions import drop_unused
+from relayout.model.layout_functions import drop_unused, name_overloads
+from relayout.model.metadata import record_backend
 from relayout.model.normalize import inline
 from relayout.model.rank_completion import drop_untyped_ranks
-from relayout.model.recorded_backend import record_backend
 from relayout.model.tensor_sizes import price_dims
 from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
 from relayout.report.budget import within_budget
+from relayout.report.drawing import DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
@@ -41,12 +42,14 @@ BackendSpec = str | os.PathLike[str] | Mapping[str, Any] | Backend | type[Backen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out."""
+    """The legal model, its report, whether it differs from the source, and with `certify` the solution written out.
+    `choices` are the alternatives of every node by its label, if they were asked for."""
 
     model: ir.Model
     report: Report
     changed: bool
     certificate: Mapping[str, Any] | None = None
+    choices: Mapping[str, DrawnChoice] = field(default_factory=dict)
 
 
 @takes_options("legalize")
@@ -101,10 +104,12 @@ def legalize_model(
     *,
     progress: Progress | None = None,
     improved: Callable[[int, int], None] | None = None,
+    draws_choices: bool = False,
 ) -> Outcome:
     """Run the stages on a model, which is changed in place.
 
     `progress` is called with the name of each stage, and `improved` with cost and bound of each better solution.
+    `draws_choices` asks for the alternatives of every node.
     """
     dims = dict(options.dims or {})
     operators = conversion_operators_of(backend)
@@ -115,7 +120,8 @@ def legalize_model(
     if unmet := unmet_packed(model, backend):
         unpack(model, unmet)
         changed = True
-    result = run(model, backend, options, elements, progress or (lambda stage: None), improved)
+    progress = progress or (lambda stage: None)
+    result = run(model, backend, options, elements, progress, improved, draws_choices=draws_choices)
     if result.is_changed:
         drop_unused(model)
     finished = finished_by(backend, model)
@@ -129,11 +135,13 @@ def legalize_model(
     layouts: dict[tuple[str, str], str | None] = {(v.side, v.name): v.layout for v in report.boundary}
     annotate_boundary(model.graph, layouts, result.plan.boundary.requested)
     drop_untyped_ranks(model)
-    changed = record_backend(model, backend.name, options.backend_options) or changed
+    if changed or BACKEND_KEY in model.metadata_props:
+        # A model that was legal before relayout saw it stays as it is, byte for byte.
+        changed = record_backend(model, backend.name, options.backend_options) or changed
     if changed:
         annotate_run(model, _facts(model, report))
     proof = certificate_of(result.formulation.problem, result.solution) if options.certify else None
-    return Outcome(model, report, changed, proof)
+    return Outcome(model, report, changed, proof, result.choices)
 
 
 def _without_border_transposes(model: ir.Model, options: Options) -> ir.Model:
@@ -167,7 +175,8 @@ def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
 def finish(
     outcome: Outcome, backend: Backend, options: Options, source: Source, *, progress: Progress | None = None
 ) -> Outcome:
-    """Inline, count again and verify, as `options` require. Verification comes last, so it covers the returned model.
+    """Inline, count again and verify, as `options` require. Verification covers the returned model: after it only the
+    overloads of our functions are written as parts of their names, which reading undoes.
 
     `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
     place. The body of a function does not state its layout, so the layout requirements are checked before inlining.
@@ -190,13 +199,15 @@ def finish(
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
             verification = verification_of(check_statically(model, backend))
-        if inlines:
-            others = [finding for finding in verification.findings if finding.rule != "layout-requirement"]
-            verification = verification_of([*stated, *others], verification.numeric)
+        # The report has the settings that fit nothing among its warnings.
+        left_out = {"backend-settings", "layout-requirement"} if inlines else {"backend-settings"}
+        others = [finding for finding in verification.findings if finding.rule not in left_out]
+        verification = verification_of([*stated, *others], verification.numeric)
         report = report.model_copy(update={"verification": verification})
+    name_overloads(model)
     report = within_budget(report, asdict(options))
     if outcome.certificate is not None:
         from relayout.verification.certificate_findings import with_proof
 
         report = with_proof(report, outcome.certificate)
-    return Outcome(model, report, outcome.changed or inlines, outcome.certificate)
+    return Outcome(model, report, outcome.changed or inlines, outcome.certificate, outcome.choices)

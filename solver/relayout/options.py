@@ -55,7 +55,13 @@ class Options:
         least=1, most=1 << 48,
     )  # fmt: skip
     time_limit: float | None = _option(
-        None, "The solver's limit of wall-clock time, in seconds.", _SOLVING, metavar="SECONDS", above=0, most=1e6
+        None,
+        "The limit of wall-clock time, in seconds: of the whole run of `relayout legalize` and `relayout explain`, "
+        "otherwise of the solver.",
+        _SOLVING,
+        metavar="SECONDS",
+        above=0,
+        most=1e6,
     )
     engine: str = _option(
         "auto", "cp-sat solves without the reduction, as a cross-check.", _SOLVING, choices=("auto", "cp-sat")
@@ -135,7 +141,9 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return f"--{self.single.replace('_', '-')}"
+        """The flag that asks for something other than the default."""
+        name = self.single.replace("_", "-")
+        return f"--no-{name}" if self.type is bool and self.default else f"--{name}"
 
     def check(self, value: Any, where: str) -> None:
         """Raise UsageError for a wrong choice or a value out of range, LayoutSyntaxError for an invalid layout."""

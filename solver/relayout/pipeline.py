@@ -27,6 +27,7 @@ from relayout.model.tensor_sizes import tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
+from relayout.report.drawing import DrawnChoice, drawn_choices
 from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
@@ -64,6 +65,7 @@ class Result(Struct, frozen=True):
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     is_changed: bool
+    choices: Mapping[str, DrawnChoice]
 
 
 def run(
@@ -73,9 +75,12 @@ def run(
     elements: Elements,
     progress: Progress,
     improved: Improved | None = None,
+    *,
+    draws_choices: bool = False,
 ) -> Result:
     """Run all stages. `progress` takes the name of each, and `improved` the cost and bound of each better solution in
     the objective's unit. The model is rewritten in place if the plan spends less than the source or changes a node.
+    `draws_choices`: the result has the alternatives of every node, to be drawn.
 
     Raises InfeasibleError, OutOfTimeError, UsageError, BackendError.
     """
@@ -103,6 +108,7 @@ def run(
     with _timed("rewrite", seconds):
         transfers, devices = transfers_of(planned), _placements(planned, backend)
         boundary = boundary_of(model.graph, planned)
+        choices = drawn_choices(formulation, solution) if draws_choices else {}
         is_changed = not _is_in_place(planned, backend, elements)
         if is_changed:
             rewrite(model, backend, planned)
@@ -118,6 +124,7 @@ def run(
         tuple(dict.fromkeys((*warnings, *found.warnings))),
         seconds,
         is_changed,
+        choices,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -46,7 +47,7 @@ def test_findings_are_1_and_go_to_stdout(model: Path) -> None:
     ("arguments", "said"),
     [
         ("legalize missing.onnx -o out.onnx", "No such file"),
-        ("legalize model.onnx", "'--output'"),
+        ("verify", "'MODEL|FOLDER...'"),
         ("legalize model.onnx -o out.onnx --backend nhcw", "did you mean nhwc or nchw?"),
         ("legalize model.onnx -o out.onnx --nonsense", "--nonsense"),
         ("legalise model.onnx", "Did you mean 'legalize'?"),
@@ -175,6 +176,58 @@ def test_a_reader_who_has_seen_enough_is_no_failure(model: Path) -> None:
         os.close(write)
         assert done.returncode in (0, 1)
         assert "BrokenPipe" not in done.stderr
+
+
+def test_a_model_comes_from_a_pipe_and_goes_into_one(model: Path, tmp_path: Path) -> None:
+    command = f"'{BIN}' legalize - -b nhwc -o - -q | '{BIN}' verify - -b nhwc --against '{model}' -q"
+    piped = ["bash", "-o", "pipefail", "-c", command]
+    done = subprocess.run(piped, input=model.read_bytes(), capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(b"passed\n")
+    graph = subprocess.run([BIN, "legalize", model, "-o", "-.json", "-q"], capture_output=True).stdout
+    seen = subprocess.run([BIN, "inspect", "-"], input=graph, capture_output=True)
+    assert b"2 transposes of data" in seen.stdout
+    assert subprocess.run([BIN, "inspect", "-"], input=b"", capture_output=True).returncode == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("option", [[], ["--report", "/dev/full"], ["--format", "junit"]])
+def test_a_full_disk_is_2_and_no_bug(option: list[str], model: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [BIN, "verify", model, "-b", "onnx", *option]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "bug" not in done.stderr
+
+
+def test_what_the_system_refuses_is_2_and_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(PermissionError(13, "Permission denied", "models")) == 2
+    assert capsys.readouterr().err == "relayout: error: models: the system refused\n  found:    Permission denied\n"
+
+
+def test_the_time_limit_holds_for_the_whole_run(model: Path, tmp_path: Path) -> None:
+    done = process("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "0.001")
+    assert done.returncode == 4
+    assert "the time was up in the step" in done.stderr
+    assert not (tmp_path / "legal.onnx").exists()
+    assert process("legalize", model, "-o", tmp_path / "legal.onnx", "--time-limit", "60").returncode == 0
+
+
+def test_a_packed_model_is_named_as_such(model: Path, tmp_path: Path, run: Run) -> None:
+    packed = tmp_path / "model.onnx.gz"
+    packed.write_bytes(gzip.compress(model.read_bytes()))
+    said = run("inspect", packed)
+    assert said.status == 2
+    assert "gzip" in said.err
+    assert "gunzip" in said.err
+
+
+def test_a_shell_completes_verbs_and_backends() -> None:
+    for words, expected in (("relayout le", "legalize"), ("relayout verify m.onnx -b x86", "x86-nchwc")):
+        count = str(len(words.split()) - 1)
+        done = process(_RELAYOUT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=count)
+        assert done.stdout.split() == [expected]
 
 
 def test_names_that_a_terminal_cannot_show_or_would_obey_are_shown_as_codes(tmp_path: Path) -> None:

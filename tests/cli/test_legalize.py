@@ -29,6 +29,7 @@ def test_the_report_and_the_model_may_go_to_stdout(model: Path, tmp_path: Path, 
     report = run("legalize", model, "-o", tmp_path / "legal.onnx", "--report", "-")
     assert Report.model_validate_json(report.out).ok
     assert json.loads(run("legalize", model, "-o", "-").out)["version"] == 1
+    assert json.loads(run("legalize", model, "-o", "-.json").out)["version"] == 1
     assert run("legalize", model, "-o", "-", "--report", "-").status == 2
 
 

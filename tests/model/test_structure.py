@@ -124,7 +124,6 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "value 'x', axis 0",
     ),
     "empty graph": (lambda m: m.ClearField("graph"), "the graph is empty", "graph"),
-    "old opset": (lambda m: setattr(m.opset_import[0], "version", 6), "unsupported opset", "opset_import"),
     "opset of the future": (lambda m: setattr(m.opset_import[0], "version", 999), "unsupported opset", "opset_import"),
     "no opset": (lambda m: m.ClearField("opset_import"), "opset is not imported", "opset_import"),
     "two opsets": (

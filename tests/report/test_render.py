@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from subprocess import run
-from xml.etree import ElementTree
 
 import pytest
 from pydantic import ValidationError
 
-from relayout.report.render import FORMATS, render_json, render_junit, render_sarif, render_text
+from relayout.report.formats import FORMATS
+from relayout.report.render import render_text
+from relayout.report.results import ModelResult, Results
 from relayout.report.schema import (
     Account,
     Conversion,
@@ -44,6 +45,14 @@ ERROR = Finding(
     message="the backend wants another layout",
 )
 NOTE = Finding(rule="function-missing", severity="note", node="custom\x00", message="a custom operator without a body")
+
+
+def results_of(report: Report) -> Results:
+    return Results((ModelResult("model.onnx", 0 if report.ok else 1, 0.5, report),))
+
+
+def render_json(report: Report) -> str:
+    return FORMATS["json"](results_of(report))
 
 
 def report_with(*findings: Finding, **fields: object) -> Report:
@@ -153,37 +162,23 @@ def test_the_text_shows_findings_as_they_are_named_in_the_model() -> None:
     assert "\x1b[" not in render_text(report_with(ERROR))
 
 
-def test_junit_counts_errors_as_failures_and_keeps_notes_as_output() -> None:
-    suite = ElementTree.fromstring(render_junit(report_with(ERROR, NOTE))).find("testsuite")
-    assert suite is not None
-    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
-    failure = suite.find("testcase/failure")
-    assert failure is not None
-    assert failure.get("type") == "layout-requirement"
-    assert "custom?" in (suite.findtext("system-out") or "")
-
-
-def test_junit_of_a_clean_run_is_one_passed_case() -> None:
-    suite = ElementTree.fromstring(render_junit(report_with())).find("testsuite")
-    assert suite is not None
-    assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
-    assert suite.find("testcase") is not None
-
-
-def test_sarif_has_a_result_for_each_finding_that_points_at_its_rule() -> None:
-    log = json.loads(render_sarif(report_with(ERROR, NOTE), artifact="model.onnx"))
-    (run_,) = log["runs"]
-    assert log["version"] == "2.1.0"
-    assert [result["level"] for result in run_["results"]] == ["error", "note"]
-    rules = [rule["id"] for rule in run_["tool"]["driver"]["rules"]]
-    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run_["results"])
-    assert run_["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "model.onnx"
-
-
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_every_format_renders_every_report(name: str) -> None:
-    assert FORMATS[name](report_with(ERROR, NOTE, conversions=(CONVERSION,)))
-    assert FORMATS[name](report_with(status="infeasible", cost=None, bound=None, verification=None))
+    assert FORMATS[name](results_of(report_with(ERROR, NOTE, conversions=(CONVERSION,))))
+    assert FORMATS[name](results_of(report_with(status="infeasible", cost=None, bound=None, verification=None)))
+
+
+def test_a_name_is_never_split_and_repeated_blocks_are_one_row() -> None:
+    long = "/encoder/" + "block/" * 40
+    readers = [(RequiredBy(node=f"MatMul '{long}{n}'", operand=1, layout=""),) for n in range(12)]
+    blocks = [
+        CONVERSION.model_copy(update={"value": f"{long}{n}/x", "required_by": by}) for n, by in enumerate(readers)
+    ]
+    text = render_text(report_with(conversions=(*blocks, CONVERSION)))
+    assert f"| 12 x | {long}*/x " in text
+    assert f"MatMul '{long}*':1" in text
+    assert "24.84" in text
+    assert "and 1 more rows" in render_text(report_with(conversions=(*blocks, CONVERSION)), top=1)
 
 
 def test_rich_is_imported_only_to_draw_tables() -> None:

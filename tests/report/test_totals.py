@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
+from relayout.legalization import legalize
 from relayout.model.io import read_model
 from relayout.model.tensor_sizes import price_dims, tensor_bytes
 from relayout.report.schema import Totals
@@ -150,3 +151,23 @@ def test_what_is_made_in_a_known_shape_is_a_constant(totals: Count) -> None:
         made = net.node("ConstantOfShape", net.node("Shape", net.input("x", (2, 3, 4, extent))))
         net.output(net.transpose(made, 0, 2, 3, 1))
         assert totals(read_model(net.model()), {}).transposes == transposes
+
+
+def test_an_extent_that_a_pad_leaves_open_counts_as_the_operands(totals: Count) -> None:
+    net = Net(18)
+    padded = net.node("Pad", net.input("x", (1, 8, 20, 30)), net.input("pads", (8,), onnx.TensorProto.INT64))
+    net.output(net.transpose(padded, 0, 2, 3, 1))
+    assert totals(read_model(net.model()), {}).bytes == 2 * 4 * 8 * 20 * 30
+
+
+def test_a_conversion_stays_where_the_source_has_it_where_extents_are_open() -> None:
+    for is_before in (False, True):
+        net = Net(18)
+        value = net.input("x", (1, 8, 300, 300))
+        value = net.transpose(value, 0, 2, 3, 1) if is_before else value
+        value = net.node("Pad", value, net.input("pads", (8,), onnx.TensorProto.INT64))
+        net.output(value if is_before else net.transpose(value, 0, 2, 3, 1))
+        legal, _ = legalize(net.model())
+        assert [node.op_type for node in legal.graph.node] == (
+            ["Transpose", "Pad"] if is_before else ["Pad", "Transpose"]
+        )

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from graphs import Net
 
-from relayout import legalize
+from relayout import legalize, verify
 from relayout.layout import metadata_keys
 from relayout.ops.operand_roles import DATA, KERNEL, OPERATORS, kernel_input, native_role
 
@@ -73,6 +73,25 @@ def test_every_attribute_and_key_that_is_written_is_on_the_page(backend: str) ->
             assert {*node.metadata_props} <= {*ROWS}
             assert all({*value.metadata_props} <= {*ROWS} for value in node.outputs)
             if node.domain == "relayout":
-                own = {*onnx.defs.get_schema(node.op_type, legal.opset_imports[""], "").attributes}
-                assert {*node.attributes} - own <= {*ROWS[node.op_type][3]}
+                operator, _, _ = node.op_type.partition("_")
+                own = {*onnx.defs.get_schema(operator, legal.opset_imports[""], "").attributes}
+                assert {*node.attributes} - own <= {*ROWS[operator][3]}
                 assert "data_layout" in node.attributes
+
+
+def test_an_operator_in_two_layouts_has_two_names_and_no_overload() -> None:
+    net = Net(18)
+    value = net.node("Relu", net.conv(net.input("x", (1, 8, 6, 6)), 8, 32))
+    net.output(net.conv(value, 32, 32))
+    kernels = [
+        {"op": ["Conv"], "when": {"channels": {"min": 32}}, "kernel": "HWIO"},
+        {"op": ["Conv"], "kernel": "OHWI"},
+    ]
+    table = {"name": "two", "rule": [{**rule, "data": "NHWC"} for rule in kernels]}
+    legal, report = legalize(net.model(), table, check=True)
+    assert report.ok
+    assert [(f.name, f.overload) for f in legal.functions] == [("Conv", ""), ("Conv_NHWC_HWIO", "")]
+    assert not any(node.overload for node in legal.graph.node)
+    again, _ = legalize(legal, table)
+    assert again.SerializeToString() == legal.SerializeToString()
+    assert verify(legal, table, against=net.model(), samples=1).passed

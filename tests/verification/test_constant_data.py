@@ -25,6 +25,10 @@ def padded(array: np.ndarray, *extents: int) -> np.ndarray:
         "flat": KERNEL.transpose(0, 2, 3, 1).reshape(32, -1),
         "shuffled channels": KERNEL.reshape(32, 2, 24, 3, 3).swapaxes(1, 2).reshape(KERNEL.shape),
         "padded blocks": padded(KERNEL, 40, 50, 3, 3).reshape(5, 8, 25, 2, 3, 3).transpose(0, 2, 4, 5, 3, 1),
+        "blocks padded in front": np.pad(KERNEL, [(0, 0), (0, 0), (1, 0), (1, 0)])
+        .reshape(32, 48, 2, 2, 2, 2)
+        .transpose(0, 3, 5, 1, 2, 4)
+        .reshape(32, 192, 2, 2),
         "more unit axes": KERNEL[None, :, None],
     }.items(),
     ids=lambda each: each[0],

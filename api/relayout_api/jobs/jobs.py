@@ -179,6 +179,15 @@ class Jobs:
         assert output is not None
         return content, output["media"] if part == "model" else "application/json", digest
 
+    async def request(self, job: str) -> tuple[dict[str, Any], bytes]:
+        """The arguments and the body of a job that legalized a graph. Raises as `result` does."""
+        await self.result(job, "model")
+        arguments = _input(await self._row(job))
+        body = await self._results.content(arguments["body"])
+        if body is None:
+            raise RefusedError("no-result", "the body of the job was deleted", expected="a newer job", found=job)
+        return arguments, body
+
     async def events(self, job: str, after: int, is_stopping: Callable[[], bool]) -> AsyncIterator[Event]:
         """The events of a job with a number above `after`, and `done` when it ends.
 
@@ -262,7 +271,12 @@ class Jobs:
         try:
             settings = self._settings
             task = Task(
-                arguments["kind"], arguments["parameters"], settings.job_time_limit, settings.memory_bytes, "parts"
+                arguments["kind"],
+                arguments["parameters"],
+                settings.job_time_limit,
+                settings.memory_bytes,
+                "parts",
+                arguments["split"],
             )
             body = await self._results.content(arguments["body"])
             if body is None:

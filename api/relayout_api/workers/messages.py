@@ -33,8 +33,9 @@ class Task:
     """The work of one request or job: of `verb`, legalize, explain or verify.
 
     `parameters` are the backend and the options that go with an ONNX model in the body; None where the body is JSON,
-    which has its own. `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON
-    of the endpoint, the model's bytes with the report's summary, or model and report as two parts.
+    which has its own. `split` is the length of the model in the body where the original to compare with follows it.
+    `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON of the endpoint,
+    the model's bytes with the report's summary, or model and report as two parts.
     """
 
     verb: str
@@ -42,6 +43,7 @@ class Task:
     seconds: float
     memory_bytes: int
     form: Form = "json"
+    split: int | None = None
 
     def header(self) -> dict[str, Any]:
         return asdict(self)

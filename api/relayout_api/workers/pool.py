@@ -188,15 +188,15 @@ class Pool:
         return await self._fork()
 
     async def _fork(self) -> WorkerProcess:
-        for _ in range(2):
+        for _ in range(3):
             template = self._template
             if template is None:
                 break
-            await template.ready.wait()
             try:
                 worker = await template.fork()
             except TemplateError:
-                await anyio.sleep(0.1)
+                # Another is started within a second.
+                await anyio.sleep(1.5)
                 continue
             self._all.add(worker)
             self._tasks.start_soon(worker.read_errors)
@@ -246,7 +246,8 @@ class Pool:
 
     async def _fill_when_ready(self, template: Template) -> None:
         await template.ready.wait()
-        await self._fill()
+        if not template.ended.is_set():
+            await self._fill()
 
 
 def death(end: End, errors: str, memory_bytes: int) -> RefusedError | WorkerDiedError:

@@ -119,10 +119,15 @@ class Template:
             return
         finally:
             self.ended.set()
+            # For those who wait for it: they find that it has ended.
+            self.ready.set()
             self.close()
 
     async def fork(self) -> WorkerProcess:
-        """A new worker. Raises TemplateError."""
+        """A new worker, when the template is ready. Raises TemplateError."""
+        await self.ready.wait()
+        if self.ended.is_set():
+            raise TemplateError("the template of the workers ended")
         ours, theirs = socket.socketpair()
         errors, write = os.pipe()
         forked = anyio.Event()

@@ -14,17 +14,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from relayout.backend import Backend, load_backend
 from relayout.backend.calls import conversion_operators_of, is_pure
-from relayout.errors import InputError
+from relayout.errors import InputError, UsageError
 from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
-from relayout.model.recorded_backend import recorded_backend
+from relayout.model.metadata import recorded_backend
 from relayout.options import Options
 from relayout.report.budget import within_budget
+from relayout.report.drawing import compared, draw, with_choices
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.verification.verifier import verify
-from relayout_api.schemas import ExplainParameters, LegalizeParameters, Parameters, VerifyParameters
+from relayout_api.schemas import (
+    ExplainParameters,
+    GraphParameters,
+    GraphResponse,
+    LegalizeParameters,
+    Parameters,
+    VerifyParameters,
+)
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
 from relayout_api.workers.messages import Answer, Events, Task
@@ -45,7 +53,7 @@ _SUMMARY: dict[str, Any] = {
 }
 
 Body = bytes | memoryview
-_Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters)
+_Parameters = TypeVar("_Parameters", LegalizeParameters, ExplainParameters, VerifyParameters, GraphParameters)
 
 
 @collector_paused()
@@ -91,6 +99,38 @@ def _explain(task: Task, body: Body, events: Events) -> Answer:
     return _of_report(task, report, _repeats(backend, report))
 
 
+@collector_paused()
+def _graph(task: Task, body: Body, events: Events) -> Answer:
+    """The model to draw and, with a backend, the legal model and the report."""
+    started = perf_counter()
+    return _drawn(task, started, *_read(task, body, GraphParameters)[::2])
+
+
+@collector_paused()
+def _draw(task: Task, body: Body, events: Events) -> Answer:
+    """The same for the request of a job that legalizes."""
+    started = perf_counter()
+    return _drawn(task, started, *_read(task, body, LegalizeParameters)[::2])
+
+
+def _drawn(task: Task, started: float, source: Source, parameters: GraphParameters | LegalizeParameters) -> Answer:
+    options, warnings = _within(task, started, _options(parameters))
+    dims = options.dims or {}
+    drawn = draw(read_model(source, external_data=False), dims)
+    if parameters.backend is None:
+        return Answer(GraphResponse(source=drawn).model_dump_json().encode(), repeats=True)
+    backend = _backend(parameters)
+    model = read_model(source, external_data=False)
+    outcome = legalize_model(model, backend, options, draws_choices=True)
+    # The report of the job has the verification.
+    outcome = finish(outcome, backend, replace(options, check=False), source)
+    operators = conversion_operators_of(backend)
+    drawn = with_choices(drawn, outcome.choices)
+    legal = compared(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)
+    whole = GraphResponse(source=drawn, legal=legal, report=_warned(outcome.report, warnings))
+    return Answer(whole.model_dump_json().encode(), repeats=_repeats(backend, outcome.report))
+
+
 def _verify(task: Task, body: Body, events: Events) -> Answer:
     """The report, whose `verification` has the findings."""
     progress = _progress(events, _VERIFY_STAGES)
@@ -126,19 +166,25 @@ def _repeats(backend: Backend, report: Report) -> bool:
     return is_pure(backend) and report.status == "optimal"
 
 
-def _read(task: Task, content: Body, schema: type[_Parameters]) -> tuple[Source, dict[str, Any] | None, _Parameters]:
+def _read(task: Task, content: Body, schema: type[_Parameters]) -> tuple[Source, Source | None, _Parameters]:
     """The source, the original to compare it with, and the parameters."""
     if task.parameters is not None:
-        return parse_model(content), None, schema.model_validate(task.parameters)
+        parameters = schema.model_validate(task.parameters)
+        if task.split is None:
+            return parse_model(content), None, parameters
+        if schema is not VerifyParameters:
+            expected = "the file `model` alone"
+            raise UsageError("there is nothing to compare with", where="body", expected=expected, found="`against` too")
+        return parse_model(content[: task.split]), parse_model(content[task.split :]), parameters
     body = load_body(content)
-    graph = _graph(body, "graph")
+    graph = _graph_of(body, "graph")
     if graph is None:
         raise InputError("there is no graph", where="body.graph", expected="graph JSON, version 1", found="nothing")
-    against = _graph(body, "against") if schema is VerifyParameters else None
+    against = _graph_of(body, "against") if schema is VerifyParameters else None
     return graph, against, validated(schema, body)
 
 
-def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
+def _graph_of(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     graph = body.pop(field, None)
     if graph is None or isinstance(graph, dict):
         return graph
@@ -147,8 +193,9 @@ def _graph(body: dict[str, Any], field: str) -> dict[str, Any] | None:
     )
 
 
-def _backend(parameters: LegalizeParameters | ExplainParameters) -> Backend:
+def _backend(parameters: LegalizeParameters | ExplainParameters | GraphParameters) -> Backend:
     # A string is the name of an installed backend, never a file.
+    assert parameters.backend is not None
     return load_backend(parameters.backend, options=_options(parameters).backend_options, allow_files=False)
 
 
@@ -212,6 +259,8 @@ def _json(value: object) -> bytes:
 WORK: dict[str, Callable[[Task, Body, Events], Answer]] = {
     "legalize": _legalize,
     "explain": _explain,
+    "graph": _graph,
+    "draw": _draw,
     "verify": _verify,
 }
 """The function of each verb from a request to its answer. Each raises RelayoutErrors."""

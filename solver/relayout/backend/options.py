@@ -21,6 +21,7 @@ from relayout.errors import BackendError
 
 __all__ = ["BackendOption", "check_options", "option_value", "options_of"]
 
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
 
@@ -41,6 +42,16 @@ class BackendOption:
         'a whole number, text or null'
         """
         return _in_words(self.type)
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The type as a JSON schema; empty where anything is allowed.
+
+        >>> BackendOption("block", int | str | None, None, "").json_schema
+        {'type': ['integer', 'string', 'null']}
+        """
+        kinds = _json_types(self.type)
+        return {"type": kinds[0] if len(kinds) == 1 else kinds} if kinds else {}
 
     @property
     def default_text(self) -> str:
@@ -143,6 +154,19 @@ def _fits(value: Any, hint: Any) -> bool:
         return True
     # Text is a sequence too, but never meant as a list.
     return isinstance(value, kind) and (not isinstance(value, str) or kind in (str, object))
+
+
+def _json_types(hint: Any) -> list[str]:
+    """The JSON types of the values that fit; empty: any."""
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [_json_types(each) for each in get_args(hint)]
+        return list(dict.fromkeys(kind for part in parts for kind in part)) if all(parts) else []
+    kind = get_origin(hint) or hint
+    if not isinstance(kind, type):
+        return []
+    if kind in _JSON_TYPES:
+        return [_JSON_TYPES[kind]]
+    return ["object"] if issubclass(kind, Mapping) else ["array"] if issubclass(kind, Iterable) else []
 
 
 def _in_words(hint: Any) -> str:

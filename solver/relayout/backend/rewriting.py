@@ -29,7 +29,7 @@ class Writing(Protocol):
 
     @property
     def node(self) -> ir.Node:
-        """The node as the source has it; its inputs are still the source's. A conversion has none: BackendError."""
+        """The logical node: ONNX's operator on the source's values. A conversion has none: BackendError."""
 
     @property
     def opset(self) -> int:
@@ -43,12 +43,12 @@ class Writing(Protocol):
         layout.
 
         `shape`: the same memory as a tensor of that shape, for operators that declare a blocked layout with fewer
-        dimensions. Extents of None are in the order of their axes. A constant input is in the source's format.
+        dimensions. Extents of None are in the order of their axes. A constant input is in ONNX's order.
         """
 
     def laid(self, index: int, steps: Sequence[Mapping[str, Any]]) -> ir.Value:
-        """Constant input `index` after `steps` (see `relayout.layout.relaid_constant`); its data is read when the file
-        is written."""
+        """Constant input `index`, in ONNX's order, after `steps` (see `relayout.layout.relaid_constant`); its data is
+        read when the file is written."""
 
     def constant(self, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
         """A new constant; its name begins with `stem`."""

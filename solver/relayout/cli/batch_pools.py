@@ -93,9 +93,7 @@ def on_cluster(items: Sequence[Item], address: str, table: bytes = b"") -> Itera
                     yield Done(item.name, status, message=message)
                     continue
                 # Nothing is shared between two batches: a run again is a new run.
-                future = client.submit(
-                    legalize_sent, item.name, content, item.request, table, pure=False
-                )
+                future = client.submit(legalize_sent, item.name, content, item.request, table, pure=False)
                 sent[future] = item
                 ended.add(future)
                 return

@@ -10,6 +10,7 @@ import typer
 from relayout.cli.backends import backends
 from relayout.cli.batch import batch
 from relayout.cli.explain import explain
+from relayout.cli.inspect import inspect
 from relayout.cli.layout import layout
 from relayout.cli.legalize import legalize
 from relayout.cli.serve import service
@@ -23,12 +24,12 @@ app = typer.Typer(
     epilog="Exit status: 0 done, 1 findings, 2 bad input or usage, 3 infeasible, 4 no solution in time, "
     "5 an internal error.",
     no_args_is_help=False,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-for verb in (legalize, verify, explain, layout, batch):
+for verb in (legalize, verify, explain, inspect, layout, batch):
     app.command()(verb)
 app.add_typer(backends)
 app.add_typer(service, name="serve")

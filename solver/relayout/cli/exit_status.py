@@ -9,7 +9,17 @@ from types import TracebackType
 from relayout.cli.terminal import print_status
 from relayout.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, RelayoutError, UsageError
 
-__all__ = ["BAD_INPUT", "DONE", "FAULT", "FINDINGS", "INTERRUPTED", "describe", "show_traceback", "status_of"]
+__all__ = [
+    "BAD_INPUT",
+    "DONE",
+    "FAULT",
+    "FINDINGS",
+    "INTERRUPTED",
+    "OUT_OF_TIME",
+    "describe",
+    "show_traceback",
+    "status_of",
+]
 
 DONE, FINDINGS, BAD_INPUT, INFEASIBLE, OUT_OF_TIME, FAULT = range(6)
 INTERRUPTED = 130
@@ -53,6 +63,10 @@ def describe(error: BaseException) -> tuple[int, str]:
     if usage is not None:
         # A parser error, whose class is private to typer.
         return BAD_INPUT, _with_help(error, usage())
+    if isinstance(error, OSError) and error.strerror:
+        # No space left, no permission, a file that is gone: the system says what, and it is no bug.
+        where = f"{error.filename}: " if error.filename else ""
+        return BAD_INPUT, f"{where}the system refused\n  {'found:':<10}{error.strerror}"
     if isinstance(error, MemoryError):
         return FAULT, "there is not enough memory"
     text = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {str(error)[:500]}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from relayout.cli.exit_status import DONE
 from relayout.cli.job import STEPS, backend_of, legalize_file
 from relayout.cli.options import Model, ReportFiles, ReportFormat, Request, with_options
-from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
+from relayout.cli.output_files import STDOUT, check_files, report_formats, write_report
 from relayout.cli.progress import Bar
 from relayout.cli.terminal import print_result, print_status
 
@@ -34,11 +34,11 @@ def explain(
     solving the problem again."""
     backend = backend_of(request)
     reports = report_formats(report, format)
-    check_files([("--report", path) for path in report], reads=[model])
-    with Bar(STEPS) as bar:
-        done = legalize_file(model, request, backend, bar).report
-    write_reports(reports, done, model)
-    show = print_status if STDOUT in report else print_result
+    check_files([("--report", path) for path in report or reports], reads=[model])
+    with Bar(STEPS, request.options.time_limit) as bar:
+        done = legalize_file(model, request, backend, bar, time_for_search=bar.time_for_search).report
+    write_report(reports, done, model, DONE)
+    show = print_status if STDOUT in reports else print_result
     show(_explanation(done))
     return DONE
 
@@ -117,7 +117,9 @@ def _reader(by: RequiredBy) -> str:
 
 def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
     number, conversion = alike[0]
-    change = f"{conversion.from_} -> {conversion.to}, {conversion.kind}, {conversion.bytes} bytes"
+    from relayout.report.conversion_table import in_words
+
+    change = f"{in_words(conversion.from_)} -> {in_words(conversion.to)}, {conversion.kind}, {conversion.bytes} bytes"
     lines = [f"{number}. {conversion.value}: {change}"]
     if len(alike) > 1:
         others = [f"{number}. {other.value}" for number, other in alike[1:]]
@@ -127,6 +129,7 @@ def _block(alike: Sequence[tuple[int, Conversion]]) -> str:
     rows += [("required by", _reader(by), by.layout, "") for by in conversion.required_by]
     for reason in _first_reasons(conversion):
         rows.append(("caused by", _dropped(reason), reason.layout, f"without it: {_saves(reason.saved)}"))
+    rows = [(row[0], row[1], in_words(row[2]), row[3]) for row in rows]
     node, layout = (max(len(row[column]) for row in rows) for column in (1, 2))
     lines += [f"   {row[0]:<11}  {row[1]:<{node}}  {row[2]:<{layout}}  {row[3]}".rstrip() for row in rows]
     saved = conversion.saved

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayout.cli.option_values import check_known
 from relayout.cli.options import Request
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
 
     from relayout.backend.interface import Backend
     from relayout.legalization import Outcome
+    from relayout.model.io import Source
 
-__all__ = ["STEPS", "backend_of", "check_dims", "legalize_file", "read_file", "save"]
+__all__ = ["STDIN", "STEPS", "backend_of", "check_dims", "legalize_file", "read_file", "save", "source_at"]
+
+STDIN = Path("-")
 
 # read, requirements, solve, rewrite, check, write
 STEPS = 6
@@ -26,7 +31,7 @@ _CHUNK = 1 << 20
 def backend_of(request: Request, model: ir.Model | None = None) -> Backend:
     """The backend of the request, with its options; without one, that of `model`'s metadata. Raises UsageError."""
     from relayout.backend.loading import load_backend
-    from relayout.model.recorded_backend import recorded_backend
+    from relayout.model.metadata import recorded_backend
 
     name, options = request.backend, request.options.backend_options
     if name is None:
@@ -35,36 +40,66 @@ def backend_of(request: Request, model: ir.Model | None = None) -> Backend:
     return load_backend(name, options=options)
 
 
-def read_file(path: Path) -> ir.Model:
-    """The model in a file. Raises InputError, which names the file."""
+def source_at(path: Path) -> Source:
+    """The file, or for `-` all of stdin: ONNX as bytes, graph JSON as a dict. Raises InputError."""
+    if path != STDIN:
+        return path
+    data = sys.stdin.buffer.read()
+    if not data:
+        raise InputError("it is empty", where="standard input", expected="an ONNX model or graph JSON", found="0 bytes")
+    if data.lstrip()[:1] != b"{":
+        return data
+    from relayout.model.io import FORMATS
+
+    # A protobuf that begins with this byte would have a field of a kind that a model has none of.
+    read: dict[str, Any] = FORMATS[".json"].parse(data, "standard input")
+    return read
+
+
+def read_file(path: Path, source: Source | None = None, *, convert_opset: bool = True) -> ir.Model:
+    """The model in a file; `source` is what was read of it already. Raises InputError, which names the file."""
     from relayout.model.io import read_model
 
     try:
-        return read_model(path)
+        return read_model(source_at(path) if source is None else source, convert_opset=convert_opset)
     except InputError as error:
-        if str(path) not in error.where:
+        if path == STDIN:
+            error.where = error.where.replace("the bytes given", "standard input")
+        elif str(path) not in error.where:
             error.where = f"file {path}, {error.where}" if error.where else f"file {path}"
         raise
 
 
 def legalize_file(
-    path: Path, request: Request, backend: Backend, progress: Callable[[str], None], *, strict: bool = True
+    path: Path,
+    request: Request,
+    backend: Backend,
+    progress: Callable[[str], None],
+    *,
+    strict: bool = True,
+    source: Source | None = None,
+    time_for_search: Callable[[], float | None] = lambda: None,
 ) -> Outcome:
     """The legal model of the file at `path`, with its report. Raises the errors of `relayout.legalize`.
 
-    With `strict`, a name in the options that is not in the model is a UsageError.
+    `source` is what was read of it already, and `time_for_search` the seconds that the solver has, once the model is
+    read. With `strict`, a name in the options that is not in the model is a
+    UsageError.
     """
     from relayout.legalization import finish, legalize_model
 
     progress("read")
-    model = read_file(path)
+    source = source_at(path) if source is None else source
+    model = read_file(path, source, convert_opset=request.convert_opset)
     if strict:
         # A number is TVM's count of convolutions, which the backend resolves.
         names = [name for name in request.skipped if not name.isdecimal()]
         check_known("--skip", names, (node.name for node in model.graph.all_nodes() if node.name), "node")
         check_dims(request, model)
-    outcome = legalize_model(model, backend, request.options, progress=progress)
-    return finish(outcome, backend, request.options, path, progress=progress)
+    left = time_for_search()
+    options = request.options if left is None else replace(request.options, time_limit=left)
+    outcome = legalize_model(model, backend, options, progress=progress)
+    return finish(outcome, backend, request.options, source, progress=progress)
 
 
 def check_dims(request: Request, *models: ir.Model) -> None:
@@ -83,7 +118,8 @@ def save(outcome: Outcome, source: Path, target: Path) -> None:
     from relayout.model.onnx_file import replace_file
 
     constants = (value.const_value for value in outcome.model.graph.initializers.values())
-    if outcome.changed or source.suffix != target.suffix or any(is_in_file(constant) for constant in constants):
+    is_other = outcome.changed or source == STDIN or source.suffix != target.suffix
+    if is_other or any(is_in_file(constant) for constant in constants):
         write_model(outcome.model, target)
     elif not (target.exists() and target.samefile(source)):
         with source.open("rb") as original, replace_file(target) as copy:

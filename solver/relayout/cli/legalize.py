@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relayout.cli.exit_status import DONE, FINDINGS
+from relayout.cli.exit_status import DONE, FINDINGS, describe
 from relayout.cli.explain import boundary_lines
-from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save
+from relayout.cli.inspect import TOP, Top
+from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save, source_at
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
-from relayout.cli.output_files import STDOUT, check_files, check_output, report_formats, write_reports
+from relayout.cli.output_files import check_files, check_output, is_stdout, report_formats, write_report
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_data, print_status, terminal_width
+from relayout.cli.terminal import print_bytes, print_data, print_status
 from relayout.cli.verify import finding_lines
-from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError
+from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError, UsageError
 from relayout.model.collector import collector_paused
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from relayout.backend.interface import Backend
     from relayout.report.schema import Report
 
 __all__ = ["legalize"]
 
-MOST_ROWS = 50
 Output = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--output",
         "-o",
         metavar="OUT",
-        help="The legal model: .onnx or .json; - is JSON to stdout.",
+        help="The legal model: .onnx or .json. - is stdout, in JSON, or in ONNX where the model comes from stdin in "
+        "ONNX; -.onnx and -.json set it. Without the option nothing is written.",
         show_default=False,
     ),
 ]
@@ -41,57 +45,79 @@ Output = Annotated[
 @collector_paused()
 def legalize(
     model: Model,
-    output: Output,
     request: Request,
+    output: Output = None,
     report: ReportFiles = [],  # noqa: B006  # typer reads the default, nothing changes it
     format: ReportFormat = None,
+    top: Top = TOP,
     quiet: Quiet = False,
 ) -> int:
-    """Make a model legal for a backend at the least cost."""
+    """Make a model legal for a backend at the least cost.
+
+    Without -o it is a dry run, which prints the report."""
     backend = backend_of(request)
-    if output != STDOUT:
-        check_output(output)
-        if output.exists() and output.samefile(model):
-            print_status(f"relayout: warning: {output} is the source too, and the legal model takes its place")
     reports = report_formats(report, format)
-    check_files([("-o", output), *(("--report", path) for path in report)], reads=[model])
-    with Bar(STEPS) as bar:
+    outputs = [] if output is None else [("-o", output)]
+    if output is not None:
+        check_output(output)
+        if not is_stdout(output) and output.exists() and model.exists() and output.samefile(model):
+            print_status(f"relayout: warning: {output} is the source too, and the legal model takes its place")
+    check_files([*outputs, *(("--report", path) for path in report or reports)], reads=[model])
+    with Bar(STEPS, request.options.time_limit) as bar:
         try:
-            outcome = legalize_file(model, request, backend, bar)
+            source = source_at(model)
+            outcome = legalize_file(model, request, backend, bar, source=source, time_for_search=bar.time_for_search)
         except (InfeasibleError, OutOfTimeError) as error:
             if reports:
-                write_reports(reports, _unsolved(model, backend, request, error), model)
+                unsolved = _unsolved(read_file(model, source), backend, request, error)
+                write_report(reports, unsolved, model, describe(error)[0])
             raise
         done = outcome.report
-        if done.ok:
+        if done.ok and output is not None:
             bar("write")
-            if output == STDOUT:
-                import json
-
-                from relayout.model.io import to_json
-
-                print_data(json.dumps(to_json(outcome.model), separators=(",", ":"), allow_nan=False) + "\n")
+            if is_stdout(output):
+                _print_model(outcome.model, output.suffix or (".onnx" if isinstance(source, bytes) else ".json"))
             else:
                 save(outcome, model, output)
-    write_reports(reports, done, model)
+    status = DONE if done.ok else FINDINGS
+    write_report(reports, done, model, status)
     if not quiet:
-        _print_report(done)
+        from relayout.report.render import render_text
+
+        print_status(render_text(done, top=top))
         for line in boundary_lines(done.boundary):
             print_status(line)
     if not done.ok:
         if quiet:
             print_status("\n".join(finding_lines(done)))
-        print_status(f"relayout: error: the verification failed, and {output} was not written")
-    return DONE if done.ok else FINDINGS
+        lost = f", and {output} was not written" if output is not None else ""
+        print_status(f"relayout: error: the verification failed{lost}")
+    elif output is None and not quiet:
+        print_status("nothing was written: -o FILE writes the legal model")
+    return status
 
 
-def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutError) -> Report:
+def _print_model(model: ir.Model, suffix: str) -> None:
+    """Write the model to stdout, as ONNX or as graph JSON."""
+    from relayout.model.io import to_json, to_proto
+
+    if suffix == ".json":
+        import json
+
+        print_data(json.dumps(to_json(model), separators=(",", ":"), allow_nan=False) + "\n")
+    elif sys.stdout.isatty():
+        raise UsageError("ONNX is no text", where="-o -", expected="a pipe or a file", found="a terminal")
+    else:
+        print_bytes(to_proto(model).SerializeToString(deterministic=True))
+
+
+def _unsolved(model: ir.Model, backend: Backend, request: Request, error: RelayoutError) -> Report:
     """The report without a legal model: the totals of the source, and the reason."""
     from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
 
-    spent = totals(read_file(model), request.options.dims or {}, conversion_operators_of(backend))
+    spent = totals(model, request.options.dims or {}, conversion_operators_of(backend))
     return Report(
         status="infeasible" if isinstance(error, InfeasibleError) else "unknown",
         objective=request.options.objective,
@@ -100,14 +126,3 @@ def _unsolved(model: Path, backend: Backend, request: Request, error: RelayoutEr
         after=spent,
         warnings=(str(error),),
     )
-
-
-def _print_report(report: Report) -> None:
-    """Print the tables to stderr, with the first conversions only."""
-    from relayout.report.render import render_text
-
-    left_out = len(report.conversions) - MOST_ROWS
-    shown = report.model_copy(update={"conversions": report.conversions[:MOST_ROWS]}) if left_out > 0 else report
-    print_status(render_text(shown, width=terminal_width()))
-    if left_out > 0:
-        print_status(f"and {left_out} more conversions: --report has all of them, relayout explain prints them")

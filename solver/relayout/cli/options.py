@@ -17,13 +17,15 @@ from relayout.options import Option, Options, given_options, options_of
 
 __all__ = ["SHARED", "Model", "Quiet", "ReportFiles", "ReportFormat", "Request", "with_options"]
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json.", show_default=False)]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="The model: .onnx or .json; - is stdin.", show_default=False)
+]
 ReportFiles = Annotated[
     list[Path],
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write the report; - is stdout. The suffix gives the format: .json, .txt, .xml (JUnit) or .sarif. "
+        help="Write the report; - is stdout. The suffix gives the format: .json, .txt, .xml (JUnit), .sarif or .md. "
         "May be repeated.",
         show_default=False,
     ),
@@ -32,8 +34,8 @@ ReportFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        metavar="json|text|junit|sarif",
-        help="The format of the reports. [default: by the suffix, else json]",
+        metavar="json|text|junit|sarif|github|markdown",
+        help="The format of the reports; without --report on stdout. [default: by the suffix, else json]",
         show_default=False,
     ),
 ]
@@ -48,6 +50,7 @@ class Request:
     backend: str | None
     options: Options
     skipped: tuple[str, ...] = ()
+    convert_opset: bool = True
 
 
 def with_options(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -81,13 +84,23 @@ def _parameter(option: Option) -> Parameter:
     metavar = option.metavar or "|".join(option.choices) or None
     shown = not option.is_mapping and default is not None and option.type is not bool
     least = None if option.is_mapping else option.least
-    names = [f"{option.flag}/--no-{option.flag[2:]}" if option.type is bool and default else option.flag]
+    names = [f"--{option.name}/{option.flag}" if option.flag.startswith("--no-") else option.flag]
     declared = typer.Option(*names, metavar=metavar, help=help_, show_default=shown, min=least)
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
-def _shared(name: str, default: Any, kind: Any, *names: str, metavar: str, text: str) -> Parameter:
-    declared = typer.Option(*names, metavar=metavar, help=text, show_default=isinstance(default, str))
+def _backend_names(incomplete: str) -> list[str]:
+    """The installed backends that begin so, for the completion in shells."""
+    from relayout.backend.registry import find_backends
+
+    return [name for name in find_backends() if name.startswith(incomplete)]
+
+
+def _shared(
+    name: str, default: Any, kind: Any, *names: str, metavar: str | None, text: str, completed: Any = None
+) -> Parameter:
+    shown = isinstance(default, str)
+    declared = typer.Option(*names, metavar=metavar, help=text, show_default=shown, autocompletion=completed)
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
@@ -95,6 +108,7 @@ SHARED = (
     _shared(
         "backend", "onnx", str, "--backend", "-b", metavar="NAME|FILE",
         text="An installed backend (see `relayout backends`), or a .toml or .json file that declares one.",
+        completed=_backend_names,
     ),
     _shared(
         "desired_layout", [], list[str], "--desired-layout", metavar="OP=LAYOUT[,KERNEL]",
@@ -104,12 +118,17 @@ SHARED = (
         "skip", [], list[str], "--skip", metavar="NODE",
         text="Short for the option skip of convert-layout: a node, by name or TVM's count. May be repeated.",
     ),
+    _shared(
+        "convert_opset", True, bool, "--convert-opset/--no-convert-opset", metavar=None,
+        text="Lift a model of opset 1 to 6 to opset 7 by onnx's version converter, with a note.",
+    ),
 )  # fmt: skip
 
 _RECORDED = _shared(
     "backend", None, str | None, "--backend", "-b", metavar="NAME|FILE",
     text="An installed backend (see `relayout backends`), or a .toml or .json file that declares one. "
     "[default: the one that the model records]",
+    completed=_backend_names,
 )  # fmt: skip
 
 
@@ -126,4 +145,4 @@ def _request(verb: str, given: Mapping[str, Any]) -> Request:
             raise UsageError("the option is given twice", where=where, expected="once", found=str(value))
         if value:
             values["backend_options"][name] = value
-    return Request(given["backend"], given_options(verb, values), skipped)
+    return Request(given["backend"], given_options(verb, values), skipped, given["convert_opset"])

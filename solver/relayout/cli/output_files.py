@@ -11,20 +11,35 @@ from relayout.cli.terminal import print_data
 from relayout.errors import UsageError
 
 if TYPE_CHECKING:
+    from relayout.report.results import Results
     from relayout.report.schema import Report
 
-__all__ = ["STDOUT", "check_files", "check_output", "put", "report_formats", "write_reports"]
+__all__ = [
+    "STDOUT",
+    "check_files",
+    "check_output",
+    "is_stdout",
+    "put",
+    "report_formats",
+    "write_report",
+    "write_reports",
+]
 
 # The suffixes of reports that differ from the names of their formats.
-SUFFIXES = {"txt": "text", "xml": "junit"}
+SUFFIXES = {"md": "markdown", "txt": "text", "xml": "junit"}
 STDOUT = Path("-")
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether the path is `-`, or `-.onnx` or `-.json`, where the suffix says the format."""
+    return path.stem == "-" and len(path.parts) == 1 and path.suffix in ("", ".onnx", ".json")
 
 
 def check_output(path: Path) -> None:
     """Raise UsageError for a suffix that is not a model format."""
     from relayout.model.io import FORMATS
 
-    if path.suffix not in FORMATS:
+    if not is_stdout(path) and path.suffix not in FORMATS:
         raise UsageError(
             "the suffix says the format",
             where=f"-o {path}",
@@ -42,10 +57,11 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
     kept = [path.resolve() for path in reads if path is not None]
     for option, path in files:
         where = f"{option} {path}"
+        path = STDOUT if is_stdout(path) else path
         if path in wanted:
             raise UsageError("two results in one file", where=where, expected="another file", found=wanted[path])
         wanted[path] = where
-        if path == STDOUT:
+        if is_stdout(path):
             continue
         if option != "-o" and path.resolve() in kept:
             raise UsageError("a result would overwrite an input", where=where, expected="another file")
@@ -60,26 +76,36 @@ def check_files(files: Iterable[tuple[str, Path]], *, reads: Iterable[Path | Non
 
 
 def report_formats(files: Sequence[Path], chosen: str | None) -> dict[Path, str]:
-    """The format of each report: the chosen one, else by its suffix. Raises UsageError."""
-    if not files:
+    """The format of each report: the chosen one, else by its suffix. A format without a file is for stdout. Raises
+    UsageError."""
+    if not files and chosen is None:
         return {}
-    from relayout.report.render import FORMATS
+    from relayout.report.formats import FORMATS
 
     if chosen is not None and chosen not in FORMATS:
         raise UsageError("unknown format", where="--format", expected=" or ".join(FORMATS), found=chosen)
     suffixes = {**{name: name for name in FORMATS}, **SUFFIXES}
-    return {path: chosen or suffixes.get(path.suffix[1:], "json") for path in files}
+    return {path: chosen or suffixes.get(path.suffix[1:], "json") for path in files or [STDOUT]}
 
 
-def write_reports(formats: dict[Path, str], report: Report, model: Path) -> None:
-    """Write the report to each file in its format. SARIF refers to the file of the model."""
+def write_reports(formats: dict[Path, str], results: Results) -> None:
+    """Write the results to each file in its format."""
     if not formats:
         return
-    from relayout.report.render import FORMATS, render_sarif
+    from relayout.report.formats import FORMATS
 
     for path, name in formats.items():
-        text = render_sarif(report, artifact=model.as_posix()) if name == "sarif" else FORMATS[name](report)
-        put(path, "--report", text)
+        put(path, "--report", FORMATS[name](results))
+
+
+def write_report(formats: dict[Path, str], report: Report, model: Path, status: int) -> None:
+    """Write the report of one model to each file in its format."""
+    if not formats:
+        return
+    from relayout.report.results import ModelResult, Results
+
+    seconds = sum(report.solver.seconds.values()) if report.solver is not None else 0.0
+    write_reports(formats, Results((ModelResult(model.as_posix(), status, seconds, report),)))
 
 
 def put(path: Path, option: str, text: str) -> None:

@@ -1,12 +1,15 @@
-"""The progress bar on a terminal, for work of more than a second."""
+"""The progress bar on a terminal, for work of more than a second, and the time limit of a whole run."""
 
 from __future__ import annotations
 
+import os
 import sys
 from threading import Lock, Timer
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from relayout.cli.exit_status import OUT_OF_TIME
 from relayout.cli.interrupts import Interrupts
 from relayout.cli.terminal import print_status
 
@@ -18,18 +21,23 @@ __all__ = ["Bar"]
 PATIENCE = 1.0
 # Steps without side effects that mostly run native code: Ctrl-C ends the process there at once.
 TRACELESS = frozenset({"read", "requirements", "solve", "rewrite"})
+WRITING = "write"
 
 
 class Bar:
     """Shows the current one of `steps` steps, after the first second and only on a terminal.
 
-    Within the context, Ctrl-C works in every step.
+    Within the context, Ctrl-C works in every step. After `limit` seconds the process ends with status 4, wherever it
+    is, unless a file is being written.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, limit: float | None = None) -> None:
         self._steps = steps
+        self._limit = limit
+        self._start = perf_counter()
+        self._watch: Timer | None = None
         self._done = -1
-        self._step = ""
+        self._step = self._part = ""
         self._lock = Lock()
         self._timer: Timer | None = None
         self._shown: tuple[Progress, TaskID] | None = None
@@ -37,6 +45,10 @@ class Bar:
 
     def __enter__(self) -> Self:
         self._interrupts.__enter__()
+        if self._limit is not None:
+            self._watch = Timer(self._limit, self._on_limit)
+            self._watch.daemon = True
+            self._watch.start()
         if sys.stderr.isatty():
             self._timer = Timer(PATIENCE, self._show)
             self._timer.daemon = True
@@ -47,11 +59,14 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.clear()
+        if self._watch is not None:
+            self._watch.cancel()
         self._interrupts.__exit__(kind, error, trace)
 
     def __call__(self, step: str) -> None:
         """End the last step and begin `step`."""
-        self.within(step)
+        self._interrupts.at_once = step in TRACELESS
+        self._part = step
         with self._lock:
             self._done, self._step = self._done + 1, step
             if self._shown is not None:
@@ -59,8 +74,22 @@ class Bar:
                 progress.update(task, description=step, completed=self._done)
 
     def within(self, step: str) -> None:
-        """Begin a part of the current step, which is not shown."""
+        """Begin a part of the current step, which is shown behind it."""
         self._interrupts.at_once = step in TRACELESS
+        self._part = step
+        with self._lock:
+            if self._shown is not None:
+                progress, task = self._shown
+                progress.update(task, description=f"{self._step}: {step}" if self._step else step)
+
+    def time_for_search(self) -> float | None:
+        """The seconds that a search may take from now on: what is left of the limit, less the time so far, since what
+        follows (rewrite, check and write) takes about as long as what came before. None without a limit."""
+        if self._limit is None:
+            return None
+        spent = perf_counter() - self._start
+        left = self._limit - spent
+        return max(left - spent, left / 2, 0.001)
 
     def clear(self) -> None:
         """Remove the bar."""
@@ -76,11 +105,28 @@ class Bar:
         self.clear()
         print_status("relayout: interrupted")
 
+    def _on_limit(self) -> None:
+        if self._part == WRITING:
+            # The result is there: the file is finished first.
+            return
+        self.clear()
+        limit, step = f"--time-limit {self._limit:g}", self._part or "read"
+        print_status(f"relayout: error: {limit}: the time was up in the step '{step}'\n  hint:     raise it")
+        os._exit(OUT_OF_TIME)
+
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         columns = (
+            SpinnerColumn("line"),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),

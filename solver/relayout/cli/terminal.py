@@ -6,9 +6,13 @@ import io
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
-__all__ = ["prepare_streams", "print_data", "print_result", "print_status", "terminal_width"]
+from relayout.errors import UsageError
+
+__all__ = ["prepare_streams", "print_bytes", "print_data", "print_result", "print_status", "terminal_width"]
 
 WIDTH_WITHOUT_TERMINAL = 120
 # Names come from files: a control character is shown as its code.
@@ -29,12 +33,15 @@ def print_result(text: str) -> None:
 
 def print_data(text: str) -> None:
     """Print data for a program to stdout, in UTF-8."""
-    sys.stdout.flush()
-    try:
-        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+    print_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def print_bytes(data: bytes) -> None:
+    """Print data for a program to stdout."""
+    with _written(sys.stdout):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        _forget(sys.stdout)
 
 
 def print_status(text: str) -> None:
@@ -51,14 +58,20 @@ def terminal_width() -> int:
 
 def _write(stream: TextIO, text: str) -> None:
     shown = _CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
-    try:
+    with _written(stream):
         stream.write(shown if shown.endswith("\n") else f"{shown}\n")
         stream.flush()
-    except BrokenPipeError:
-        _forget(stream)
 
 
-def _forget(stream: TextIO) -> None:
-    # The reader has closed the pipe. The stream is flushed again at exit.
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+@contextmanager
+def _written(stream: TextIO) -> Iterator[None]:
+    """A reader that has closed the pipe is no failure. Raises UsageError where the system refuses, as if full."""
+    try:
+        yield
+    except OSError as error:
+        # What is left in the buffer would be written again at exit, and fail again.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            where = "standard output" if stream is sys.stdout else "standard error"
+            raise UsageError("it cannot be written", where=where, found=error.strerror or str(error)) from error

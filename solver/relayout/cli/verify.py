@@ -1,33 +1,55 @@
-"""The verb `verify`, with its budget."""
+"""The verb `verify`, with its budget and baseline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relayout.cli.exit_status import DONE, FINDINGS
-from relayout.cli.job import backend_of, check_dims, read_file
-from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
+from relayout.cli.exit_status import DONE, FINDINGS, describe, show_traceback
+from relayout.cli.job import STDIN, backend_of, check_dims, read_file, source_at
+from relayout.cli.model_files import model_files
+from relayout.cli.options import Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import STDOUT, check_files, report_formats, write_reports
 from relayout.cli.progress import Bar
-from relayout.cli.terminal import print_result, print_status, terminal_width
+from relayout.cli.terminal import print_result, print_status
 from relayout.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from relayout.backend.interface import Backend
+    from relayout.report.results import ModelResult, Results
     from relayout.report.schema import Report
 
-__all__ = ["finding_lines", "read_budget", "verify"]
+__all__ = ["finding_lines", "read_budget", "read_earlier", "verify"]
 
+# read, verify
+STEPS = 2
+Models = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="MODEL|FOLDER...", help="Models, or folders with .onnx files at any depth.", show_default=False
+    ),
+]
+BaselineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="The JSON report of an earlier run: only what is worse than there is an error.",
+        show_default=False,
+    ),
+]
 Original = Annotated[
     Path | None,
     typer.Option(
         "--against",
         metavar="ORIGINAL",
-        help="Compare the boundary with the original's, run both on random inputs, and compare the results.",
+        help="Compare the boundary with the original's, run both on random inputs, and compare the results. For many "
+        "models a folder with the originals by their names.",
         show_default=False,
     ),
 ]
@@ -45,55 +67,178 @@ BudgetFile = Annotated[
 
 @with_options("verify")
 def verify(
-    model: Model,
+    models: Models,
     request: Request,
     against: Original = None,
+    baseline: BaselineFile = None,
     report: ReportFiles = [],  # noqa: B006
     format: ReportFormat = None,
     budget: BudgetFile = None,
     quiet: Quiet = False,
 ) -> int:
-    """List what breaks a backend's contract.
+    """List what breaks a backend's contract, in one model or many.
 
     The exit status is 1 where something does."""
-    if request.backend is not None:
-        backend_of(request)  # a wrong name is told before the model is read
+    # A wrong name is told before a model is read.
+    backend = backend_of(request) if request.backend is not None else None
     reports = report_formats(report, format)
-    check_files([("--report", path) for path in report], reads=[model, against, budget])
+    files = model_files(models)
+    originals = _originals(files, against)
+    if [*files, *originals].count(STDIN) > 1:
+        raise UsageError("two models from stdin", where="-", expected="- once", found="the model and the original")
+    check_files([("--report", path) for path in report or reports], reads=[*files, *originals, budget, baseline])
     limits = read_budget(budget) if budget is not None else {}
     limits |= {name: value for name, value in asdict(request.options).items() if value is not None}
+    earlier = read_earlier(baseline, files) if baseline is not None else None
+    from relayout.report.results import Results
+
+    is_list = len(models) > 1 or models[0].is_dir()
+    done = []
+    with Bar(STEPS * len(files)) as bar:
+        for model, original in zip(files, originals, strict=True):
+            task = _Task(model, original, request, backend, limits, earlier, strict=not is_list)
+            done.append(_result(task, bar, is_list=is_list))
+    results = Results(tuple(done), is_list)
+    write_reports(reports, results)
+    if not quiet:
+        print_status(_tables(results))
+    show = print_status if STDOUT in reports else print_result
+    for each in done:
+        if each.report is not None:
+            show("\n".join(f"{each.model}: {line}" if is_list else line for line in finding_lines(each.report)))
+        if each.error:
+            print_status(f"relayout: error: {each.error}")
+    return max(each.status for each in done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One model to verify. Without a backend it is that which the model records. `strict`: a size for a dim that the
+    model does not have is an error."""
+
+    model: Path
+    original: Path | None
+    request: Request
+    backend: Backend | None
+    limits: Mapping[str, Any]
+    earlier: Mapping[Path, Report] | None
+    strict: bool
+
+
+def _result(task: _Task, bar: Bar, *, is_list: bool) -> ModelResult:
+    """The report of one model, or the error, which does not stop the others."""
+    from relayout.report.results import ModelResult
+
+    name, start = task.model.as_posix(), perf_counter()
+    try:
+        report = _verified(task, bar)
+    except Exception as error:
+        show_traceback(error)
+        status, message = describe(error)
+        # Most errors name the file already.
+        named = f"{name}: {message}" if is_list and name not in message else message
+        return ModelResult(name, status, perf_counter() - start, error=named)
+    return ModelResult(name, DONE if report.ok else FINDINGS, perf_counter() - start, report)
+
+
+def _verified(task: _Task, bar: Bar) -> Report:
     from relayout.backend.calls import conversion_operators_of
+    from relayout.report.baseline import against_baseline
     from relayout.report.budget import within_budget
     from relayout.report.schema import Report
     from relayout.report.totals import totals
     from relayout.verification.verifier import verify
 
-    dims, samples = request.options.dims or {}, request.options.samples
-    with Bar(3) as bar:
-        bar("read")
-        subject = read_file(model)
-        check_dims(request, subject)
-        backend = backend_of(request, subject)
-        original = read_file(against) if against is not None else None
-        operators = conversion_operators_of(backend)
-        after = totals(subject, dims, operators)
-        before = after if original is None else totals(original, dims, operators)
-        bar("verify")
-        # The files themselves: the verifier also runs them as they are, without relayout's reader.
-        static = request.options.static
-        verification = verify(model, backend, against, samples=samples, dims=dims, static=static)
-    done = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
-    done = within_budget(done, limits)
-    passed = done.verification is not None and done.verification.passed
-    done = done.model_copy(update={"status": "verified" if passed else "failed"})
-    write_reports(reports, done, model)
-    if not quiet:
-        from relayout.report.render import render_text
+    options = task.request.options
+    dims = options.dims or {}
+    bar("read")
+    source = source_at(task.model)
+    subject = read_file(task.model, source, convert_opset=task.request.convert_opset)
+    if task.strict:
+        check_dims(task.request, subject)
+    backend = task.backend or backend_of(task.request, subject)
+    # The files themselves: the verifier also runs them as they are, without relayout's reader.
+    original = source_at(task.original) if task.original is not None else None
+    operators = conversion_operators_of(backend)
+    after = totals(subject, dims, operators)
+    before = after if task.original is None else totals(read_file(task.original, original), dims, operators)
+    bar("verify")
+    verification = verify(source, backend, original, samples=options.samples, dims=dims, static=options.static)
+    report = Report(status="failed", backend=backend.name, before=before, after=after, verification=verification)
+    if task.earlier is not None:
+        report = against_baseline(report, task.earlier.get(task.model))
+    report = within_budget(report, task.limits)
+    passed = report.verification is not None and report.verification.passed
+    return report.model_copy(update={"status": "verified" if passed else "failed"})
 
-        print_status(render_text(done.model_copy(update={"verification": None}), width=terminal_width()))
-    show = print_status if STDOUT in report else print_result
-    show("\n".join(finding_lines(done)))
-    return DONE if passed else FINDINGS
+
+def _originals(files: Sequence[Path], against: Path | None) -> list[Path | None]:
+    """The original of each model: the file, or the file of the same name in the folder. Raises UsageError."""
+    if against is None:
+        return [None] * len(files)
+    if against.is_dir():
+        return [against / file.name for file in files]
+    if len(files) > 1:
+        raise UsageError(
+            "one original for many models",
+            where=f"--against {against}",
+            expected="the folder of the originals, by the names of the models",
+            found="a file",
+        )
+    return [against]
+
+
+def read_earlier(path: Path, files: Sequence[Path]) -> dict[Path, Report]:
+    """The reports of the baseline for these models. Raises InputError, UsageError."""
+    from relayout.report.baseline import read_baseline
+
+    where = f"--baseline {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "the baseline cannot be read",
+            where=where,
+            expected="a report of an earlier run",
+            found=error.strerror or str(error),
+            hint=f"write it: relayout verify ... --report {path}",
+        ) from error
+    except ValueError as error:
+        raise InputError("not a report", where=where, expected="JSON", found="bytes that are no UTF-8") from error
+    found = read_baseline(text, where)
+    if None in found:
+        if len(files) > 1:
+            raise UsageError(
+                "a baseline of one model for many",
+                where=where,
+                expected="the report of a run over these models",
+                found="the report of one",
+            )
+        return {files[0]: found[None]}
+    by_path = {Path(model): earlier for model, earlier in found.items() if model is not None}
+    for gone in sorted(by_path.keys() - {*files}):
+        print_status(f"relayout: warning: the baseline has {gone}, which is not among the models")
+    return by_path
+
+
+def _tables(results: Results) -> str:
+    """The counts of the one model, or a row a model."""
+    from relayout.report.render import render_text
+
+    [first, *others] = results.models
+    if not results.is_list:
+        return "" if first.report is None else render_text(first.report.model_copy(update={"verification": None}))
+    rows = [("model", "verdict", "transposes", "MB moved", "seconds")]
+    for each in (first, *others):
+        after = None if each.report is None else each.report.after
+        counts = ("", "") if after is None else (str(after.transposes), f"{after.bytes / 1e6:.2f}")
+        rows.append((each.model, each.verdict, *counts, f"{each.seconds:.2f}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = []
+    for row in rows:
+        cells = [f"{cell:<{widths[n]}}" if n < 2 else f"{cell:>{widths[n]}}" for n, cell in enumerate(row)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def read_budget(path: Path) -> dict[str, int]:
@@ -136,6 +281,8 @@ def finding_lines(report: Report) -> Iterator[str]:
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         yield f"not compared: {numeric.reason}"
+    for limit in numeric.untried if numeric is not None else ():
+        yield f"not tried: {limit}"
     for output in numeric.outputs if numeric is not None else ():
         yield (
             f"{output.name}: differs by {output.max_rel:.3g} of its scale (tolerance {output.tolerance:.3g}); "

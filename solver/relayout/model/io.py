@@ -31,6 +31,7 @@ from relayout.model.layout_functions import with_bodies
 from relayout.model.layout_transform import deduce_permutations
 from relayout.model.normalize import normalize
 from relayout.model.onnx_file import LARGEST_FILE, MOST_READ, replace_file, write_onnx
+from relayout.model.opset_conversion import lifted
 from relayout.model.rank_completion import complete_ranks
 from relayout.model.shape_checks import check_shapes
 from relayout.model.shape_inference import infer_shapes
@@ -58,19 +59,30 @@ _SOURCES = "a path, ONNX bytes, a ModelProto, an onnx_ir.Model or a graph-JSON d
 
 WARNINGS_KEY = "relayout.warnings"
 
+# The first bytes of files that are taken for a model, the kind of file, and a hint.
+_OTHER_FORMATS = {
+    b"\x1f\x8b": ("gzip", "unpack it with gunzip; - reads a model from a pipe: gunzip -c FILE | relayout inspect -"),
+    b"PK\x03\x04": ("a zip archive, as torch.save and Keras write", "export it to ONNX, or unpack it"),
+    b"\x89HDF": ("HDF5, as Keras writes", "export it to ONNX"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unpack it with zstd -d"),
+}
+
 
 @collector_paused()
-def read_model(source: Source, *, external_data: bool = True, bodies: bool = True) -> ir.Model:
+def read_model(
+    source: Source, *, external_data: bool = True, bodies: bool = True, convert_opset: bool = True
+) -> ir.Model:
     """Read a model from a path (.onnx or .json), ONNX bytes, a ModelProto, an onnx_ir.Model or graph JSON.
 
     Weights in files stay there and are mapped when read. With `external_data=False` a model that refers to a file is
     refused before any path is accessed. A constant without data becomes an `AbsentTensor`. An operator of the domain
-    `relayout` without a body gets one, unless `bodies` is False.
+    `relayout` without a body gets one, unless `bodies` is False. A model of opset 1 to 6 is lifted to opset 7, with a
+    warning, unless `convert_opset` is False.
 
     Raises InputError, with location, expectation and finding, for an invalid model.
     """
     try:
-        return _read(source, external_data, bodies)
+        return _read(source, external_data, bodies, convert_opset)
     except RelayoutError:
         raise
     except (Exception, RecursionError) as error:
@@ -133,7 +145,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
 # --- from the source to an onnx_ir.Model -----------------------------------------------------------------------------
 
 
-def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
+def _read(source: Source, external_data: bool, bodies: bool, convert_opset: bool) -> ir.Model:
     notes: list[str] = []
     folder = Folder(None, external_data)
     digest = None
@@ -153,6 +165,7 @@ def _read(source: Source, external_data: bool, bodies: bool) -> ir.Model:
         proto, weights = detach_from_model(source, folder)
         in_order = check_structure(proto)
     else:
+        source = lifted(source, notes) if convert_opset else source
         in_order = check_structure(source)
         digest = digest or _digest(source)
         proto, weights = detach(source, folder)
@@ -218,12 +231,16 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except Exception as error:
+        kind = next((kind for magic, kind in _OTHER_FORMATS.items() if data.startswith(magic)), None)
+        found, hint = kind or ("truncated, or of another format", "")
+        if kind is None and data.lstrip()[:1] == b"{":
+            hint = "write graph JSON to a file that ends in .json"
         raise InputError(
             "not an ONNX model",
             where=where,
             expected="a protobuf ModelProto",
-            found=f"{len(data)} bytes that do not parse: truncated, or of another format",
-            hint="write graph JSON to a file that ends in .json" if data.lstrip()[:1] == b"{" else "",
+            found=f"{len(data)} bytes that do not parse: {found}",
+            hint=hint,
         ) from error
     return proto
 

@@ -32,7 +32,16 @@ from relayout.ops.operand_roles import (
     spatial_letters,
 )
 
-__all__ = ["DOMAIN", "Signature", "Turn", "ensure_body", "ensure_function", "use_onnx_operator", "with_bodies"]
+__all__ = [
+    "DOMAIN",
+    "Signature",
+    "Turn",
+    "ensure_body",
+    "ensure_function",
+    "name_overloads",
+    "use_onnx_operator",
+    "with_bodies",
+]
 
 DOMAIN = "relayout"
 OVERLOADS_SINCE_IR_VERSION = 10
@@ -93,6 +102,22 @@ def with_bodies(proto: onnx.ModelProto) -> onnx.ModelProto:
 def ensure_body(model: ir.Model, node: ir.Node) -> None:
     """Make `node`, an operator of the domain `relayout` with layout attributes, call a function that is its body."""
     node.overload = ensure_function(model, _signature(node))
+
+
+def name_overloads(model: ir.Model) -> None:
+    """Write the overloads of our functions as parts of their names, `Conv_NHWC_HWIO`: tools that edit ONNX files drop
+    overloads. `read_model` reads them back."""
+    if not any(domain == DOMAIN and overload for domain, _, overload in model.functions):
+        return
+    functions = list(model.functions.values())
+    model.functions.clear()
+    for function in functions:
+        if function.domain == DOMAIN and function.overload:
+            function.name, function.overload = f"{function.name}_{function.overload}", ""
+        model.functions[function.identifier()] = function
+    for node in model.graph.all_nodes():
+        if node.domain == DOMAIN and node.overload:
+            node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
 
 
 def use_onnx_operator(node: ir.Node) -> None:

@@ -1,15 +1,19 @@
-"""The black boxes in the layout that a value's metadata notes."""
+"""The metadata that legalization reads and writes: the black boxes on a value, and the backend of a legal model."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 import onnx_ir as ir
 
-from relayout.errors import LayoutSyntaxError
+from relayout.errors import InputError, LayoutSyntaxError, UsageError
 from relayout.layout.layout import Layout
 from relayout.layout.memory_format import Box
-from relayout.layout.metadata_keys import LAYOUT_KEY
+from relayout.layout.metadata_keys import BACKEND_KEY, BACKEND_OPTIONS_KEY, LAYOUT_KEY
 
-__all__ = ["LAYOUT_KEY", "black_boxes_on"]
+__all__ = ["LAYOUT_KEY", "black_boxes_on", "record_backend", "recorded_backend"]
 
 
 def black_boxes_on(value: ir.Value) -> tuple[Box, ...]:
@@ -19,3 +23,40 @@ def black_boxes_on(value: ir.Value) -> tuple[Box, ...]:
     except LayoutSyntaxError:
         return ()
     return tuple(sorted((i, 1, *box) for i in range(layout.rank) for box in layout.boxes(i)))
+
+
+def record_backend(model: ir.Model, name: str, options: Mapping[str, Any] | None) -> bool:
+    """Write the backend and its options into the metadata. Returns whether that changed the metadata."""
+    wanted = {BACKEND_KEY: name}
+    if options:
+        wanted[BACKEND_OPTIONS_KEY] = json.dumps(options, sort_keys=True, default=list)
+    before = {key: text for key, text in model.metadata_props.items() if key in (BACKEND_KEY, BACKEND_OPTIONS_KEY)}
+    for key in before:
+        del model.metadata_props[key]
+    model.metadata_props.update(wanted)
+    return before != wanted
+
+
+def recorded_backend(model: ir.Model, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    """The name and the options of the backend that the model records; those in `options` replace recorded ones.
+
+    Raises UsageError where no backend is recorded, and InputError for options that are no JSON object.
+    """
+    name = model.metadata_props.get(BACKEND_KEY, "")
+    if not name:
+        raise UsageError(
+            "the model records no backend, so it is not known what to verify it for",
+            where="backend",
+            expected="a backend, or a model that legalization wrote",
+            found="none",
+            hint="name the backend that the model is to be legal for: -b on the command line, `backend` elsewhere",
+        )
+    text = model.metadata_props.get(BACKEND_OPTIONS_KEY, "{}")
+    try:
+        recorded = json.loads(text)
+    except ValueError:
+        recorded = None
+    if not isinstance(recorded, dict):
+        where = f"model, metadata {BACKEND_OPTIONS_KEY}"
+        raise InputError("not the options of a backend", where=where, expected="a JSON object", found=text[:100])
+    return name, {**recorded, **(options or {})}

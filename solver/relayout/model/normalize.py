@@ -30,10 +30,13 @@ def normalize(proto: onnx.ModelProto, in_order: bool, notes: list[str]) -> onnx.
     used: set[str] = set()
     for graph in subgraphs_of(proto.graph):
         used |= _name_standard(graph.node)
+        _split_overloads(graph.node)
         for info in (*graph.input, *graph.value_info, *graph.output):
             _forget_no_extents(info.type)
     for function in proto.functions:
         _name_standard(function.node)
+        if function.domain == FUNCTION_DOMAIN and not function.overload:
+            function.name, _, function.overload = function.name.partition("_")
     _import_domains(proto, used)
     if proto.training_info:
         notes.append("the model's training information is not kept")
@@ -87,6 +90,14 @@ def _name_standard(nodes: Iterable[onnx.NodeProto]) -> set[str]:
             domain = node.domain = ""
         used.add(domain)
     return used
+
+
+def _split_overloads(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Read `Conv_NHWC_HWIO` of our domain as the overload `NHWC_HWIO` of `Conv`: no operator of ONNX has an
+    underscore."""
+    for node in nodes:
+        if node.domain == FUNCTION_DOMAIN and not node.overload:
+            node.op_type, _, node.overload = node.op_type.partition("_")
 
 
 def _import_domains(proto: onnx.ModelProto, used: Set[str]) -> None:

@@ -1,8 +1,8 @@
 """Sizes of tensors in elements and bytes, symbolic dims estimated.
 
 A dim that the caller gave a size has that size. Of the others, the first dim of a graph input (in the source's order)
-is a batch and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it. Any
-other counts 64.
+is a batch and counts 1. A dim that a Reshape or the like introduces has the size that the operand leaves for it, one of
+a Slice, Pad or pool that of the operand. Any other counts 64.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = ["BATCH", "DYNAMIC", "DimSizes", "elements_of", "padded_elements", "pr
 BATCH = 1
 DYNAMIC = 64
 
+_WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool", "Pad", "Slice"})
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
@@ -99,6 +100,9 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], elements: Callable[[i
                 continue
             new = [name for name in names if name not in seen]
             seen.update(new)
+            if node.op_type in _WINDOWS and node.inputs[0] is not None:
+                sizes.update(_as_long(node.inputs[0].shape, value.shape, new, elements))
+                continue
             source = node.inputs[0] if node.op_type in _RESHAPES and node.inputs else None
             if len(new) != 1 or source is None or source.shape is None or value.shape is None:
                 continue
@@ -109,6 +113,20 @@ def _size_reshaped(model: ir.Model, sizes: dict[str, int], elements: Callable[[i
             )
             if name.isidentifier() and rest and read % rest == 0:
                 sizes[name] = read // rest
+
+
+def _as_long(
+    read: ir.Shape | None,
+    made: ir.Shape | None,
+    new: Sequence[str],
+    elements: Callable[[ir.Shape | None], int],
+) -> dict[str, int]:
+    """A size for each new symbol of a result: that of the operand's dim in its place. So a conversion is as expensive
+    before the operator as behind it, and stays where the source has it."""
+    if read is None or made is None or len(read) != len(made):
+        return {}
+    pairs = [(dim, named) for dim, named in zip(read.dims, made.dims, strict=True) if not isinstance(named, int)]
+    return {named.value: elements(ir.Shape([dim])) for dim, named in pairs if named.value and named.value in new}
 
 
 def elements_of(value: ir.Value, elements: Callable[[ir.Shape | None], int]) -> int:

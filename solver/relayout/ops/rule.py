@@ -109,8 +109,7 @@ class DecompositionWriter(Protocol):
         *,
         like: ir.Value | None = None,
     ) -> ir.Value:
-        """A new node of ONNX's with one result of these dimensions, of the type of `like` (default: the first input).
-        """
+        """A new node of ONNX with one result of these dimensions, of the type of `like` (default: the first input)."""
 
     def give(self, index: int, value: ir.Value, dims: Sequence[Axes]) -> None:
         """Define result `index` as `value`, which has these dimensions."""

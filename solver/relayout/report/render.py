@@ -1,43 +1,41 @@
-"""A report as JSON, as tables for a person, as JUnit XML and as SARIF 2.1.0.
-
-Each format is one function from a report to text and one entry in `FORMATS`.
-"""
+"""A report as tables for a person. The other formats, and the list of all, are beside it: see `formats`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from relayout.report.schema import Account, Finding, Report
+from relayout.report.causes import detail, place
+from relayout.report.conversion_table import conversion_rows
+from relayout.report.schema import Account, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["FORMATS", "render_json", "render_junit", "render_sarif", "render_text"]
+__all__ = ["render_text"]
+
+# Wider than any name in a model: rich must not break a line.
+_UNLIMITED = 1 << 16
 
 
-def render_json(report: Report) -> str:
-    """Return the report by its schema, indented, with a final line break."""
-    return report.model_dump_json(indent=2) + "\n"
+def render_text(report: Report, *, color: bool = False, top: int | None = None) -> str:
+    """Return the account, the remaining conversions with the consumers that require them, and the findings.
 
-
-def render_text(report: Report, *, color: bool = False, width: int = 120) -> str:
-    """Return the account, the remaining conversions with the consumers that require them, and the findings."""
+    Tables are as wide as their cells, so that names stay whole. `top`: at most so many rows of conversions.
+    """
     from io import StringIO
 
     from rich.console import Console
 
     stream = StringIO()
     console = Console(
-        file=stream, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+        file=stream, width=_UNLIMITED, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
     console.print(_summary(report))
     for line in _notes(report):
         console.print(line, markup=False, soft_wrap=True)
     if report.conversions:
-        console.print(_conversions(report))
+        console.print(_conversions(report, top))
     if report.devices:
         console.print(_devices(report))
     if report.transfers:
@@ -49,71 +47,14 @@ def render_text(report: Report, *, color: bool = False, width: int = 120) -> str
     return stream.getvalue()
 
 
-def render_junit(report: Report) -> str:
-    """Return JUnit XML: a failed case for each error, and one passed case where nothing failed.
-
-    Warnings and notes are the output of the passed case, so that a CI shows them without failing.
-    """
-    findings = _findings(report)
-    errors = [finding for finding in findings if finding.severity == "error"]
-    cases = max(1, len(errors))
-    counts = {"tests": str(cases), "failures": str(len(errors)), "errors": "0"}
-    root = ElementTree.Element("testsuites", {"name": "relayout", **counts})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": f"relayout verify ({report.backend})", **counts})
-    for finding in errors:
-        case = ElementTree.SubElement(
-            suite, "testcase", {"classname": f"relayout.{finding.rule}", "name": _printable(_device(finding))}
-        )
-        failure = ElementTree.SubElement(
-            case, "failure", {"type": finding.rule, "message": _printable(finding.message)}
-        )
-        failure.text = _printable(_detail(finding))
-    if not errors:
-        ElementTree.SubElement(suite, "testcase", {"classname": "relayout.verify", "name": "no errors"})
-    remarks = [f"{finding.severity}: {_detail(finding)}" for finding in findings if finding.severity != "error"]
-    if remarks:
-        ElementTree.SubElement(suite, "system-out").text = _printable("\n".join(remarks))
-    ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def render_sarif(report: Report, *, artifact: str | None = None) -> str:
-    """Return SARIF 2.1.0, one result for each finding; `artifact` is the URI of the model that was verified."""
-    from importlib.metadata import version
-
-    findings = _findings(report)
-    rules = sorted({finding.rule for finding in findings})
-    driver = {
-        "name": "relayout",
-        "version": version("relayout"),
-        "rules": [{"id": rule, "shortDescription": {"text": rule.replace("-", " ")}} for rule in rules],
-    }
-    run: dict[str, Any] = {
-        "tool": {"driver": driver},
-        "results": [_sarif_result(finding, rules.index(finding.rule), artifact) for finding in findings],
-    }
-    if artifact is not None:
-        run["artifacts"] = [{"location": {"uri": artifact}}]
-    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2) + "\n"
-
-
-FORMATS: dict[str, Callable[[Report], str]] = {
-    "json": render_json,
-    "text": render_text,
-    "junit": render_junit,
-    "sarif": render_sarif,
-}
-
-
 def _table(title: str, *headings: str) -> Table:
-    """A table of text columns; long texts are wrapped."""
+    """A table of text columns, as wide as their cells."""
     from rich.box import ASCII
     from rich.table import Table
 
     table = Table(box=ASCII, title=title, title_justify="left")
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     return table
 
 
@@ -175,22 +116,24 @@ def _notes(report: Report) -> Iterator[str]:
         yield f"assumed sizes: {sizes} (--dim NAME=N gives others)"
 
 
-def _conversions(report: Report) -> Table:
+def _conversions(report: Report, top: int | None) -> Table:
     from rich.text import Text
 
-    table = _table("conversions that remain", "value", "from", "to", "kind")
-    table.add_column("MB", justify="right")
-    table.add_column("required by", overflow="fold")
     # Folded constants cost nothing at run time and are many: the text has their number, the JSON has all.
     running = [conversion for conversion in report.conversions if conversion.kind != "folded"]
-    for conversion in running:
-        readers = ", ".join(f"{by.node}:{by.operand} {by.layout}".rstrip() for by in conversion.required_by)
-        kind = conversion.kind if conversion.passes == 1 else f"{conversion.passes} {conversion.kind}s"
-        cells = (conversion.value, conversion.from_, conversion.to, kind, _megabytes(conversion.bytes))
-        table.add_row(*(Text(cell) for cell in (*cells, readers)))
+    rows = conversion_rows(running)
+    counts = [""] * any(row.count for row in rows)
+    table = _table("conversions that remain", *counts, "value", "from", "to", "kind")
+    table.add_column("MB", justify="right")
+    table.add_column("required by", no_wrap=True)
+    for row in rows[:top]:
+        names = [row.count] * len(counts) + [row.value, row.source, row.target, row.kind]
+        table.add_row(*(Text(cell) for cell in (*names, _megabytes(row.bytes), "\n".join(row.readers))))
     folded = len(report.conversions) - len(running)
-    if folded:
-        table.caption = f"and {folded} folded into constants"
+    more = [f"{len(rows) - top} more rows: --top"] if top is not None and len(rows) > top else []
+    more += [f"{folded} folded into constants"] if folded else []
+    if more:
+        table.caption = f"and {', and '.join(more)}"
     return table
 
 
@@ -209,9 +152,9 @@ def _transfers(report: Report) -> Table:
 
     table = _table("transfers", "value", "from", "to", "layout")
     table.add_column("MB", justify="right")
-    table.add_column("required by", overflow="fold")
+    table.add_column("required by", no_wrap=True)
     for each in report.transfers:
-        readers = ", ".join(f"{by.node}:{by.operand}" for by in each.required_by)
+        readers = "\n".join(f"{by.node}:{by.operand}" for by in each.required_by)
         cells = (each.value, each.from_, each.to, each.layout, _megabytes(each.bytes), readers)
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -219,10 +162,10 @@ def _transfers(report: Report) -> Table:
 
 def _print_verification(report: Report, print_line: Callable[..., None]) -> None:
     verification = report.verification
-    if verification is None:
-        return
+    if verification is None or (verification.passed and not verification.findings and verification.numeric is None):
+        return  # the usual case, in which there is nothing to tell
     for finding in verification.findings:
-        print_line(f"{finding.severity}: {_detail(finding)}", markup=False)
+        print_line(f"{finding.severity}: [{finding.rule}] {place(finding)}: {detail(finding)}", markup=False)
     numeric = verification.numeric
     if numeric is not None and numeric.status == "skipped":
         print_line(f"numeric comparison skipped: {numeric.reason}", markup=False)
@@ -236,46 +179,5 @@ def _print_verification(report: Report, print_line: Callable[..., None]) -> None
     print_line(f"verification {'passed' if verification.passed else 'failed'}", markup=False)
 
 
-def _findings(report: Report) -> Sequence[Finding]:
-    return () if report.verification is None else report.verification.findings
-
-
-def _device(finding: Finding) -> str:
-    node = finding.node if finding.node else "model"
-    return node if finding.operand is None else f"{node}, operand {finding.operand}"
-
-
-def _detail(finding: Finding) -> str:
-    text = f"[{finding.rule}] {_device(finding)}: {finding.message}"
-    sides = [f"{label} {side}" for label, side in (("expected", finding.expected), ("found", finding.found)) if side]
-    return f"{text} ({', '.join(sides)})" if sides else text
-
-
-def _sarif_result(finding: Finding, rule_index: int, artifact: str | None) -> dict[str, Any]:
-    location: dict[str, Any] = {
-        "logicalLocations": [
-            {"name": finding.node or "model", "fullyQualifiedName": _device(finding), "kind": "element"}
-        ]
-    }
-    if artifact is not None:
-        location["physicalLocation"] = {"artifactLocation": {"uri": artifact, "index": 0}}
-    properties = finding.model_dump(include={"operand", "expected", "found"}, exclude_none=True)
-    return {
-        "ruleId": finding.rule,
-        "ruleIndex": rule_index,
-        "level": finding.severity,
-        "message": {"text": _detail(finding)},
-        "locations": [location],
-        **({"properties": properties} if properties else {}),
-    }
-
-
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.2f}"
-
-
-def _printable(text: str) -> str:
-    """Replace characters that XML 1.0 does not allow: node names come from files and may contain any."""
-    return "".join(
-        c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c < "\ufffe") else "?" for c in text
-    )

@@ -12,7 +12,7 @@ from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
 from relayout.ops import all_nodes
 from relayout.report.schema import Totals
 
-__all__ = ["data_transposes", "is_transpose", "totals"]
+__all__ = ["data_transposes", "is_transpose", "moved_bytes", "totals"]
 
 _PADS = frozenset({"Pad", "Slice"})
 
@@ -46,7 +46,7 @@ def totals(
         elif operator in _PADS and CONVERSION_KEY in node.metadata_props:
             pads.append(node)
     constants: Container[ir.Value | None] = constant_values(flat.graph) if transposes or pads else ()
-    moved = [2 * _moved_bytes(node, elements) for node in transposes if node.inputs[0] not in constants]
+    moved = [2 * moved_bytes(node, elements) for node in transposes if node.inputs[0] not in constants]
     padded = [_ends(node, elements) for node in pads if node.inputs[0] not in constants]
     in_functions = _transposes_in(flat, flat.functions)
     return Totals(
@@ -88,7 +88,8 @@ def _ends(node: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
     return sum(tensor_bytes(elements_of(value, elements), value.dtype) for value in ends)
 
 
-def _moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
+def moved_bytes(transpose: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
+    """The bytes of the tensor that a Transpose moves, once; 0 where only dims of extent 1 change their places."""
     source, result = transpose.inputs[0], transpose.outputs[0]
     # Either side may have no shape; both have the same number of elements.
     value = source if source is not None and source.shape is not None else result

@@ -1,7 +1,8 @@
 """The verifier's own count of a graph's transposes and bytes, which a report is compared with.
 
 An extent that is not known before the run counts 64. It counts 1 where it is a batch, the first axis of a graph input.
-The first extent of a view op's result counts the remaining elements of the operand.
+The first extent of a view op's result counts the remaining elements of the operand, one of a Slice, Pad or pool as much
+as the operand's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = ["bytes_of", "count", "extent_counter"]
 
 _UNKNOWN = 64
 _KEEP_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_KEEP_PLACES = ("AveragePool", "LpPool", "MaxPool", "Pad", "Slice")
 _OWN = ("", "ai.onnx")
 
 Dim = int | ir.SymbolicDim
@@ -106,6 +108,10 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
         for value in node.outputs:
             new = [name for name in _names(value) if name not in met]
             met.update(new)
+            if node.op_type in _KEEP_PLACES and new:
+                sizes.update(_copied(node.inputs[0], value, set(new), extent_of))
+                formulas.clear()
+                continue
             read = node.inputs[0] if node.inputs and node.op_type in _KEEP_ELEMENTS else None
             if len(new) != 1 or not new[0].isidentifier() or read is None or read.shape is None:
                 continue
@@ -116,6 +122,18 @@ def extent_counter(model: ir.Model, dims: Mapping[str, int]) -> ExtentOf:
                 sizes[new[0]] = whole // rest
                 formulas.clear()
     return extent_of
+
+
+def _copied(read: ir.Value | None, made: ir.Value, new: set[str], extent_of: ExtentOf) -> dict[str, int]:
+    """The new names of a result, with the extents of the operand in the same places."""
+    if read is None or read.shape is None or made.shape is None or len(read.shape) != len(made.shape):
+        return {}
+    found = {}
+    for before, after in zip(read.shape, made.shape, strict=True):
+        name = _name(after)
+        if name in new and name is not None:
+            found[name] = extent_of(before, 0)
+    return found
 
 
 def _moved(transpose: ir.Node, extent_of: ExtentOf) -> int:

@@ -63,10 +63,16 @@ def is_relayout(source: Array, result: Array) -> bool | None:
         return True
     # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
     pairs = [(one, other), (one, other.reshape(-1)), (other, one.reshape(-1))]
-    tried = [_is_found(*pair) for pair in pairs]
-    if any(tried):
-        return True
-    if None not in tried:
+    if one.size < other.size:
+        # Padding in front of an axis is padding after it, seen from the other end.
+        pairs.append((np.flip(one), np.flip(other)))
+    is_sure = True
+    for pair in pairs:
+        found = _is_found(*pair)
+        if found:
+            return True
+        is_sure = is_sure and found is not None
+    if is_sure:
         return False
     return None if np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)) else False
 

@@ -18,9 +18,9 @@ from relayout.backend.loading import load_backend
 from relayout.errors import InputError, RelayoutError
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model
-from relayout.model.recorded_backend import recorded_backend
+from relayout.model.metadata import recorded_backend
 from relayout.report.budget import over_budget
-from relayout.report.schema import Finding, Numeric, Report, Verification
+from relayout.report.schema import Finding, Numeric, Report, Severity, Verification
 from relayout.verification.accounting import check_report
 from relayout.verification.against_original import check_against
 from relayout.verification.annotations import check_annotations
@@ -100,9 +100,12 @@ def verify(
     numeric: Numeric | None = None
     if original is not None and run:
         found, numeric = _numeric(subject, original, chosen, findings, samples, seed, dims, (model, against))
-        findings += found
+        severity: Severity = "note" if static else "error"
+        findings += [
+            each.model_copy(update={"severity": severity}) if each.rule == "not-compared" else each for each in found
+        ]
         if not any(finding.severity == "error" for finding in findings):
-            findings += _not_compared(numeric, is_enough=static)
+            findings += _not_compared(numeric, severity)
     return verification_of(findings, numeric)
 
 
@@ -122,14 +125,14 @@ def verification_of(findings: Iterable[Finding], numeric: Numeric | None = None)
     return Verification(passed=passed, findings=tuple(ordered), numeric=numeric)
 
 
-def _not_compared(numeric: Numeric, *, is_enough: bool) -> Iterator[Finding]:
+def _not_compared(numeric: Numeric, severity: Severity) -> Iterator[Finding]:
     """A finding where the two models were to be compared and were not."""
     if numeric.status != "skipped":
         return
     package = "" if find_spec("onnxruntime") else "; onnxruntime is not installed: pip install 'relayout[check]'"
     yield Finding(
         rule="not-compared",
-        severity="note" if is_enough else "error",
+        severity=severity,
         expected="results of both models on the same inputs",
         found=f"{numeric.reason}{package}",
         message="the model was not compared with the original; with --static the other checks are enough",

@@ -87,18 +87,18 @@ def test_what_no_run_says_anything_about_is_named() -> None:
     image = net.input("x", (2, 3))
     net.output(net.node("Log", net.node("Neg", net.node("Abs", image))))
     net.output(net.node("Relu", image))
-    found = verifier.verify(net.model(), against=net.model())
+    found = verifier.verify(net.model(), "onnx", against=net.model())
     assert found.numeric is not None
     assert [(each.name, "finite" in each.reason) for each in found.numeric.not_compared] == [("log_2", True)]
     assert [each.name for each in found.numeric.outputs] == ["relu_3"]
-    assert [(each.rule, each.severity, each.node) for each in found.findings] == [("not-compared", "warning", "log_2")]
+    assert [(each.rule, each.severity, each.node) for each in found.findings] == [("not-compared", "error", "log_2")]
 
 
 def test_a_dim_that_the_original_takes_in_one_size_alone_is_said() -> None:
     net = Net()
     fixed = net.node("Reshape", net.input("x", ("n", 4)), net.constant(np.array([2, 4])))
     net.output(fixed)
-    found = verifier.verify(net.model(), against=net.model())
+    found = verifier.verify(net.model(), "onnx", against=net.model())
     assert found.passed
     assert found.numeric is not None
     assert found.numeric.untried == ("the original takes one size of its open dims alone: n = 2",)

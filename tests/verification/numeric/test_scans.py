@@ -60,7 +60,7 @@ def test_a_scan_along_another_axis_is_compared_where_onnxruntime_lacks_an_operat
     for perm, passed in (([1, 0, 2], True), ([2, 0, 1], False)):
         turned = onnx.ModelProto.FromString(moved.SerializeToString())
         turned.graph.node.append(onnx.helper.make_node("Transpose", ["along"], ["y"], perm=perm))
-        verification = verify(turned, against=source)
+        verification = verify(turned, "onnx", against=source)
         assert verification.numeric is not None
         assert (verification.numeric.status, verification.numeric.runtime) == ("compared", "onnx.reference")
         assert verification.passed is passed

@@ -59,6 +59,8 @@ def _onnxruntime(proto: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    # Waiting threads would take the time of whatever else runs: models are small here, or run few times.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
     def made(model: onnx.ModelProto) -> Any:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run

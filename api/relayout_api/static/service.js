@@ -1,0 +1,134 @@
+// Requests to the service. Errors are problem details (RFC 9457), thrown as ServiceError.
+
+export class ServiceError extends Error {
+  constructor(problem) {
+    super(problem.detail ?? problem.title);
+    this.problem = problem;
+  }
+}
+
+let key = sessionStorage.getItem("key");
+
+export function useKey(text) {
+  key = text;
+  sessionStorage.setItem("key", text);
+}
+
+async function ask(path, {method = "GET", headers = {}, body, signal} = {}) {
+  const all = key ? {...headers, Authorization: `Bearer ${key}`} : headers;
+  let response;
+  try {
+    response = await fetch(path, {method, headers: all, body, signal});
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServiceError({title: "No answer", detail: "the server cannot be reached", hint: "is it still running?"});
+  }
+  if (response.ok) return response;
+  let problem;
+  try {
+    problem = await response.json();
+  } catch {
+    problem = {title: response.statusText || "Error", detail: `the server answered with status ${response.status}`};
+  }
+  throw new ServiceError({status: response.status, ...problem});
+}
+
+export const getJson = async (path, signal) => (await ask(path, {signal})).json();
+
+export const getBlob = async (path, signal) => (await ask(path, {signal})).blob();
+
+// The query and body of a request about a model: {name, graph} or {name, bytes}.
+function requestOf(model, backend, options) {
+  if (model.graph) {
+    const body = JSON.stringify({graph: model.graph, ...(backend ? {backend} : {}), ...(options ? {options} : {})});
+    return {query: new URLSearchParams(), headers: {"Content-Type": "application/json"}, body};
+  }
+  const query = new URLSearchParams();
+  if (backend) query.set("backend", typeof backend === "string" ? backend : JSON.stringify(backend));
+  for (const [name, value] of Object.entries(options ?? {})) {
+    if (value !== null && typeof value === "object") {
+      for (const [each, own] of Object.entries(value)) {
+        query.append(name.replace(/s$/, ""), `${each}=${typeof own === "string" ? own : JSON.stringify(own)}`);
+      }
+    } else {
+      query.set(name, value);
+    }
+  }
+  return {query, headers: {"Content-Type": "application/octet-stream"}, body: model.bytes};
+}
+
+// The drawing of a model as it is.
+export async function draw(model, signal) {
+  const {query, headers, body} = requestOf(model);
+  return (await ask(`v1/graph?${query}`, {method: "POST", headers, body, signal})).json();
+}
+
+export async function createJob(kind, model, backend, options, signal) {
+  const {query, headers, body} = requestOf(model, backend, options);
+  query.set("kind", kind);
+  return (await ask(`v1/jobs?${query}`, {method: "POST", headers, body, signal})).json();
+}
+
+export const jobOf = (id, signal) => getJson(`v1/jobs/${encodeURIComponent(id)}`, signal);
+
+export const cancelJob = id => ask(`v1/jobs/${encodeURIComponent(id)}`, {method: "DELETE"});
+
+const ENDED = ["succeeded", "failed", "cancelled"];
+
+// Follow a job to its end: `onevent(name, data)` for each event. Returns the ended job. A stream that breaks is resumed
+// by the id of its last event.
+export async function follow(id, onevent, signal) {
+  let last = null;
+  for (let attempt = 0; attempt < 6; attempt++) {
+    const job = await jobOf(id, signal);
+    if (ENDED.includes(job.state)) return job;
+    try {
+      const headers = {Accept: "text/event-stream", ...(last ? {"Last-Event-ID": last} : {})};
+      const response = await ask(`v1/jobs/${encodeURIComponent(id)}/events`, {headers, signal});
+      for await (const event of eventsOf(response.body)) {
+        attempt = 0;
+        last = event.id ?? last;
+        onevent(event.name, event.data);
+        if (event.name === "done") return event.data;
+      }
+    } catch (error) {
+      if (error.name === "AbortError" || error instanceof ServiceError) throw error;
+    }
+    await new Promise(resolve => setTimeout(resolve, 500 * (attempt + 1)));
+  }
+  throw new ServiceError({title: "No answer", detail: "the connection to the server was lost", hint: "open the job's link again"});
+}
+
+// The events of a stream (WHATWG HTML, server-sent events). EventSource cannot send a key.
+async function* eventsOf(stream) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const chunk of chunksOf(stream)) {
+    rest += decoder.decode(chunk, {stream: true});
+    const blocks = rest.split(/\r?\n\r?\n/);
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const fields = {};
+      for (const line of block.split(/\r?\n/)) {
+        const mark = line.indexOf(":");
+        if (mark <= 0) continue;
+        const [name, value] = [line.slice(0, mark), line.slice(mark + 1).replace(/^ /, "")];
+        fields[name] = name === "data" && fields.data !== undefined ? `${fields.data}\n${value}` : value;
+      }
+      if (fields.data !== undefined) yield {id: fields.id, name: fields.event ?? "message", data: JSON.parse(fields.data)};
+    }
+  }
+}
+
+async function* chunksOf(stream) {
+  const reader = stream.getReader();
+  try {
+    for (;;) {
+      const {done, value} = await reader.read();
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,47 @@
+"""The model files that the arguments of a command name: files, and folders with models at any depth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from relayout.cli.terminal import print_status
+from relayout.errors import InputError, UsageError
+
+__all__ = ["model_files"]
+
+
+def model_files(arguments: Sequence[Path]) -> list[Path]:
+    """Each file once, in the order of the arguments; of a folder the `.onnx` files, sorted.
+
+    A `.json` file of a folder may be a report, so graph JSON has to be named itself; a warning counts those left out.
+    Raises InputError for a folder that cannot be read, UsageError for one without models.
+    """
+    found: dict[Path, None] = {}
+    for argument in arguments:
+        found.update(dict.fromkeys(_models_in(argument) if argument.is_dir() else [argument]))
+    return list(found)
+
+
+def _models_in(folder: Path) -> list[Path]:
+    files = sorted(_walked(folder))
+    models = [file for file in files if file.suffix == ".onnx"]
+    if not models:
+        raise UsageError(
+            "no models", where=f"folder {folder}", expected="files .onnx, in it or in folders below", found="none"
+        )
+    left_out = sum(file.suffix == ".json" for file in files)
+    if left_out:
+        print_status(f"relayout: warning: {left_out} .json in {folder} not verified: name graph JSON itself")
+    return models
+
+
+def _walked(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        # os.walk passes over what it cannot read: models would be left out in silence.
+        where = f"folder {error.filename}"
+        raise InputError("the folder cannot be read", where=where, found=error.strerror or str(error)) from error
+
+    for path, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(path, name) for name in names)

@@ -1,0 +1,128 @@
+"""Models of opset 1 to 6, lifted to opset 7 by onnx's version converter: relayout reads 7 and newer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from relayout.errors import InputError
+from relayout.model.structure import OLDEST_OPSET
+
+__all__ = ["lifted"]
+
+
+def lifted(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
+    """The model in opset 7 if it is older, with a note; else itself.
+
+    Raises InputError where the converter does not know an operator, or the model is invalid.
+    """
+    version = next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    if not 1 <= version < OLDEST_OPSET:
+        return proto
+    from onnx import version_converter
+
+    try:
+        lifted = onnx.ModelProto()
+        lifted.CopyFrom(proto)
+        # The converter trusts its input.
+        onnx.checker.check_model(lifted)
+        for target in range(version + 1, OLDEST_OPSET + 1):
+            lifted = onnx.shape_inference.infer_shapes(lifted)
+            if target == OLDEST_OPSET:
+                _align(lifted.graph)
+                _size(lifted.graph)
+            lifted = version_converter.convert_version(lifted, target)
+            # Not all shapes that it writes down are right; inference finds them again.
+            lifted.graph.ClearField("value_info")
+        for values, declared in ((lifted.graph.input, proto.graph.input), (lifted.graph.output, proto.graph.output)):
+            del values[:]
+            values.extend(declared)
+    except Exception as error:  # onnx raises errors of several types
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            "unsupported opset",
+            where="model, opset_import",
+            expected=f"opset {OLDEST_OPSET} or newer, or a model that onnx's version converter lifts to it",
+            found=f"opset {version}: {reason[:300]}",
+            hint="export it again with a newer opset",
+        ) from error
+    notes.append(f"opset {version} was converted to opset {OLDEST_OPSET} by onnx's version converter")
+    return lifted
+
+
+def _align(graph: onnx.GraphProto) -> None:
+    """Write operators that broadcast by an attribute as those of opset 7, which broadcast as NumPy does.
+
+    `axis`, the axis of the first operand where the second begins, becomes an Unsqueeze of the second. onnx 1.20 reads
+    every `axis` as 0, so the bias of a channel would be added along the batch. Raises InputError where a rank is
+    unknown.
+    """
+    values = (*graph.input, *graph.value_info, *graph.output)
+    ranks = {info.name: len(info.type.tensor_type.shape.dim) for info in values if _has_shape(info)}
+    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | {*ranks}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if any(_broadcasts(inner) for inner in _inner_nodes(node)):
+            raise InputError("an operator in a nested graph broadcasts by an attribute")
+        if _broadcasts(node):
+            axis = next((each.i for each in node.attribute if each.name == "axis"), None)
+            kept = [each for each in node.attribute if each.name not in ("axis", "broadcast")]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            own, other = (ranks.get(name) for name in node.input)
+            if axis is not None and (own is None or other is None):
+                raise InputError(f"the ranks that {node.op_type} broadcasts are unknown")
+            following = 0 if axis is None or own is None or other is None else own - axis % own - other
+            if following > 0 and other is not None:
+                name = next(name for n in range(len(taken) + 1) if (name := f"{node.input[1]}_aligned{n}") not in taken)
+                taken.add(name)
+                axes = [*range(other, other + following)]
+                nodes.append(onnx.helper.make_node("Unsqueeze", [node.input[1]], [name], axes=axes))
+                graph.value_info.append(_unsqueezed(graph, node.input[1], name, following))
+                node.input[1] = name
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _size(graph: onnx.GraphProto) -> None:
+    """Give every unknown dim the size 1: the converter refuses to look at an operator with one, even where there is
+    nothing left to convert."""
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.dim_value = 1
+
+
+def _broadcasts(node: onnx.NodeProto) -> bool:
+    # The converter knows that of Gemm, which has no axis.
+    return node.op_type != "Gemm" and any(each.name == "broadcast" and each.i for each in node.attribute)
+
+
+def _has_shape(info: onnx.ValueInfoProto) -> bool:
+    return bool(info.type.tensor_type.HasField("shape"))
+
+
+def _inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield inner
+                yield from _inner_nodes(inner)
+
+
+def _unsqueezed(graph: onnx.GraphProto, source: str, name: str, following: int) -> onnx.ValueInfoProto:
+    """The type of `source` with `following` dims of extent 1 at the end."""
+    info = onnx.ValueInfoProto()
+    for each in (*graph.input, *graph.value_info, *graph.output):
+        if each.name == source:
+            info.CopyFrom(each)
+    for tensor in graph.initializer:
+        if tensor.name == source:
+            info.CopyFrom(onnx.helper.make_tensor_value_info(source, tensor.data_type, tensor.dims))
+    info.name = name
+    for _ in range(following):
+        info.type.tensor_type.shape.dim.add().dim_value = 1
+    return info

@@ -1,0 +1,64 @@
+"""Results for GitHub: workflow commands, which annotate a pull request, and Markdown for the summary of the job."""
+
+from __future__ import annotations
+
+from relayout.report.results import ModelResult, Results
+
+__all__ = ["render_github", "render_markdown"]
+
+_COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+def render_github(results: Results) -> str:
+    """One workflow command for each cause, and for each model without an answer; then a line of counts."""
+    lines = [
+        _command(_COMMANDS[cause.severity], result, cause.rule, cause.message)
+        for result, cause in results.with_causes()
+    ]
+    lines += [_command("error", result, "no answer", result.error) for result in results.errors()]
+    return "\n".join([*lines, _counts(results)]) + "\n"
+
+
+def render_markdown(results: Results) -> str:
+    """A table of the models, then the findings of each."""
+    rows = ["| model | verdict | transposes | MB moved | seconds |", "|---|---|--:|--:|--:|"]
+    for each in results.models:
+        after = None if each.report is None else each.report.after
+        counts = ("", "") if after is None else (str(after.transposes), f"{after.bytes / 1e6:.2f}")
+        rows.append(f"| {_cell(each.model)} | {each.verdict} | {counts[0]} | {counts[1]} | {each.seconds:.2f} |")
+    blocks = ["\n".join(["### relayout", "", _counts(results), "", *rows])]
+    for each in results.models:
+        lines = [f"- {cause.severity}, {cause.rule}: {_cell(cause.message)}" for cause in each.causes()]
+        lines += [f"- error: {_cell(each.error)}"] if each.error else []
+        if lines:
+            blocks.append("\n".join([f"#### {_cell(each.model)}", "", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _command(command: str, result: ModelResult, title: str, text: str) -> str:
+    facts = {"file": result.model, "line": "1", "title": f"relayout: {title}"}
+    properties = ",".join(f"{name}={_property(value)}" for name, value in facts.items())
+    return f"::{command} {properties}::{_data(text)}"
+
+
+def _counts(results: Results) -> str:
+    verdicts = [each.verdict for each in results.models]
+    counts = [f"{verdicts.count(verdict)} {word}" for verdict, word in _WORDS.items() if verdict in verdicts]
+    return f"{len(verdicts)} model{'s' if len(verdicts) != 1 else ''}: {', '.join(counts)}"
+
+
+_WORDS = {"passed": "passed", "failed": "failed", "error": "without an answer"}
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _cell(text: str) -> str:
+    """Text from a file as plain Markdown in one line: no markup, no cell border."""
+    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>|#~" else c for c in text if c.isprintable() or c == "\n")
+    return " ".join(escaped.split())

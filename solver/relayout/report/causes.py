@@ -1,0 +1,78 @@
+"""Findings of one cause in one place: a rule that many nodes break in the same way is reported once, with its nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from relayout.report.schema import Finding, Severity
+
+__all__ = ["Cause", "causes", "detail", "place"]
+
+# The verifier names values in brackets; everything else in a message is the same for all nodes of a cause.
+_VALUE = re.compile(r" \([^()]*\)")
+_MOST_PLACES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Findings that differ only in their node, with the `places` where they are, such as `conv1, operand 0`."""
+
+    rule: str
+    severity: Severity
+    text: str
+    places: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def message(self) -> str:
+        """One line: the message, the first places, and the number of the others."""
+        if len(self.findings) == 1:
+            return f"{self.places[0]}: {self.text}"
+        more = f" and {len(self.places) - _MOST_PLACES} more" if len(self.places) > _MOST_PLACES else ""
+        return f"{self.text}: at {len(self.places)} places, {'; '.join(self.places[:_MOST_PLACES])}{more}"
+
+    def fingerprint(self, model: str) -> str:
+        """A hexadecimal text that stays when nodes are added to the cause or the report is written again."""
+        first = self.findings[0]
+        facts = "\0".join((model, self.rule, _text(first), str(first.operand)))
+        return sha256(facts.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def causes(findings: Iterable[Finding]) -> list[Cause]:
+    """The findings by cause, in the order of the first of each."""
+    alike: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault((finding.rule, finding.severity, finding.operand, _text(finding)), []).append(finding)
+    return [
+        Cause(
+            rule=group[0].rule,
+            severity=group[0].severity,
+            text=_text(group[0]) if len(group) > 1 else detail(group[0]),
+            places=tuple(place(finding) for finding in group),
+            findings=tuple(group),
+        )
+        for group in alike.values()
+    ]
+
+
+def place(finding: Finding) -> str:
+    """The node, or `model`, and the operand."""
+    node = finding.node or "model"
+    return node if finding.operand is None else f"{node}, operand {finding.operand}"
+
+
+def detail(finding: Finding) -> str:
+    """The message with what was expected and found."""
+    return finding.message + _sides(finding)
+
+
+def _text(finding: Finding) -> str:
+    return _VALUE.sub("", finding.message) + _sides(finding)
+
+
+def _sides(finding: Finding) -> str:
+    sides = [f"{label} {side}" for label, side in (("expected", finding.expected), ("found", finding.found)) if side]
+    return f" ({', '.join(sides)})" if sides else ""

@@ -1,0 +1,73 @@
+"""The rows of the table of conversions: repeated blocks of the network are one row, and factors of axes are words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relayout.report.grouping import counted, grouped
+from relayout.report.schema import Conversion
+
+__all__ = ["ConversionRow", "conversion_rows", "in_words"]
+
+# An axis by its number, with the size of the block that the factor lies in, and that of the blocks that it counts.
+_FACTOR = re.compile(r"(\d+)(?:%(\d+))?(?:/(\d+))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionRow:
+    """Conversions that differ in the numbers of their names only; `count` is `12 x`, or empty for one. `bytes` are of
+    all of them, and `readers` one text a consumer."""
+
+    count: str
+    value: str
+    source: str
+    target: str
+    kind: str
+    bytes: int
+    readers: tuple[str, ...]
+
+
+def conversion_rows(conversions: Sequence[Conversion]) -> list[ConversionRow]:
+    """One row for each group of similar conversions, in the order of the first of each."""
+    groups = grouped(
+        (
+            [each.value, *(f"{by.node}:{by.operand} {by.layout}".rstrip() for by in each.required_by)],
+            # The layouts and the numbers of operands count: only names are merged.
+            (each.from_, each.to, each.kind, each.passes, each.bytes, _readers(each)),
+            each,
+        )
+        for each in conversions
+    )
+    rows = []
+    for group in groups:
+        first, (value, *readers) = group.items[0], group.names
+        kind = first.kind if first.passes == 1 else f"{first.passes} {first.kind}s"
+        total = sum(each.bytes for each in group.items)
+        source, target = in_words(first.from_), in_words(first.to)
+        rows.append(ConversionRow(counted(group), value, source, target, kind, total, tuple(readers)))
+    return rows
+
+
+def _readers(conversion: Conversion) -> tuple[tuple[int, str], ...]:
+    return tuple((by.operand, by.layout) for by in conversion.required_by)
+
+
+def in_words(text: str) -> str:
+    """A format by the numbers of axes, with factors in words; any other text as it is.
+
+    >>> in_words("2/32,1,2%32"), in_words("1%64/16"), in_words("0,2,1"), in_words("NCHW")
+    ('2 (blocks of 32), 1, 2 (in blocks of 32)', '1 (blocks of 16 in blocks of 64)', '0,2,1', 'NCHW')
+    """
+    parts = [_FACTOR.fullmatch(part) for part in text.split(",")]
+    if not all(parts) or not ("%" in text or "/" in text):
+        return text
+    return ", ".join(_factor(*part.groups()) for part in parts if part)
+
+
+def _factor(axis: str, outer: str | None, inner: str | None) -> str:
+    blocks = f"blocks of {inner}" if inner else ""
+    within = f"in blocks of {outer}" if outer else ""
+    about = " ".join(filter(None, [blocks, within]))
+    return f"{axis} ({about})" if about else axis

@@ -1,0 +1,476 @@
+"""A model as a graph to draw: nodes, values with their layouts, and the nodes that each conversion became.
+
+Values and nodes are referred to by their index, since names may repeat in graphs inside nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cached_property
+
+import onnx_ir as ir
+from pydantic import BaseModel, ConfigDict
+
+from relayout.candidates.alternatives import NodeAlternatives
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.messages import format_text
+from relayout.candidates.tensors import collect_tensors
+from relayout.formulate.formulation import Formulation
+from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
+from relayout.model.tensor_sizes import price_dims, tensor_bytes
+from relayout.ops import all_nodes, extents_of, graphs_of
+from relayout.report.schema import Conversion
+from relayout.solve.problem import Item
+from relayout.solve.solver import Solution
+
+__all__ = [
+    "Drawing",
+    "DrawnAlternative",
+    "DrawnBody",
+    "DrawnChoice",
+    "DrawnNode",
+    "DrawnOperand",
+    "DrawnValue",
+    "compared",
+    "draw",
+    "drawn_choices",
+    "with_choices",
+]
+
+_MOST_ALTERNATIVES = 16
+_MOST_CHARACTERS = 120
+_MOST_ELEMENTS = 16
+_MOVES = frozenset({"Identity", "Pad", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+"""The operators that a conversion may consist of, beside Transpose and the backend's own."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DrawnValue(_Record):
+    """A value. `layout` is its axis names in the order of its shape, None where they are not known. `bytes` estimates
+    symbolic dims, None for an unknown type. `constant`: known before the model runs."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+    layout: str | None
+    bytes: int | None
+    constant: bool = False
+
+
+class DrawnBody(_Record):
+    """A graph inside a node: the attribute that has it, and its inputs and outputs as indices of values."""
+
+    attribute: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class DrawnOperand(_Record):
+    """An operand or result of a choice: its layout under an alternative. `required`: the backend requires it."""
+
+    layout: str
+    required: bool
+
+
+class DrawnAlternative(_Record):
+    """One way to run a node: the layout of each operand of its choice, and its own cost.
+
+    `change` is the change of the total cost if only this node took the alternative, in the objective's unit; None where
+    it needs a conversion that does not exist. `source`: it leaves the node as it is.
+    """
+
+    operands: tuple[DrawnOperand, ...]
+    cost: int
+    change: int | None
+    chosen: bool = False
+    source: bool = False
+    elided: bool = False
+    device: str = ""
+
+
+class DrawnChoice(_Record):
+    """The alternatives of a node, the chosen one first, then by their change of the cost. At most 16 of `count` are
+    listed. `operands` has the operands' names, as `input 0` or `result 0`."""
+
+    operands: tuple[str, ...]
+    alternatives: tuple[DrawnAlternative, ...]
+    count: int
+
+
+class DrawnNode(_Record):
+    """A node. `inputs` and `outputs` are indices of values, None for an omitted input; `attributes` are in short text.
+
+    `within` is the index of the node around it, if it is in a graph inside a node. `constant`: it does not run, because
+    all its results are known before. In the drawing of a legal model, `source` is the index of the node of the source
+    that it is, if any, and `conversions` are the conversions of the report that it performs.
+    """
+
+    name: str
+    operator: str
+    domain: str
+    attributes: dict[str, str]
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    within: int | None = None
+    bodies: tuple[DrawnBody, ...] = ()
+    device: str | None = None
+    constant: bool = False
+    source: int | None = None
+    conversions: tuple[int, ...] = ()
+    choice: DrawnChoice | None = None
+
+
+class Drawing(_Record):
+    """A model to draw. `inputs` and `outputs` are indices of values."""
+
+    name: str
+    opsets: dict[str, int]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    values: tuple[DrawnValue, ...]
+    nodes: tuple[DrawnNode, ...]
+
+    @cached_property
+    def producers(self) -> dict[int, int]:
+        """The node that produces each value."""
+        return {value: index for index, node in enumerate(self.nodes) for value in node.outputs}
+
+
+def draw(model: ir.Model, dims: Mapping[str, int] | None = None) -> Drawing:
+    """The drawing of a model without choices and conversions. `dims` are sizes of symbolic dims, for the bytes."""
+    return _Artist(model, dims or {}).drawing()
+
+
+class _Artist:
+    """Numbers the values and nodes of one model."""
+
+    def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
+        self._model = model
+        self._tensors = collect_tensors(model.graph, model.opset_imports)
+        self._names = AxisNames(self._tensors)
+        self._elements = price_dims(model, dims)
+        self._values: dict[ir.Value, int] = {}
+        self._drawn: list[DrawnValue] = []
+
+    def drawing(self) -> Drawing:
+        graph = self._model.graph
+        inputs = self._numbers(graph.inputs)
+        numbers = {node: index for index, node in enumerate(all_nodes(graph))}
+        around = {inner: index for node, index in numbers.items() for body in graphs_of(node) for inner in body}
+        nodes = tuple(self._node(node, around.get(node)) for node in numbers)
+        return Drawing(
+            name=graph.name or "",
+            opsets=dict(self._model.opset_imports),
+            inputs=inputs,
+            outputs=self._numbers(graph.outputs),
+            nodes=nodes,
+            values=tuple(self._drawn),
+        )
+
+    def _node(self, node: ir.Node, within: int | None) -> DrawnNode:
+        return DrawnNode(
+            name=_name_of(node),
+            operator=node.op_type,
+            domain=node.domain,
+            attributes={name: _attribute(each) for name, each in node.attributes.items()},
+            inputs=tuple(None if value is None else self._number(value) for value in node.inputs),
+            outputs=self._numbers(node.outputs),
+            within=within,
+            bodies=tuple(self._bodies(node)),
+            device=node.metadata_props.get(DEVICE_KEY),
+            constant=node in self._tensors.constant_nodes,
+        )
+
+    def _bodies(self, node: ir.Node) -> Iterator[DrawnBody]:
+        for name, each in node.attributes.items():
+            if isinstance(each, ir.Attr) and each.type == ir.AttributeType.GRAPH:
+                inner = each.as_graph()
+                yield DrawnBody(
+                    attribute=name, inputs=self._numbers(inner.inputs), outputs=self._numbers(inner.outputs)
+                )
+
+    def _numbers(self, values: Sequence[ir.Value]) -> tuple[int, ...]:
+        return tuple(self._number(value) for value in values)
+
+    def _number(self, value: ir.Value) -> int:
+        if value not in self._values:
+            self._values[value] = len(self._drawn)
+            self._drawn.append(self._value(value))
+        return self._values[value]
+
+    def _value(self, value: ir.Value) -> DrawnValue:
+        operand = self._tensors.operands.get(value)
+        noted = value.metadata_props.get(LAYOUT_KEY)
+        known = value.shape is not None and value.dtype is not None
+        return DrawnValue(
+            name=value.name or "",
+            dtype=None if value.dtype is None else value.dtype.name.lower(),
+            shape=extents_of(value),
+            layout=noted or (self._names.of(operand) if operand is not None else None),
+            bytes=tensor_bytes(self._elements(value.shape), value.dtype) if known else None,
+            constant=self._tensors.is_constant(value),
+        )
+
+
+def _name_of(node: ir.Node) -> str:
+    return node.name or (node.outputs[0].name if node.outputs else None) or ""
+
+
+def _attribute(attribute: ir.Attr) -> str:
+    """The value of an attribute as text of at most 120 characters.
+
+    >>> _attribute(ir.AttrInt64s("perm", [0, 2, 3, 1]))
+    '[0, 2, 3, 1]'
+    """
+    if attribute.is_ref():
+        return f"@{attribute.ref_attr_name}"
+    value = attribute.value
+    if isinstance(value, ir.Graph):
+        return f"a graph of {len(value)} nodes"
+    if isinstance(value, ir.TensorProtocol):
+        sizes = "x".join(str(extent) for extent in value.shape)
+        return f"{value.dtype.name.lower()} [{sizes}]" if value.size > _MOST_ELEMENTS else str(value.numpy().tolist())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _cut(f"[{', '.join(str(each) for each in value[:_MOST_CHARACTERS])}]")
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def compared(
+    legal: Drawing,
+    source: Drawing,
+    conversions: Sequence[Conversion],
+    operators: Set[tuple[str, str]] = frozenset(),
+) -> Drawing:
+    """The drawing of the legal model, with each node's counterpart in the source and the conversions that it performs.
+
+    A conversion is found from its consumers, upwards as far as operators only move data. `operators` are the backend's
+    own conversion operators. One whose consumers have no counterpart is not found.
+    """
+    origins = _origins(legal, source)
+    performed = _performed(legal, source, origins, conversions, operators)
+    nodes = [
+        node.model_copy(update={"source": origin, "conversions": tuple(performed.get(index, ()))})
+        for index, (node, origin) in enumerate(zip(legal.nodes, origins, strict=True))
+    ]
+    return legal.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _origins(legal: Drawing, source: Drawing) -> list[int | None]:
+    """The node of the source that each legal node is.
+
+    It has the same operator and name. If it was written anew, its name was made from a result's name; if it has no name
+    of its own, it reads the result of the same node, apart from operators that only move data.
+    """
+    named = {_label(node): index for index, node in reversed([*enumerate(source.nodes)])}
+    found: list[int | None] = []
+    for node in legal.nodes:
+        index = named.pop(_label(node), None)
+        found.append(index)
+    left = {
+        (source.nodes[index].operator, source.values[source.nodes[index].outputs[0]].name): index
+        for index in named.values()
+        if source.nodes[index].outputs
+    }
+    for position, node in enumerate(legal.nodes):
+        if found[position] is None and node.operator not in _MOVES and node.outputs:
+            names = (node.name, legal.values[node.outputs[0]].name)
+            stems = [stem for name in names for stem in _stems(name) if (node.operator, stem) in left]
+            if stems:
+                found[position] = left.pop((node.operator, stems[0]))
+    above = {_reads(source, index): index for index in left.values()}
+    for position, node in enumerate(legal.nodes):
+        if found[position] is None and node.operator not in _MOVES:
+            operator, producer, name = _reads(legal, position)
+            origin = None if producer is None else found[producer]
+            if producer is None or origin is not None:
+                found[position] = above.pop((operator, origin, name), None)
+    return found
+
+
+def _reads(drawing: Drawing, index: int) -> tuple[str, int | None, str]:
+    """A node's operator and the node whose result it reads first, above operators that only move data; without a
+    producer, the name of the value."""
+    producers, node = drawing.producers, drawing.nodes[index]
+    above = node
+    while above.inputs and above.inputs[0] is not None:
+        producer = producers.get(above.inputs[0])
+        if producer is None:
+            return node.operator, None, drawing.values[above.inputs[0]].name
+        above = drawing.nodes[producer]
+        if above.operator != "Transpose" and above.operator not in _MOVES:
+            return node.operator, producer, ""
+    return node.operator, None, ""
+
+
+def _stems(name: str) -> Iterator[str]:
+    """The name and what is left of it without its last words, the longest first.
+
+    >>> [*_stems("a_MatMul_1")]
+    ['a_MatMul_1', 'a_MatMul', 'a']
+    """
+    while name:
+        yield name
+        name = name.rpartition("_")[0]
+
+
+def _performed(
+    legal: Drawing,
+    source: Drawing,
+    origins: Sequence[int | None],
+    conversions: Sequence[Conversion],
+    operators: Set[tuple[str, str]],
+) -> dict[int, list[int]]:
+    """The conversions that each legal node performs."""
+    consumers = {
+        _label(source.nodes[origin]): node
+        for node, origin in zip(legal.nodes, origins, strict=True)
+        if origin is not None
+    }
+    producers = legal.producers
+    outputs = {f"output {legal.values[value].name}": value for value in legal.outputs}
+
+    def chain(value: int) -> tuple[list[int], set[str]]:
+        """The nodes above a value that only move data, and the names of the values that they read."""
+        nodes, names = [], {legal.values[value].name}
+        while (index := producers.get(value)) is not None:
+            node = legal.nodes[index]
+            converts = node.operator == "Transpose" or (node.domain, node.operator) in operators
+            if not (converts or node.operator in _MOVES) or not node.inputs or node.inputs[0] is None:
+                break
+            value = node.inputs[0]
+            names.add(legal.values[value].name)
+            if converts or origins[index] is None:
+                nodes.append(index)
+        return nodes, names
+
+    found: dict[int, list[int]] = {}
+    for number, conversion in enumerate(conversions):
+        for required in conversion.required_by:
+            consumer = consumers.get(required.node)
+            read = [value for value in consumer.inputs if value is not None] if consumer is not None else []
+            if required.node in outputs:
+                read.append(outputs[required.node])
+            chains = [chain(value) for value in read]
+            # A rewritten node may have its operands in another order; the converted value tells which it is.
+            own = [nodes for nodes, names in chains if conversion.value in names]
+            if not own and required.operand < len(chains):
+                own = [chains[required.operand][0]]
+            for index in own[0] if own else ():
+                if number not in found.setdefault(index, []):
+                    found[index].append(number)
+    return found
+
+
+def with_choices(source: Drawing, choices: Mapping[str, DrawnChoice]) -> Drawing:
+    """The drawing of the source with the choice of each node, by the node's label."""
+    nodes = [
+        node.model_copy(update={"choice": choice}) if (choice := choices.get(_label(node))) is not None else node
+        for node in source.nodes
+    ]
+    return source.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _label(node: DrawnNode) -> str:
+    """The node as the report names it."""
+    return f"{node.operator} '{node.name}'"
+
+
+def drawn_choices(formulation: Formulation, solution: Solution) -> dict[str, DrawnChoice]:
+    """The alternatives of every node that has a choice, by its label, with the change of the cost if only this node
+    changed.
+
+    A region op has none: its alternatives are coupled with those of its region edges.
+    """
+    problem, assignment = formulation.problem, solution.assignment
+    assert assignment is not None
+    items: dict[int, list[Item]] = {}
+    for item in problem.items:
+        for user in dict.fromkeys(use.choice for use in (item.producer, *item.consumers)):
+            items.setdefault(user, []).append(item)
+    tensors, names = formulation.requirements.tensors, formulation.requirements.names
+    found = {}
+    for index, choice in enumerate(formulation.requirements.choices):
+        if choice.node is None or choice.node in tensors.region_edges:
+            continue
+        own = problem.choices[index].costs
+        chosen = assignment[index]
+        now = _cost_around(items.get(index, ()), assignment)
+        changes: list[int | None] = []
+        for alternative, cost in enumerate(own):
+            then = _cost_around(items.get(index, ()), _With(assignment, index, alternative))
+            changes.append(None if then is None or now is None else cost + then - own[chosen] - now)
+        found[choice.label] = _drawn_choice(choice, names, chosen, changes, formulation)
+    return found
+
+
+class _With:
+    """An assignment in which one choice takes another alternative."""
+
+    def __init__(self, assignment: Sequence[int], choice: int, alternative: int) -> None:
+        self._assignment, self._choice, self._alternative = assignment, choice, alternative
+
+    def __getitem__(self, choice: int) -> int:
+        return self._alternative if choice == self._choice else self._assignment[choice]
+
+
+def _cost_around(items: Sequence[Item], assignment: Sequence[int] | _With) -> int | None:
+    """The packed cost of the conversions of these items; None: one does not exist."""
+    total = 0
+    for item in items:
+        source = item.producer.formats[assignment[item.producer.choice]]
+        for target in {use.formats[assignment[use.choice]] for use in item.consumers} - {source}:
+            price = item.conversion[source][target]
+            if price is None:
+                return None
+            total += price
+    return total
+
+
+def _drawn_choice(
+    choice: NodeAlternatives, names: AxisNames, chosen: int, changes: Sequence[int | None], formulation: Formulation
+) -> DrawnChoice:
+    def rank(index: int) -> tuple[bool, bool, int, int]:
+        change = changes[index]
+        return index != chosen, change is None, change or 0, index
+
+    order = sorted(range(len(choice.alternatives)), key=rank)
+    listed = []
+    for index in order[:_MOST_ALTERNATIVES]:
+        alternative, change = choice.alternatives[index], changes[index]
+        required = choice.layouts[index] if index < len(choice.layouts) else ("",) * len(choice.ports)
+        operands = tuple(
+            DrawnOperand(
+                layout=asked or format_text(names, port.operand, format_),
+                required=bool(asked),
+            )
+            for port, format_, asked in zip(choice.ports, alternative.formats, required, strict=True)
+        )
+        listed.append(
+            DrawnAlternative(
+                operands=operands,
+                cost=alternative.cost,
+                change=None if change is None else _unpacked(formulation, change),
+                chosen=index == chosen,
+                source=alternative.is_source,
+                elided=alternative.is_elided,
+                device=alternative.device,
+            )
+        )
+    return DrawnChoice(
+        operands=tuple(f"{'result' if port.is_result else 'input'} {port.index}" for port in choice.ports),
+        alternatives=tuple(listed),
+        count=len(choice.alternatives),
+    )
+
+
+def _unpacked(formulation: Formulation, change: int) -> int:
+    """The change in the objective's unit. It is negative only if the solution is not optimal."""
+    size = formulation.scale.unpacked(abs(change))
+    return size if change >= 0 else -size

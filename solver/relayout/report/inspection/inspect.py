@@ -1,0 +1,168 @@
+"""From a model to its facts. The model is only read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
+
+import onnx_ir as ir
+
+from relayout.candidates.axis_names import AxisNames
+from relayout.candidates.tensors import collect_tensors
+from relayout.layout.metadata_keys import LAYOUT_KEY
+from relayout.model.constants import constant_values
+from relayout.model.io import warnings_of
+from relayout.model.tensor_sizes import elements_of, price_dims, tensor_bytes
+from relayout.ops import all_nodes
+from relayout.report.inspection.schema import Inspection, NodeFacts, OperatorCount, TransposeFacts, ValueFacts
+from relayout.report.totals import moved_bytes, totals
+
+__all__ = ["inspected"]
+
+# The newer exporter of PyTorch writes the stack trace to the metadata, the older one to the documentation of the node.
+_TRACE_KEY = "pkg.torch.onnx.stack_trace"
+_TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)|^\s*(\S+\.py)\((\d+)\)', re.MULTILINE)
+
+
+def inspected(
+    model: ir.Model,
+    name: str,
+    dims: Mapping[str, int],
+    conversion_operators: Set[tuple[str, str]] = frozenset(),
+) -> Inspection:
+    """The facts of a model, which `name` names. `dims` gives sizes to symbolic dims; `conversion_operators` are those
+    of backends, which count as conversions beside Transposes."""
+    elements = price_dims(model, dims)
+    nodes = list(all_nodes(model.graph))
+    labels = {node: node.name or next((value.name for value in node.outputs if value.name), "") or "" for node in nodes}
+    layouts = _layouts(model)
+    constants = constant_values(model.graph)
+
+    def is_conversion(node: ir.Node) -> bool:
+        return _is_transpose(node) or (node.domain, node.op_type) in conversion_operators
+
+    def facts(node: ir.Node) -> TransposeFacts:
+        source, result = node.inputs[0], node.outputs[0]
+        is_constant = source is None or source in constants
+        return TransposeFacts(
+            name=labels[node],
+            operator=_operator(node),
+            input=source.name or "" if source is not None else "",
+            output=result.name or "",
+            perm=_perm(node),
+            from_=layouts.get(source) if source is not None else None,
+            to=layouts.get(result),
+            bytes=0 if is_constant else _bytes(node, elements),
+            is_constant=is_constant,
+            producer=_producer(source, labels) if source is not None else None,
+            readers=_readers(result, labels),
+            origin=_origin(node),
+        )
+
+    counted = Counter(_operator(node) for node in nodes)
+    values = [*model.graph.inputs, *(value for node in nodes for value in node.outputs)]
+    return Inspection(
+        model=name,
+        ir_version=model.ir_version,
+        opsets=dict(model.opset_imports),
+        producer=" ".join(filter(None, [model.producer_name, model.producer_version])) or None,
+        totals=totals(model, dims, conversion_operators),
+        operators=tuple(
+            OperatorCount(operator=operator, count=count)
+            for operator, count in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+        ),
+        nodes=tuple(
+            NodeFacts(
+                name=labels[node],
+                operator=_operator(node),
+                inputs=tuple(value.name or "" for value in node.inputs if value is not None),
+                outputs=tuple(value.name or "" for value in node.outputs),
+                is_conversion=is_conversion(node),
+            )
+            for node in nodes
+        ),
+        values=tuple(
+            ValueFacts(
+                name=value.name or "",
+                dtype=value.dtype.name if value.dtype is not None else None,
+                shape=_shape(value),
+                layout=layouts.get(value),
+                bytes=tensor_bytes(elements_of(value, elements), value.dtype),
+                producer=_producer(value, labels),
+                readers=_readers(value, labels),
+            )
+            for value in values
+            if value not in constants and value.name
+        ),
+        transposes=tuple(
+            sorted(
+                map(facts, filter(is_conversion, nodes)), key=lambda each: (-each.bytes, each.is_constant)
+            )
+        ),
+        warnings=warnings_of(model),
+    )
+
+
+def _layouts(model: ir.Model) -> dict[ir.Value, str]:
+    """The names of each value's axes, outermost first, where the model tells them: noted by an earlier run, or given by
+    the operators around the value."""
+    tensors = collect_tensors(model.graph, model.opset_imports)
+    names = AxisNames(tensors)
+    found: dict[ir.Value, str] = {}
+    for value, operand in tensors.operands.items():
+        noted = value.metadata_props.get(LAYOUT_KEY)
+        known = noted or (names.of(operand) if operand is not None else None)
+        if known:
+            found[value] = known
+    return found
+
+
+def _is_transpose(node: ir.Node) -> bool:
+    return node.op_type == "Transpose" and node.domain in ("", "ai.onnx")
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+def _perm(node: ir.Node) -> tuple[int, ...]:
+    if "perm" in node.attributes:
+        return tuple(node.attributes["perm"].as_ints())
+    shape = node.outputs[0].shape
+    return tuple(range(len(shape)))[::-1] if _is_transpose(node) and shape is not None else ()
+
+
+def _bytes(node: ir.Node, elements: Callable[[ir.Shape | None], int]) -> int:
+    if _is_transpose(node):
+        return 2 * moved_bytes(node, elements)
+    result = node.outputs[0]
+    return 2 * tensor_bytes(elements_of(result, elements), result.dtype)
+
+
+def _shape(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    return None if value.shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def _producer(value: ir.Value, labels: Mapping[ir.Node, str]) -> str | None:
+    """The node by operator and name; `input` for a graph input."""
+    node = value.producer()
+    if node is None:
+        return f"input {value.name}" if value.is_graph_input() else None
+    return f"{_operator(node)} '{labels[node]}'" if node in labels else None
+
+
+def _readers(value: ir.Value, labels: Mapping[ir.Node, str]) -> tuple[str, ...]:
+    readers = [f"{_operator(node)} '{labels[node]}'" for node, _ in value.uses() if node in labels]
+    outputs = [f"output {value.name}"] if value.is_graph_output() else []
+    return tuple(dict.fromkeys([*readers, *outputs]))
+
+
+def _origin(node: ir.Node) -> str | None:
+    """The innermost source line in the exporter's stack trace; without one, the scope in the node's name."""
+    lines = _TRACE_LINE.findall(node.metadata_props.get(_TRACE_KEY) or node.doc_string or "")
+    if lines:
+        file, line, function, older_file, older_line = lines[-1] if lines[-1][0] else lines[0]
+        return f"{file or older_file}:{line or older_line}{f' in {function}' if function else ''}"
+    scope, slash, _ = (node.name or "").rpartition("/")
+    return scope if slash and scope else None

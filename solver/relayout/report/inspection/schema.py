@@ -1,0 +1,101 @@
+"""The facts of one model and the difference of two, as JSON. Sizes are bytes."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from relayout.report.schema import Totals
+
+__all__ = ["Difference", "Inspection", "LayoutChange", "NodeFacts", "OperatorCount", "TransposeFacts", "ValueFacts"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+
+class OperatorCount(_Record):
+    """An operator, with its domain if that is not ONNX's, and its number of nodes; `before`: in the first model."""
+
+    operator: str
+    count: int = Field(ge=0)
+    before: int | None = Field(None, ge=0)
+
+
+class NodeFacts(_Record):
+    """A node of the graph or of a graph inside it; `is_conversion`: it only moves data from one layout to another."""
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    is_conversion: bool = False
+
+
+class ValueFacts(_Record):
+    """A value that is no constant. `layout` has the names of its axes, outermost first; None where operators do not
+    tell them. A dim of `shape` is a number, a symbol, or None; `bytes` takes sizes for symbols."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+    layout: str | None
+    bytes: int = Field(ge=0)
+    producer: str | None = None
+    readers: tuple[str, ...] = ()
+
+
+class TransposeFacts(_Record):
+    """A Transpose, or a backend's own conversion operator.
+
+    `bytes` are read and written; 0 for a constant, which does not run, and where only dims of extent 1 move. `origin`
+    is the exporter's note of the source line, else the scope in the name.
+    """
+
+    name: str
+    operator: str
+    input: str
+    output: str
+    perm: tuple[int, ...] = ()
+    from_: str | None = Field(None, alias="from")
+    to: str | None = None
+    bytes: int = Field(ge=0)
+    is_constant: bool = False
+    producer: str | None = None
+    readers: tuple[str, ...] = ()
+    origin: str | None = None
+
+
+class Inspection(_Record):
+    """One model. `nodes` are in the graph's order, `operators` the most frequent first, `transposes` the largest."""
+
+    model: str
+    ir_version: int | None
+    opsets: dict[str, int]
+    producer: str | None
+    totals: Totals
+    operators: tuple[OperatorCount, ...]
+    nodes: tuple[NodeFacts, ...]
+    values: tuple[ValueFacts, ...]
+    transposes: tuple[TransposeFacts, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class LayoutChange(_Record):
+    """A value of both models whose shape or layout differs."""
+
+    value: str
+    before: str
+    after: str
+
+
+class Difference(_Record):
+    """What the second model has otherwise than the first."""
+
+    first: str
+    second: str
+    before: Totals
+    after: Totals
+    operators: tuple[OperatorCount, ...]
+    removed: tuple[TransposeFacts, ...]
+    added: tuple[TransposeFacts, ...]
+    layouts: tuple[LayoutChange, ...]

@@ -1,0 +1,92 @@
+"""`relayout inspect`: facts of a model, differences, pictures; and the dry run of `legalize`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import onnx
+from command_line import CHANNELS_LAST, Run, saved
+
+from relayout.report.inspection.schema import Difference, Inspection
+
+
+def test_a_model_is_shown_with_its_transposes_and_layouts(model: Path, run: Run) -> None:
+    before = model.read_bytes()
+    said = run("inspect", model)
+    assert said.status == 0
+    lines = [" ".join(line.split()) for line in said.out.splitlines()]
+    assert "Transpose 6" in lines
+    assert "11 nodes, 6 transposes of data, 10752 bytes read and written by them" in lines
+    assert "in NHWC -> NCHW (0,3,1,2) 2048 input image Conv 'conv1'" in lines
+    assert "image NHWC 1,8,8,4 FLOAT input image" in lines
+    assert model.read_bytes() == before
+
+
+def test_the_json_is_the_schemas_and_tells_the_graph(model: Path, run: Run) -> None:
+    facts = Inspection.model_validate_json(run("inspect", model, "--json", "-").out)
+    assert facts.totals.transposes == 6
+    assert [each.bytes for each in facts.transposes] == [2048] * 5 + [512]
+    conv1 = next(node for node in facts.nodes if node.name == "conv1")
+    assert (conv1.inputs, conv1.outputs, conv1.is_conversion) == (("a", "weight"), ("b",), False)
+
+
+def test_a_transpose_of_a_constant_costs_nothing_and_the_exporters_line_is_its_origin(tmp_path: Path, run: Run) -> None:
+    proto = onnx.parser.parse_model(CHANNELS_LAST)
+    proto.graph.node[0].doc_string = "/app/net.py(12): forward\n/app/main.py(3): <module>\n"
+    trace = '  File "main.py", line 3, in <module>\n    f()\n  File "net.py", line 7, in forward\n    x.permute()\n'
+    proto.graph.node[2].metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace)
+    turned = onnx.helper.make_node("Transpose", ["weight"], ["w"], perm=[1, 0, 2, 3])
+    proto.graph.node.insert(0, turned)
+    proto.graph.node[2].input[1] = "w"
+    onnx.save(proto, tmp_path / "m.onnx")
+    facts = Inspection.model_validate_json(run("inspect", tmp_path / "m.onnx", "--json", "-").out)
+    by_output = {each.output: each for each in facts.transposes}
+    assert (by_output["w"].is_constant, by_output["w"].bytes, facts.totals.transposes) == (True, 0, 6)
+    assert by_output["a"].origin == "/app/net.py:12"
+    assert by_output["c"].origin == "net.py:7 in forward"
+
+
+def test_two_models_are_compared(model: Path, tmp_path: Path, run: Run) -> None:
+    run("legalize", model, "-o", tmp_path / "legal.onnx")
+    said = run("inspect", model, tmp_path / "legal.onnx", "--json", tmp_path / "difference.json")
+    found = Difference.model_validate_json((tmp_path / "difference.json").read_text())
+    assert (found.before.transposes, found.after.transposes) == (6, 2)
+    [transposes] = [each for each in found.operators if each.operator == "Transpose"]
+    assert (transposes.before, transposes.count) == (6, 2)
+    assert len(found.removed) - len(found.added) == 4
+    assert "removed:" in said.out
+    assert "no difference" in run("inspect", model, model).out
+
+
+def test_the_pictures_have_each_conversion_and_its_neighbours(model: Path, tmp_path: Path, run: Run) -> None:
+    dot, svg = tmp_path / "m.dot", tmp_path / "m.svg"
+    run("inspect", model, "--dot", dot, "--svg", svg)
+    assert dot.read_text().count("lightsalmon") == svg.read_text().count("lightsalmon") == 6
+    texts = {text.text for text in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"conv1", "perm 0,3,1,2", "2048 bytes", "input image", "output features", "NCHW 1x4x8x8"} <= texts
+    assert "n" in run("inspect", model, "--dot", "-", "--hops", "0").out
+    assert "conv1" not in run("inspect", model, "--dot", "-", "--hops", "0").out
+
+
+def test_a_name_with_markup_stays_text_in_a_picture(tmp_path: Path, run: Run) -> None:
+    text = CHANNELS_LAST.replace("[conv1]", "[CONV]")
+    path = saved(tmp_path / "m.onnx", text)
+    proto = onnx.load(path)
+    proto.graph.node[1].name = '<script>"\\'
+    onnx.save(proto, path)
+    assert ElementTree.fromstring(run("inspect", path, "--svg", "-").out) is not None
+    assert '\\"\\\\' in run("inspect", path, "--dot", "-").out
+
+
+def test_no_picture_takes_the_place_of_a_model(model: Path, run: Run) -> None:
+    assert run("inspect", model, "--svg", model).status == 2
+
+
+def test_legalize_without_an_output_is_a_dry_run(model: Path, tmp_path: Path, run: Run) -> None:
+    said = run("legalize", model, "--report", tmp_path / "report.json")
+    assert said.status == 0
+    assert "nothing was written: -o FILE writes the legal model" in said.err
+    assert json.loads((tmp_path / "report.json").read_text())["after"]["transposes"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "report.json"]

@@ -1,0 +1,160 @@
+"""A server that needs keys, and what it tells its operator."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from command_line import process
+from http_bodies import GRAPH
+from http_server import Server, serving
+
+BODY = {"graph": GRAPH, "backend": "nhwc"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys")
+
+
+def keys(folder: Path, *arguments: str) -> str:
+    done = process("serve", "keys", *arguments, RELAYOUT_DATA=str(folder / "data"))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def texts(folder: Path) -> dict[str, str]:
+    """A key for each scope, and one with limits."""
+    made = {scope: keys(folder, "add", scope, "--scope", scope) for scope in ("read", "legalize", "admin")}
+    return made | {"limited": keys(folder, "add", "limited", "--rate", "2")}
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path, texts: dict[str, str]) -> Iterator[Server]:
+    with serving(folder, RELAYOUT_AUTH="required", RELAYOUT_LOG_FORMAT="json") as server:
+        yield server
+
+
+@pytest.fixture
+def client(guarded: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=guarded.address, timeout=60) as client:
+        yield client
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_without_a_key_only_the_page_and_the_probes_answer(client: httpx.Client) -> None:
+    for path in ("/", "/healthz", "/readyz", "/openapi.json", "/problems/unauthorized"):
+        assert client.get(path).status_code == 200, path
+    for path in ("/v1/backends", "/v1/jobs", "/metrics"):
+        refused = client.get(path)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+        assert refused.headers["content-type"] == "application/problem+json"
+    assert client.post("/v1/legalize", json=BODY).status_code == 401
+    assert client.get("/v1/backends", headers=bearer("relayout_wrong")).status_code == 401
+
+
+def test_a_scope_allows_what_it_says(client: httpx.Client, texts: dict[str, str]) -> None:
+    reader, worker = bearer(texts["read"]), {"X-API-Key": texts["legalize"]}
+    assert client.get("/v1/backends", headers=reader).status_code == 200
+    assert client.post("/v1/legalize", json=BODY, headers=reader).status_code == 403
+    assert client.post("/v1/legalize", json=BODY, headers=worker).status_code == 200
+
+
+def test_jobs_are_seen_by_their_own_caller_and_by_admins(client: httpx.Client, texts: dict[str, str]) -> None:
+    made = client.post("/v1/jobs", json=BODY, headers=bearer(texts["legalize"]))
+    assert made.status_code == 202
+    path = made.headers["location"]
+    seen = {name: client.get(path, headers=bearer(key)).status_code for name, key in texts.items()}
+    assert seen == {"read": 404, "legalize": 200, "admin": 200, "limited": 404}
+    assert client.delete(path, headers=bearer(texts["limited"])).status_code in (404, 429)
+    listed = {name: client.get("/v1/jobs", headers=bearer(texts[name])).json()["jobs"] for name in ("read", "admin")}
+    assert listed["read"] == []
+    assert made.json()["id"] in {job["id"] for job in listed["admin"]}
+
+
+def test_a_rate_is_kept_and_the_answer_says_when_to_come_back(client: httpx.Client, texts: dict[str, str]) -> None:
+    answers = [client.get("/v1/backends", headers=bearer(texts["limited"])) for _ in range(3)]
+    assert answers[-1].status_code == 429
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 30
+
+
+def test_a_revoked_key_is_soon_refused(folder: Path, client: httpx.Client) -> None:
+    key = keys(folder, "add", "passing")
+    keys(folder, "revoke", "passing")
+    assert client.get("/v1/backends", headers=bearer(key)).status_code == 401
+
+
+def test_each_answer_is_a_line_of_json_with_ids_and_without_its_query(
+    guarded: Server, client: httpx.Client, texts: dict[str, str]
+) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "X-Request-ID": "mine-1", **bearer(texts["admin"])}
+    answer = client.get("/v1/jobs?limit=1", headers=headers)
+    assert answer.headers["x-request-id"] == "mine-1"
+    lines = [json.loads(line) for line in guarded.log().splitlines()]
+    [line] = [line for line in lines if line.get("request_id") == "mine-1"]
+    assert (line["trace_id"], line["caller"], line["route"], line["status"]) == (trace, "key:admin", "/v1/jobs", 200)
+    assert line["bytes_out"] == len(answer.content)
+    assert "limit" not in json.dumps(line)
+    assert not any(key in guarded.log() for key in texts.values())
+
+
+def test_the_metrics_count_requests_solves_and_stages(client: httpx.Client, texts: dict[str, str]) -> None:
+    assert client.post("/v1/legalize", json=BODY, headers=bearer(texts["legalize"])).status_code == 200
+    text = client.get("/metrics", headers=bearer(texts["read"])).text
+    assert 'relayout_requests_total{method="POST",route="/v1/legalize",status="200"}' in text
+    assert 'relayout_request_seconds_bucket{le="0.005",route="/v1/legalize"}' in text
+    assert 'relayout_solves_total{status="optimal"}' in text
+    assert 'relayout_stage_seconds_count{stage="' in text
+    for name in ("queue_depth", "queue_oldest_seconds", "workers", "jobs", "worker_restarts_total", "body_bytes_total"):
+        assert f"\nrelayout_{name}" in text, name
+
+
+def test_every_metric_of_the_dashboard_exists(client: httpx.Client, texts: dict[str, str]) -> None:
+    dashboard = Path(__file__).parents[2] / "docker" / "grafana" / "dashboards" / "relayout.json"
+    used = set(re.findall(r"relayout_\w+", " ".join(re.findall(r'"expr": "(.*)"', dashboard.read_text()))))
+    text = client.get("/metrics", headers=bearer(texts["read"])).text
+    families = set(re.findall(r"^# TYPE (relayout_\w+) ", text, re.MULTILINE))
+    known = {f"{name}{suffix}" for name in families for suffix in ("", "_sum", "_count", "_bucket")}
+    assert len(used) > 8
+    assert used - known == set()
+
+
+def test_every_answer_has_the_headers_that_protect_a_browser(client: httpx.Client) -> None:
+    for path in ("/", "/v1/backends", "/nowhere"):
+        headers = client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff", path
+        assert "frame-ancestors 'none'" in headers["content-security-policy"], path
+        assert "access-control-allow-origin" not in client.get(path, headers={"Origin": "https://elsewhere"}).headers
+
+
+def test_listening_to_others_needs_keys_or_the_word(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "relayout", "serve", "--host", "0.0.0.0", "--port", "1"]
+    environment = {"PATH": "", "HOME": str(tmp_path), "RELAYOUT_DATA": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "nobody could call the service" in done.stderr
+    assert "--open" in done.stderr
+
+
+def test_the_configuration_can_be_checked_without_a_start(tmp_path: Path) -> None:
+    good = process("serve", "--check", RELAYOUT_DATA=str(tmp_path))
+    assert good.returncode == 0, good.stderr
+    bad = process(
+        "serve", "--check", RELAYOUT_DATA=str(tmp_path), RELAYOUT_DATABASE_URL="postgresql://u:secret@127.0.0.1:1/x"
+    )
+    assert bad.returncode == 2
+    assert "job database" in bad.stdout
+    assert "secret" not in bad.stdout + bad.stderr
+    assert process("serve", "--check", RELAYOUT_WORKERS="none").returncode == 2

@@ -1,0 +1,85 @@
+"""Forms of requests and answers: gzip, forms with two files, ZIP, HEAD."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from io import BytesIO
+from zipfile import ZipFile
+
+import httpx
+import onnx
+import pytest
+from command_line import CHANNELS_FIRST, CHANNELS_LAST
+from http_bodies import GRAPH
+
+from relayout.report.schema import Report
+
+BODY = json.dumps({"graph": GRAPH, "backend": "nhwc"}).encode()
+GZIP = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+ONNX = "application/octet-stream"
+
+
+@pytest.fixture
+def model() -> bytes:
+    return onnx.parser.parse_model(CHANNELS_LAST).SerializeToString()
+
+
+def test_a_body_and_an_answer_may_be_gzip(client: httpx.Client) -> None:
+    plain = client.post("/v1/legalize", content=BODY, headers={"Content-Type": "application/json"})
+    packed = client.post("/v1/legalize", content=gzip.compress(BODY), headers=GZIP)
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.json()["graph"] == plain.json()["graph"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"no gzip", 400), (gzip.compress(BODY)[:-9], 400), (gzip.compress(BODY) + b"more", 400)],
+    ids=["no gzip", "cut off", "more"],
+)
+def test_a_broken_gzip_body_is_refused(client: httpx.Client, body: bytes, status: int) -> None:
+    answer = client.post("/v1/legalize", content=body, headers=GZIP)
+    assert (answer.status_code, answer.json()["type"]) == (status, "/problems/malformed-body")
+
+
+def test_a_bomb_is_refused_by_its_size_when_it_is_unpacked(client: httpx.Client) -> None:
+    bomb = gzip.compress(bytes(200 << 20))
+    assert len(bomb) < 1 << 20
+    answer = client.post("/v1/legalize", content=bomb, headers=GZIP)
+    assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
+
+
+def test_a_model_and_its_whole_report_come_as_one_zip(client: httpx.Client, model: bytes) -> None:
+    headers = {"Content-Type": ONNX, "Accept": "application/zip"}
+    answer = client.post("/v1/legalize?backend=onnx", content=model, headers=headers)
+    assert answer.headers["content-type"] == "application/zip"
+    with ZipFile(BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        legal, report = archive.read("model.onnx"), Report.model_validate_json(archive.read("report.json"))
+    assert report.conversions
+    verified = client.post(
+        "/v1/verify?backend=onnx", files={"model": legal, "against": model}, headers={"Accept": "application/json"}
+    )
+    verification = verified.json()["report"]["verification"]
+    assert (verification["passed"], verification["numeric"]["status"]) == (True, "compared")
+
+
+def test_a_form_compares_two_models(client: httpx.Client, model: bytes) -> None:
+    other = onnx.parser.parse_model(CHANNELS_FIRST).SerializeToString()
+    answer = client.post("/v1/verify?backend=onnx", files={"model": other, "against": model})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["report"]["status"] == "failed"
+
+
+@pytest.mark.parametrize("files", [{"modell": b"x"}, {"against": b"x"}, {"model": b"x", "more": b"y"}], ids=str)
+def test_a_form_with_other_files_is_refused(client: httpx.Client, files: dict[str, bytes]) -> None:
+    answer = client.post("/v1/verify?backend=onnx", files=files)
+    assert answer.status_code == 422
+    assert "`against`" in answer.json()["expected"]
+
+
+def test_head_is_get_without_the_body(client: httpx.Client) -> None:
+    head, get = client.head("/v1/backends"), client.get("/v1/backends")
+    assert head.status_code == 200
+    assert head.content == b""
+    assert head.headers["content-type"] == get.headers["content-type"]

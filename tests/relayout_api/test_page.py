@@ -1,0 +1,343 @@
+"""The page in a real browser, served by a real server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import onnx
+import pytest
+from http_bodies import GRAPH, endless_loop, onnx_bytes
+from http_server import Server
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+
+_CHROMIUM = shutil.which("chromium")
+_AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+_PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+
+pytestmark = pytest.mark.skipif(_CHROMIUM is None, reason="there is no chromium on the path")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The page in a new context; the test fails on any error of a script and any violation of the policy."""
+    context = browser.new_context(**getattr(request, "param", {}))
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    expect.set_options(timeout=20_000)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
+    page.add_init_script(path=_AXE)
+    page.goto(server.address)
+    page.wait_for_selector("#backend option", state="attached")
+    yield page
+    context.close()
+    assert errors == []
+
+
+def drop(page: Page, name: str, content: bytes) -> None:
+    """Drop a file on the page's heading, far from any field."""
+    data = page.evaluate_handle(
+        """([name, content]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([Uint8Array.from(atob(content), letter => letter.charCodeAt(0))], name));
+            return data;
+        }""",
+        [name, b64encode(content).decode()],
+    )
+    page.dispatch_event("h1", "dragenter", {"dataTransfer": data})
+    page.dispatch_event("h1", "drop", {"dataTransfer": data})
+
+
+def drawn(page: Page, views: int = 1) -> Locator:
+    """The graphs' canvases, when they are drawn."""
+    expect(page.locator(".view[aria-busy=false]")).to_have_count(views)
+    return page.locator(".view canvas")
+
+
+def legalize(page: Page, backend: str = "nhwc", content: bytes | None = None) -> None:
+    drop(page, "net.onnx", content or onnx_bytes())
+    page.select_option("#backend", backend)
+    page.click("#run:not([disabled])")
+    expect(page.locator("#result")).to_be_visible()
+    drawn(page)
+
+
+def serious(page: Page) -> list[tuple[str, Any]]:
+    """The serious findings of axe-core on the page as it is."""
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    bad = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+    return [(each["id"], [node["target"] for node in each["nodes"]]) for each in bad]
+
+
+def test_the_first_screen_says_what_to_do(page: Page) -> None:
+    expect(page.get_by_text("Drop a model anywhere on this page")).to_be_visible()
+    expect(page.locator("#run")).to_be_disabled()
+    expect(page.locator("#graph")).to_be_hidden()
+    expect(page.get_by_text("Choose a model first.")).to_be_visible()
+    assert serious(page) == []
+
+
+def test_a_dropped_model_is_drawn_and_its_changes_after_it_is_legalized(page: Page) -> None:
+    drop(page, "net.onnx", onnx_bytes())
+    expect(drawn(page)).to_have_attribute("aria-label", "The model: 6 nodes, 0 changes")
+    page.select_option("#backend", "nhwc")
+    page.click("#run")
+    expect(page.locator(".headline")).to_have_text("2 transposes of 2 removed, 0 left.")
+    expect(page.locator("#summary")).to_contain_text("Proved: no legal graph costs less.")
+    # Two transposes are removed, and the two operators between them have another layout.
+    expect(drawn(page)).to_have_attribute("aria-label", "Changes: 6 nodes, 4 changes")
+    page.click("#next-change")
+    expect(page.locator("#details")).to_contain_text("This transpose is no longer needed")
+    page.get_by_role("button", name="Side by side").click()
+    drawn(page, 2)
+    page.locator("#tables").get_by_role("button", name="Conv").click()
+    expect(page.locator("#details")).to_contain_text("The backend requires this layout.")
+    expect(page.locator("#details table").first).to_contain_text("chosen")
+
+
+def test_the_model_the_report_and_the_picture_can_be_downloaded(page: Page) -> None:
+    legalize(page)
+    with page.expect_download() as model:
+        page.click("#get-model")
+    assert model.value.suggested_filename == "net.legal.onnx"
+    assert [node.op_type for node in onnx.load(model.value.path()).graph.node] == ["Conv", "Relu"]
+    with page.expect_download() as report:
+        page.get_by_role("link", name="Download report").click()
+    assert json.loads(report.value.path().read_text())["after"]["transposes"] == 0
+    with page.expect_download() as picture:
+        page.click("#get-svg")
+    texts = [text.text for text in ElementTree.parse(picture.value.path()).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("Transpose") == 2
+    assert "NCHW → NHWC" in texts
+
+
+def test_reasons_and_savings_of_a_conversion(page: Page) -> None:
+    page.click("#example")
+    page.select_option("#backend", "nchw")
+    page.click("#run:not([disabled])")
+    expect(page.locator("#summary")).to_contain_text("2 conversions left, because")
+    drawn(page)
+    expect(page.locator("#tables")).to_contain_text("Conv 'conv' requires NCHW of input 0")
+    page.click("#explain")
+    savings = page.get_by_role("table", name="What each requirement costs")
+    expect(savings).to_contain_text("Conv")
+    saved = savings.get_by_role("button", name="Saved", exact=True)
+    saved.click()
+    expect(savings.locator("th[aria-sort]")).to_have_text("Saved")
+    conversions = page.get_by_role("table", name="Conversions and their reasons")
+    expect(conversions.get_by_role("row")).to_have_count(3)
+    assert serious(page) == []
+
+
+def test_everything_works_with_the_keyboard_alone(page: Page) -> None:
+    page.locator("#example").focus()
+    page.keyboard.press("Enter")
+    drawn(page)
+    page.locator("#backend").focus()
+    page.keyboard.type("nhwc")
+    page.locator("#run").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#result-title")).to_be_focused()
+    drawn(page).focus()
+    page.keyboard.press("n")
+    expect(page.locator("#status")).to_contain_text("Transpose 'to_nchw', removed NHWC → NCHW")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#status")).to_contain_text("Conv 'conv', other layout NCHW → NHWC")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.locator("#details")).to_be_focused()
+
+
+def test_a_search_marks_nodes_and_goes_to_them(page: Page) -> None:
+    legalize(page)
+    page.fill("#search", "relu")
+    expect(page.locator("#matches")).to_contain_text("1 found")
+    page.press("#search", "Enter")
+    expect(page.locator("#details h3").first).to_have_text("Relu")
+    page.fill("#search", "no such node")
+    expect(page.locator("#matches")).to_have_text("nothing found")
+
+
+@pytest.mark.parametrize("page", [_PHONE], indirect=True)
+def test_a_phone_never_scrolls_sideways(page: Page) -> None:
+    legalize(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # A wide table scrolls in its own box.
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].some(box => box.scrollWidth > box.clientWidth)")
+    page.get_by_role("button", name="Side by side").tap()
+    drawn(page, 2)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert serious(page) == []
+
+
+@pytest.mark.parametrize("page", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True)
+def test_text_and_lines_have_contrast_in_light_and_dark(page: Page) -> None:
+    legalize(page)
+    page.click("#next-change")
+    assert serious(page) == []
+    # axe-core does not look into a canvas. WCAG 2.2: 4.5 for text (1.4.3), 3 for what carries meaning (1.4.11).
+    names = ["kept", "relaid", "removed", "added", "conversion"]
+    colors = page.evaluate(
+        "names => Object.fromEntries(names.map(name => [name, "
+        "getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))",
+        [*names, *(f"{name}-line" for name in names), "text", "dim", "graph-back", "selected", "match", "edge"],
+    )
+    for name in names:
+        assert contrast(colors["text"], colors[name]) >= 4.5, name
+        assert contrast(colors[f"{name}-line"], colors["graph-back"]) >= 3, name
+    assert contrast(colors["dim"], colors["graph-back"]) >= 4.5
+    for name in ("selected", "match", "edge"):
+        assert contrast(colors[name], colors["graph-back"]) >= 3, name
+
+
+def contrast(first: str, second: str) -> float:
+    """The contrast ratio of two colors `#rrggbb` (WCAG 2.2)."""
+
+    def luminance(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted([luminance(first), luminance(second)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_a_link_to_a_job_shows_its_result(page: Page, server: Server, client: httpx.Client) -> None:
+    legalize(page)
+    job = page.evaluate("new URLSearchParams(location.search).get('job')")
+    page.goto(f"{server.address}/jobs/{job}")
+    expect(page.locator(".headline")).to_have_text("2 transposes of 2 removed, 0 left.")
+    drawn(page)
+    page.goto(f"{server.address}/?job=nothing")
+    expect(page.locator("#problem")).to_contain_text("there is no such job")
+
+
+def test_a_double_click_sends_once_and_another_file_clears_the_answer(page: Page) -> None:
+    sent: list[Request] = []
+    page.on("request", lambda request: sent.append(request) if "/v1/jobs?" in request.url else None)
+    drop(page, "net.onnx", onnx_bytes())
+    drawn(page)
+    page.dblclick("#run:not([disabled])")
+    expect(page.locator("#get-model")).to_be_visible()
+    assert len(sent) == 1
+    drop(page, "other.json", json.dumps(GRAPH).encode())
+    expect(page.locator("#result")).to_be_hidden()
+    expect(page.locator("#downloads a")).to_have_count(0)
+    expect(page.locator("#drop-text")).to_contain_text("other.json")
+    assert "job=" not in page.url
+
+
+def test_the_options_are_those_of_the_schemas_and_go_with_the_job(page: Page) -> None:
+    drop(page, "net.onnx", onnx_bytes())
+    drawn(page)
+    page.select_option("#backend", "tpu")
+    page.get_by_label("Max batch").fill("16")
+    page.locator("summary", has_text="Options").click()
+    page.get_by_label("Objective").select_option("transposes")
+    page.get_by_label("Input layouts").fill("image = any")
+    with page.expect_request("**/v1/jobs?*") as request:
+        page.click("#run")
+    url = httpx.URL(request.value.url)
+    assert dict(url.params) == {
+        "kind": "legalize",
+        "backend": "tpu",
+        "backend_option": "max_batch=16",
+        "objective": "transposes",
+        "input_layout": "image=any",
+    }
+    expect(page.locator("#result")).to_be_visible()
+
+
+def test_a_job_can_be_cancelled(page: Page, client: httpx.Client) -> None:
+    drop(page, "loop.json", json.dumps(endless_loop()).encode())
+    drawn(page)
+    page.locator("summary", has_text="Options").click()
+    page.get_by_label("Check").check()
+    page.click("#run")
+    page.wait_for_url("**/?job=*")
+    job = page.evaluate("new URLSearchParams(location.search).get('job')")
+    expect(page.locator("#stages li[aria-current=step]")).to_have_text("verify the result")
+    page.click("#cancel")
+    expect(page.locator("#run")).to_be_enabled()
+    expect(page.locator("#result")).to_be_hidden()
+    for _ in range(100):
+        state = client.get(f"/v1/jobs/{job}").json()["state"]
+        if state == "cancelled":
+            break
+    assert state == "cancelled"
+
+
+def test_outputs_that_were_not_compared_are_not_called_equal(page: Page) -> None:
+    # No runtime has this operator.
+    unknown = {"name": "foo", "op": "Foo", "domain": "com.acme", "inputs": ["features"], "outputs": ["y"]}
+    graph = {**GRAPH, "nodes": [*GRAPH["nodes"], unknown], "outputs": [{**GRAPH["outputs"][0], "name": "y"}]}
+    drop(page, "foo.json", json.dumps({**graph, "opsets": {"com.acme": 1}}).encode())
+    drawn(page)
+    page.locator("summary", has_text="Options").click()
+    page.get_by_label("Check").check()
+    page.click("#run")
+    expect(page.locator("#summary")).to_contain_text("The outputs were not compared")
+
+
+def test_a_problem_says_where_and_what_to_do(page: Page) -> None:
+    drop(page, "broken.onnx", b"this is no model")
+    expect(page.locator("#problem")).to_contain_text("not an ONNX model")
+    expect(page.locator("#graph")).to_be_hidden()
+    drop(page, "broken.json", b"{")
+    expect(page.locator("#problem")).to_contain_text("broken.json is not JSON")
+
+
+def test_a_layout_has_no_overlaps_and_its_links_go_down(page: Page) -> None:
+    """Random layered graphs with shared values, long links and a cycle."""
+    faults = page.evaluate(
+        """async () => {
+            const {layered} = await import("/static/layered.js");
+            let seed = 7;
+            const random = n => (seed = (seed * 48271) % 2147483647) % n;
+            const faults = [];
+            for (let round = 0; round < 30; round++) {
+                const count = 5 + random(60);
+                const nodes = Array.from({length: count}, () => ({width: 40 + random(200), height: 30 + random(20)}));
+                const below = from => from + 1 + random(Math.min(20, count - from - 1));
+                const links = nodes.slice(0, -1).map((_, from) =>
+                    ({from, to: [...new Set(Array.from({length: 1 + random(3)}, () => below(from)))]}));
+                if (round % 5 === 0) links.push({from: count - 1, to: [0]});
+                const {x, y, width, height, routes, layers} = layered(nodes, links);
+                for (let a = 0; a < nodes.length; a++) {
+                    const [left, right] = [x[a] - nodes[a].width / 2, x[a] + nodes[a].width / 2];
+                    if (!(left > -0.01 && right < width + 0.01)) faults.push("outside");
+                    if (!(y[a] + nodes[a].height / 2 < height + 0.01)) faults.push("below");
+                    for (let b = 0; b < a; b++) {
+                        const apart = Math.abs(x[a] - x[b]) - (nodes[a].width + nodes[b].width) / 2;
+                        if (layers[a] === layers[b] && apart < 10) faults.push(`overlap ${round} ${a} ${b}`);
+                    }
+                }
+                links.forEach(({from, to}, l) => to.forEach((target, t) => {
+                    const route = routes[l][t];
+                    if (from < target) {
+                        for (let i = 3; i < route.length; i += 2) if (route[i] < route[i - 2]) faults.push("up");
+                    }
+                    if (route[1] !== y[from] + nodes[from].height / 2) faults.push("start");
+                    if (route[route.length - 1] !== y[target] - nodes[target].height / 2) faults.push("end");
+                }));
+            }
+            return faults;
+        }"""
+    )
+    assert faults == []
