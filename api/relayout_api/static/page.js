@@ -110,6 +110,8 @@ async function openModel(opened) {
     await showGraph();
     say(`${opened.name}: ${count(source.nodes.length, "node")}. Choose a backend and legalize.`);
   } catch (error) {
+    // What cannot be read cannot be legalized; a server that is busy may take it later.
+    if ([400, 413, 422].includes(error.problem?.status)) model = null;
     fail(error);
   } finally {
     end(own);
