@@ -27,7 +27,7 @@ def test_a_graph_becomes_a_legal_graph_and_a_report(client: httpx.Client) -> Non
     events = events_of(client, job["id"])
     assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
     stages = [data["stage"] for _, name, data in events if name == "stage"]
-    assert stages == ["read", "requirements", "solve", "rewrite", "write"]
+    assert stages == ["read", "requirements", "solve", "rewrite", "check", "write"]
     assert (events[-1][1], events[-1][2]) == ("done", client.get(f"/v1/jobs/{job['id']}").json())
     done = events[-1][2]
     assert (done["state"], done["progress"], done["cost"], done["bound"]) == ("succeeded", 1.0, 0, 0)

@@ -17,7 +17,7 @@ ENDED = ("succeeded", "failed", "cancelled")
 def loop_body(times: int) -> dict[str, Any]:
     """A request to verify a loop. A million rounds take a second or two."""
     loop = endless_loop(times)
-    return {"graph": loop, "against": loop, "options": {"samples": 1}}
+    return {"graph": loop, "against": loop, "backend": "onnx", "options": {"samples": 1}}
 
 
 def submit(client: httpx.Client, body: Any, kind: str = "legalize", **headers: str) -> dict[str, Any]:
