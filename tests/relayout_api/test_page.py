@@ -298,6 +298,7 @@ def test_outputs_that_were_not_compared_are_not_called_equal(page: Page) -> None
 def test_a_problem_says_where_and_what_to_do(page: Page) -> None:
     drop(page, "broken.onnx", b"this is no model")
     expect(page.locator("#problem")).to_contain_text("not an ONNX model")
+    expect(page.locator("#run")).to_be_disabled()
     expect(page.locator("#graph")).to_be_hidden()
     drop(page, "broken.json", b"{")
     expect(page.locator("#problem")).to_contain_text("broken.json is not JSON")
