@@ -176,25 +176,16 @@ class Engine:
         waiting = [row.created_at for row in rows if row.status != "PENDING"]
         return len(waiting), len(rows) - len(waiting), min(filter(None, waiting), default=None)
 
-    def events(self, job: str) -> list[dict[str, Any]]:
-        """All events of a job so far. Raises DatabaseError."""
+    def events(self, job: str, offset: int = 0) -> tuple[list[dict[str, Any]], bool]:
+        """The events of a job from number `offset` on, and whether there will be no more. Raises DatabaseError."""
         found: list[dict[str, Any]] = []
-        with _reported(), contextlib.suppress(dbos_errors.DBOSStreamTimeoutError):
-            found.extend(self._client.read_stream(job, _STREAM, timeout_seconds=0))
-        return found
-
-    def next_event(self, job: str, offset: int, seconds: float) -> dict[str, Any] | TimeoutError | None:
-        """Event number `offset` of a job, waiting for it; None: there will be none; a TimeoutError: not yet."""
-        values = self._client.read_stream(
-            job, _STREAM, offset=offset, polling_interval_sec=_POLL_SECONDS, timeout_seconds=seconds
-        )
         try:
             with _reported():
-                return next(values, None)
+                for event in self._client.read_stream(job, _STREAM, offset=offset, timeout_seconds=0):
+                    found.append(event)  # noqa: PERF402 - what came before the timeout counts
         except dbos_errors.DBOSStreamTimeoutError:
-            return TimeoutError()
-        finally:
-            values.close()
+            return found, False
+        return found, True
 
     def cancel(self, job: str) -> None:
         """Cancel a job, unless it has ended. Raises DatabaseError."""
@@ -229,17 +220,19 @@ class Engine:
                 rows = self._client.list_workflows(
                     name=_WORKFLOW, status="PENDING", load_input=False, load_output=False
                 )
+            suspects: set[str] = set()
             for server in sorted({row.executor_id for row in rows if row.executor_id} - {self.server}):
                 with self._liveness.taken_from_the_dead(server) as is_dead:
                     # PostgreSQL drops all locks when it restarts; the living take theirs again in a second.
                     if is_dead and (server in self._suspects or self._settings.database_url is None):
                         self._requeue(self._pending(server))
-                self._suspects ^= {server} if is_dead else self._suspects & {server}
+                    elif is_dead:
+                        suspects.add(server)
             lost = {row.workflow_id for row in rows if row.executor_id == self.server} - {*self._running}
             # A job here whose outcome could not be written, for example as the disk was full. Looked at twice, because
             # a job is marked in the database before it is started, and ends before it is marked.
             self._requeue(sorted(lost & self._suspects))
-            self._suspects = (self._suspects - lost) | (lost - self._suspects)
+            self._suspects = suspects | (lost - self._suspects)
         except (OSError, DatabaseError) as error:
             _log.warning("the jobs of other servers cannot be looked at: %s", error)
 

@@ -53,8 +53,8 @@ _NAMESPACE = uuid.UUID("5b0f1f2e-6d0a-4f43-9a55-2b1c8d7e9f10")
 # So many jobs of the same time are shown in the order in which they came.
 _MOST_AT_ONCE = 100
 _CANCEL_SECONDS, _TAKE_OVER_SECONDS, _CLEAN_SECONDS = 0.4, 5.0, 300.0
-# How long a request waits for an event before it looks whether the server is being stopped.
-_EVENT_SECONDS = 1.0
+# Seconds between two looks for events: few while they come, more while none do.
+_LEAST_PAUSE, _MOST_PAUSE = 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +193,17 @@ class Jobs:
 
         Ends early where the server is being stopped; the caller goes on elsewhere from the last number.
         """
-        number = after
-        while True:
+        number, has_ended, pause = after, False, _LEAST_PAUSE
+        while not has_ended:
             if is_stopping():
                 return
-            event = await self._call(self._opened().next_event, job, number, _EVENT_SECONDS)
-            if event is None:
-                break
-            if not isinstance(event, TimeoutError):
+            events, has_ended = await self._call(self._opened().events, job, number)
+            for event in events:
                 number += 1
                 yield Event(number, "stage" if "stage" in event else "solution", event)
+            pause = _LEAST_PAUSE if events else min(1.5 * pause, _MOST_PAUSE)
+            if not has_ended:
+                await sleep(pause)
         shown = await self.get(job)
         yield Event(number + 1, "done", shown.model_dump(exclude_none=False))
 
@@ -318,7 +319,8 @@ class Jobs:
             if row.workflow_id in self._progress:
                 seen = self._progress[row.workflow_id]
             else:
-                for event in await self._call(self._opened().events, row.workflow_id):
+                events, _ = await self._call(self._opened().events, row.workflow_id)
+                for event in events:
                     seen.update(event)
         problem = Problem(**output["problem"]) if "problem" in output else None
         if state == "failed" and problem is None:
