@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import anyio
 import onnx
 import pytest
-from command_line import CHANNELS_LAST, saved
+from command_line import CHANNELS_LAST, process, saved
 from http_server import Server
 
 from relayout import legalize
@@ -95,3 +96,23 @@ def test_the_asynchronous_client_does_the_same(server: Server, model: Path) -> N
             assert [job async for job in client.jobs()]
 
     anyio.run(work)
+
+
+def test_the_command_does_on_a_server_what_it_does_here(server: Server, model: Path, tmp_path: Path) -> None:
+    table = tmp_path / "device.toml"
+    table.write_text('name = "device"\nextends = "nhwc"\n')
+    for number, more in enumerate((["-b", "nhwc"], ["-b", str(table)], ["-b", "onnx", "--max-transposes", "0"])):
+        said = []
+        for place in ([], ["--server", server.address]):
+            target = tmp_path / f"{number}{len(place)}.onnx"
+            done = process("legalize", model, "-o", target, "--report", "-", *more, *place)
+            report = json.loads(done.stdout or "{}")
+            report.pop("solver", None)
+            said.append((done.returncode, report, done.stderr, target.read_bytes() if target.exists() else b""))
+        assert said[0] == said[1]
+
+
+def test_the_command_says_that_a_server_does_not_answer(model: Path) -> None:
+    done = process("legalize", model, "--server", "http://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "does not answer" in done.stderr

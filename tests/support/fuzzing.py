@@ -289,7 +289,7 @@ def _verified(
     against = None if boundary else graph.model
     try:
         accounts = report if facts.all_shapes_known else None
-        checked = verify(legal, settings.loaded(), against=against, run=numeric, report=accounts)
+        checked = verify(legal, settings.loaded(), against=against, run=numeric, report=accounts, static=True)
     except Exception as error:
         return [_crash("verify", error)]
     return [

@@ -65,3 +65,12 @@ def test_data_with_few_different_values_may_be_undecided_but_never_wrong() -> No
     assert is_relayout(mask, more) is False
     assert is_relayout(np.ones(6), np.pad(np.ones(6), (0, 2)))
     assert is_relayout(np.ones(6), np.ones(8)) is False
+
+
+def test_a_kernel_over_blocks_of_an_image_may_begin_with_zeros() -> None:
+    kernel = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    shifted = np.pad(kernel, [(0, 0), (0, 0), (1, 0), (1, 0)]).reshape(4, 3, 2, 2, 2, 2)
+    blocked = shifted.transpose(2, 4, 3, 5, 1, 0).reshape(2, 2, 12, 4)
+    assert is_relayout(kernel, blocked)
+    blocked[1, 0, [5, 8]] = blocked[1, 0, [8, 5]]
+    assert is_relayout(kernel, blocked) is False

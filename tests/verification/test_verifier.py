@@ -223,6 +223,12 @@ def test_without_a_backend_it_is_the_one_that_the_model_records() -> None:
         verify(raw())
 
 
+def test_nodes_without_a_name_are_no_pair() -> None:
+    original = model_of("net (float[4] x) => (float[4] y) { a = Relu (x)  n = Neg (x)  b = Relu (n)  y = Sub (a, b) }")
+    model = model_of("net (float[4] x) => (float[4] y) { p = Relu (x)  q = Neg (x)  r = Relu (q)  y = Sub (p, r) }")
+    assert verify(model, "onnx", against=original).findings == ()
+
+
 def test_the_static_part_is_left_out_on_request() -> None:
     assert legalize(raw(), "nhwc", verify=False)[1].verification is None
 

@@ -22,6 +22,8 @@ let mode = "changes";
 let found = [];
 let urls = [];
 let optionsForm = null;
+// The options that an explain job takes, of those of a legalize job.
+let explainOptions = [];
 let backendForm = {elements: [], values: () => ({})};
 let backends = [];
 let example = null;
@@ -37,6 +39,7 @@ async function fillForm() {
   // `backend_options` has fields of its own.
   const {schemas} = document_.components;
   optionsForm = formOf(fieldsOf(schemas.LegalizeOptions, ["backend_options"]), "option");
+  explainOptions = Object.keys(schemas.ExplainOptions.properties);
   at("options").replaceChildren(...optionsForm.elements);
   const examples = document_.paths["/v1/legalize"].post.requestBody.content["application/json"].examples;
   example = Object.values(examples)[0].value.graph;
@@ -107,6 +110,8 @@ async function openModel(opened) {
     await showGraph();
     say(`${opened.name}: ${count(source.nodes.length, "node")}. Choose a backend and legalize.`);
   } catch (error) {
+    // What cannot be read cannot be legalized; a server that is busy may take it later.
+    if ([400, 413, 422].includes(error.problem?.status)) model = null;
     fail(error);
   } finally {
     end(own);
@@ -153,7 +158,7 @@ function stop() {
 
 function showStage(stage, state) {
   const known = STAGES.findIndex(([name]) => name === stage);
-  const list = STAGES.filter(([name]) => name !== "check" || stage === "check" || optionsForm?.values().check);
+  const list = STAGES.slice();
   if (known < 0) list.push([stage, stage]);
   const now = list.findIndex(([name]) => name === stage);
   at("stages").replaceChildren(...list.map(([, text], i) =>
@@ -552,8 +557,7 @@ async function explain() {
   const own = begin("Working out the savings");
   at("explain").disabled = true;
   try {
-    const options = {...request.options};
-    for (const name of ["check", "inline", "max_transposes", "samples"]) delete options[name];
+    const options = Object.fromEntries(Object.entries(request.options).filter(([name]) => explainOptions.includes(name)));
     const job = await service.createJob("explain", shown.model, request.backend, options, own.signal);
     own.job = job.id;
     const ended = await service.follow(job.id, onEvent(objectiveOf(options)), own.signal);

@@ -121,9 +121,10 @@ def _drawn(task: Task, started: float, source: Source, parameters: GraphParamete
         return Answer(GraphResponse(source=drawn).model_dump_json().encode(), repeats=True)
     backend = _backend(parameters)
     model = read_model(source, external_data=False)
+    # The report of the job has the verification and the certificate.
+    options = replace(options, verify=False, check=False, certify=False)
     outcome = legalize_model(model, backend, options, draws_choices=True)
-    # The report of the job has the verification.
-    outcome = finish(outcome, backend, replace(options, check=False), source)
+    outcome = finish(outcome, backend, options, source)
     operators = conversion_operators_of(backend)
     drawn = with_choices(drawn, outcome.choices)
     legal = compared(draw(outcome.model, dims), drawn, outcome.report.conversions, operators)

@@ -15,6 +15,7 @@ from relayout.cli.job import STEPS, backend_of, legalize_file, read_file, save, 
 from relayout.cli.options import Model, Quiet, ReportFiles, ReportFormat, Request, with_options
 from relayout.cli.output_files import check_files, check_output, is_stdout, report_formats, write_report
 from relayout.cli.progress import Bar
+from relayout.cli.remote import legalize_remotely
 from relayout.cli.terminal import print_bytes, print_data, print_status
 from relayout.cli.verify import finding_lines
 from relayout.errors import InfeasibleError, OutOfTimeError, RelayoutError, UsageError
@@ -50,12 +51,16 @@ def legalize(
     report: ReportFiles = [],  # noqa: B006  # typer reads the default, nothing changes it
     format: ReportFormat = None,
     top: Top = TOP,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Let this service do the work. RELAYOUT_KEY is its key.", show_default=False),
+    ] = None,
     quiet: Quiet = False,
 ) -> int:
     """Make a model legal for a backend at the least cost.
 
     Without -o it is a dry run, which prints the report."""
-    backend = backend_of(request)
+    backend = backend_of(request) if server is None else None
     reports = report_formats(report, format)
     outputs = [] if output is None else [("-o", output)]
     if output is not None:
@@ -66,7 +71,12 @@ def legalize(
     with Bar(STEPS, request.options.time_limit) as bar:
         try:
             source = source_at(model)
-            outcome = legalize_file(model, request, backend, bar, source=source, time_for_search=bar.time_for_search)
+            if backend is None:
+                assert server is not None
+                outcome = legalize_remotely(server, model, source, request, bar)
+            else:
+                search = bar.time_for_search
+                outcome = legalize_file(model, request, backend, bar, source=source, time_for_search=search)
         except (InfeasibleError, OutOfTimeError) as error:
             if reports:
                 unsolved = _unsolved(read_file(model, source), backend, request, error)
@@ -111,17 +121,19 @@ def _print_model(model: ir.Model, suffix: str) -> None:
         print_bytes(to_proto(model).SerializeToString(deterministic=True))
 
 
-def _unsolved(model: ir.Model, backend: Backend, request: Request, error: RelayoutError) -> Report:
+def _unsolved(model: ir.Model, backend: Backend | None, request: Request, error: RelayoutError) -> Report:
     """The report without a legal model: the totals of the source, and the reason."""
     from relayout.backend.calls import conversion_operators_of
     from relayout.report.schema import Report
     from relayout.report.totals import totals
 
-    spent = totals(model, request.options.dims or {}, conversion_operators_of(backend))
+    # The conversion operators of a backend of the server are not known here.
+    operators = conversion_operators_of(backend) if backend is not None else frozenset()
+    spent = totals(model, request.options.dims or {}, operators)
     return Report(
         status="infeasible" if isinstance(error, InfeasibleError) else "unknown",
         objective=request.options.objective,
-        backend=backend.name,
+        backend=backend.name if backend is not None else str(request.backend),
         before=spent,
         after=spent,
         warnings=(str(error),),

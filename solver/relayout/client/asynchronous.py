@@ -47,17 +47,41 @@ class AsyncClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def legalize(self, model: Model, backend: str | Mapping[str, Any] = "onnx", **options: Any) -> Result:
-        """The legal model and its report: submit a job, wait, and download. `options` are those of `legalize`."""
-        return await self._work("legalize", model, backend, options)
+    async def legalize(
+        self,
+        model: Model,
+        backend: str | Mapping[str, Any] = "onnx",
+        *,
+        progress: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> Result:
+        """The legal model and its report: submit a job, wait, and download.
 
-    async def explain(self, model: Model, backend: str | Mapping[str, Any] = "onnx", **options: Any) -> Result:
+        `options` are those of `relayout.legalize`; each event of the job is given to `progress`.
+        """
+        return await self._work("legalize", model, backend, options, progress)
+
+    async def explain(
+        self,
+        model: Model,
+        backend: str | Mapping[str, Any] = "onnx",
+        *,
+        progress: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> Result:
         """The report with the reasons for each conversion."""
-        return await self._work("explain", model, backend, options)
+        return await self._work("explain", model, backend, options, progress)
 
-    async def verify(self, model: Model, backend: str | Mapping[str, Any] = "onnx", **options: Any) -> Result:
+    async def verify(
+        self,
+        model: Model,
+        backend: str | Mapping[str, Any] = "onnx",
+        *,
+        progress: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> Result:
         """The report with the findings of the verifier."""
-        return await self._work("verify", model, backend, options)
+        return await self._work("verify", model, backend, options, progress)
 
     async def submit(
         self,
@@ -135,11 +159,16 @@ class AsyncClient:
         return found
 
     async def _work(
-        self, kind: str, model: Model, backend: str | Mapping[str, Any], options: Mapping[str, Any]
+        self,
+        kind: str,
+        model: Model,
+        backend: str | Mapping[str, Any],
+        options: Mapping[str, Any],
+        progress: Callable[[Event], None] | None,
     ) -> Result:
         job = await self.submit(kind, model, backend, **options)
         try:
-            await self.wait(job.id)
+            await self.wait(job.id, progress or (lambda event: None))
         except BaseException:
             # Cancelled, or the job failed; a job that has ended stays as it is.
             with anyio.CancelScope(shield=True), contextlib.suppress(RelayoutError):

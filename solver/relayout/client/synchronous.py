@@ -50,17 +50,41 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def legalize(self, model: Model, backend: str | Mapping[str, Any] = "onnx", **options: Any) -> Result:
-        """The legal model and its report: submit a job, wait, and download. `options` are those of `legalize`."""
-        return self._work("legalize", model, backend, options)
+    def legalize(
+        self,
+        model: Model,
+        backend: str | Mapping[str, Any] = "onnx",
+        *,
+        progress: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> Result:
+        """The legal model and its report: submit a job, wait, and download.
 
-    def explain(self, model: Model, backend: str | Mapping[str, Any] = "onnx", **options: Any) -> Result:
+        `options` are those of `relayout.legalize`; each event of the job is given to `progress`.
+        """
+        return self._work("legalize", model, backend, options, progress)
+
+    def explain(
+        self,
+        model: Model,
+        backend: str | Mapping[str, Any] = "onnx",
+        *,
+        progress: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> Result:
         """The report with the reasons for each conversion."""
-        return self._work("explain", model, backend, options)
+        return self._work("explain", model, backend, options, progress)
 
-    def verify(self, model: Model, backend: str | Mapping[str, Any] = "onnx", **options: Any) -> Result:
+    def verify(
+        self,
+        model: Model,
+        backend: str | Mapping[str, Any] = "onnx",
+        *,
+        progress: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> Result:
         """The report with the findings of the verifier."""
-        return self._work("verify", model, backend, options)
+        return self._work("verify", model, backend, options, progress)
 
     def submit(
         self,
@@ -136,10 +160,17 @@ class Client:
         found: list[dict[str, Any]] = self._send("GET", "/v1/backends").json()["backends"]
         return found
 
-    def _work(self, kind: str, model: Model, backend: str | Mapping[str, Any], options: Mapping[str, Any]) -> Result:
+    def _work(
+        self,
+        kind: str,
+        model: Model,
+        backend: str | Mapping[str, Any],
+        options: Mapping[str, Any],
+        progress: Callable[[Event], None] | None,
+    ) -> Result:
         job = self.submit(kind, model, backend, **options)
         try:
-            self.wait(job.id)
+            self.wait(job.id, progress or (lambda event: None))
         except KeyboardInterrupt:
             self.cancel(job.id)
             raise

@@ -36,7 +36,8 @@ class CommonNames:
         follows the data that it meets."""
         self._model = model
         self._given = given or {}
-        self._silent = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
+        self.silent: Set[ir.Node] = computed_ahead(model.graph) if given is None else frozenset()
+        """The operators on constants, which give no names."""
         self._beside_pieces = beside_pieces
         self._same: dict[_Place, _Place] = {}
         self._written: set[ir.Value] = set()
@@ -94,7 +95,7 @@ class CommonNames:
         for node in nodes:
             self._join_node(node)
         found: dict[_Place, set[str]] = {}
-        telling = [node for node in nodes if node not in self._silent]
+        telling = [node for node in nodes if node not in self.silent]
         for value, names in chain(self._given.items(), *(_named(n) for n in telling if not is_by_place(n))):
             self._enter(found, value, names)
         for node in telling if not self._given else ():

@@ -59,16 +59,22 @@ def fed(model: ir.Model) -> list[ir.Value]:
 
 
 def derive(
-    model: ir.Model, given: Mapping[ir.Value, AxisNames] | None = None, written: Set[ir.Value] = frozenset()
+    model: ir.Model,
+    given: Mapping[ir.Value, AxisNames] | None = None,
+    written: Set[ir.Value] = frozenset(),
+    ahead: Set[ir.Node] | None = None,
 ) -> Derivation:
     """Derive all names, from those `given` for graph inputs, or else from the layouts that the inputs declare.
 
     With given names, only the graph is used. Without, two more rules apply. A node of `relayout` names its results'
     axes by its layout attribute if no other name is known; its counterpart in another model has no such attribute.
     Operators on constants do not name axes, as a constant has the names of the data that it is combined with. For a
-    node that reads no axis by name, the first rule applies only to the results in `written`.
+    node that reads no axis by name, the first rule applies only to the results in `written`. `ahead` are the operators
+    on constants, where the caller has them.
     """
-    constant_nodes = computed_ahead(model.graph) if given is None else frozenset[ir.Node]()
+    constant_nodes: Set[ir.Node] = frozenset()
+    if given is None:
+        constant_nodes = ahead if ahead is not None else computed_ahead(model.graph)
     takes_written = given is None
     if given is None:
         given = {value: names for value in model.graph.inputs if (names := declared_names(value)) is not None}

@@ -63,6 +63,8 @@ def is_relayout(source: Array, result: Array) -> bool | None:
         return True
     # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
     pairs = [(one, other), (one, other.reshape(-1)), (other, one.reshape(-1))]
+    # From their ends: zeros before the first row of a kernel, over blocks of an image, are then after the last.
+    pairs += [(np.flip(one), np.flip(other))]
     if one.size < other.size:
         # Padding in front of an axis is padding after it, seen from the other end.
         pairs.append((np.flip(one), np.flip(other)))

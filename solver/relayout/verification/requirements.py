@@ -17,7 +17,6 @@ from relayout.layout.metadata_keys import DEVICE_KEY, LAYOUT_KEY
 from relayout.report.schema import Finding
 from relayout.verification.axis_classes import CommonNames
 from relayout.verification.axis_names import Derivation, declared_layout, walk
-from relayout.verification.constants import computed_ahead
 from relayout.verification.devices import implementations_of
 from relayout.verification.memory_format import memory_format_of
 from relayout.verification.operator_facts import OURS, AxisNames, declared_layout_of, named, own_names
@@ -46,7 +45,7 @@ def check_requirements(
     are those of the implementation with the fewest missed operands.
     """
     boxes = {value: layout for value in model.graph.inputs if (layout := declared_layout(value)) is not None}
-    constant_nodes = computed_ahead(model.graph)
+    constant_nodes = common.silent
     known = _Known(derivation, common, boxes, frozenset(value for node in constant_nodes for value in node.outputs))
     for node in walk(model.graph):
         if node in constant_nodes:

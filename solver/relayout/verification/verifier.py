@@ -164,7 +164,7 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
 
 def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
     common = CommonNames(model)
-    derivation = derive(model, written=common.written)
+    derivation = derive(model, written=common.written, ahead=common.silent)
     skeleton = skeleton_of(model)
     if isinstance(skeleton, Finding):
         yield skeleton

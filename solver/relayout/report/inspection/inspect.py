@@ -96,9 +96,7 @@ def inspected(
             if value not in constants and value.name
         ),
         transposes=tuple(
-            sorted(
-                map(facts, filter(is_conversion, nodes)), key=lambda each: (-each.bytes, each.is_constant)
-            )
+            sorted(map(facts, filter(is_conversion, nodes)), key=lambda each: (-each.bytes, each.is_constant))
         ),
         warnings=warnings_of(model),
     )

@@ -17,7 +17,15 @@ from relayout.verification.subgraph_values import graphs_of
 
 __all__ = ["Cut", "Operators", "cut", "lacking"]
 
-_HAS_KERNELS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc")
+_HAS_KERNELS = (
+    "",
+    "ai.onnx",
+    "ai.onnx.ml",
+    "ai.onnx.preview",
+    "ai.onnx.preview.training",
+    "com.microsoft",
+    "com.microsoft.nchwc",
+)
 
 # What onnxruntime says of an operator that it does not have.
 _LACKS = re.compile("not a registered|find an implementation|not implemented|No Op registered|No schema", re.I)

@@ -19,7 +19,7 @@ from relayout.layout.relaid_constant import AbsentTensor, Step, apply_step, shap
 from relayout.model.shape_inference import all_graphs
 from relayout.verification.numeric.symbolic_sizes import Plan, symbol_of
 
-__all__ = ["Array", "draw_inputs", "with_noise", "with_weights"]
+__all__ = ["Array", "divides", "draw_inputs", "with_noise", "with_weights"]
 
 MOST_ELEMENTS = 1 << 30
 """A constant of more is not drawn, however small its share of the model."""
@@ -50,7 +50,16 @@ def _draw_input(value: ir.Value, plan: Plan, seed: int) -> Array:
     ]
     generator = np.random.default_rng([seed, zlib.crc32(str(value.name).encode())])
     # NumPy makes a number of zero dimensions, which runtimes refuse.
-    return np.asarray(_draw(generator, shape, value.dtype, plan.highest))
+    drawn = np.asarray(_draw(generator, shape, value.dtype, plan.highest))
+    # A single integer is a step, a size or a count.
+    if value.dtype.is_integer() and (not shape or any(divides(node, operand) for node, operand in value.uses())):
+        drawn = np.asarray(np.maximum(drawn, drawn.dtype.type(1)))
+    return drawn
+
+
+def divides(node: ir.Node, operand: int) -> bool:
+    """Whether an operator divides by this operand; onnxruntime ends the process where an integer is divided by 0."""
+    return operand == 1 and node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx")
 
 
 # Operators that have the shape of their result as an operand, at this index.

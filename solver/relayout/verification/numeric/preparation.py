@@ -161,7 +161,9 @@ def _inner(model: ir.Model, original: ir.Model, opaque: Set[str | None]) -> dict
     sources: dict[object, ir.Value] = {}
     for node in original.graph:
         for m, value in enumerate(node.outputs):
-            sources[node.name, node.op_type, m] = sources[value.name] = value
+            sources[value.name] = value
+            if node.name:
+                sources[node.name, node.op_type, m] = value
     constants = constants_of(model.graph) | constants_of(original.graph)
     inner: list[tuple[bool, int, str, str]] = []
     for node in model.graph:

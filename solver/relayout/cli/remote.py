@@ -1,0 +1,54 @@
+"""The work of the command on a server: the same result, report and errors as on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relayout.cli.batch_work import pack
+from relayout.cli.options import Request
+
+if TYPE_CHECKING:
+    from relayout.legalization import Outcome
+    from relayout.model.io import Source
+
+__all__ = ["KEY", "legalize_remotely"]
+
+KEY = "RELAYOUT_KEY"
+"""The variable with the API key or bearer token for the server."""
+
+
+def legalize_remotely(
+    server: str, path: Path, source: Source, request: Request, progress: Callable[[str], None]
+) -> Outcome:
+    """The legal model of `source`, which was read from `path`, and its report, from the service at `server`.
+
+    A table that declares a backend is sent along; other backends are the server's. Raises the errors of
+    `relayout.legalize`, and UsageError where the server does not answer.
+    """
+    from relayout.client import Client, Event
+    from relayout.legalization import Outcome
+    from relayout.model.io import read_model
+    from relayout.options import options_of
+
+    def show(event: Event) -> None:
+        if event.name == "stage":
+            progress(str(event.data["stage"]))
+
+    content: Any = pack(path) if isinstance(source, Path) and path.suffix == ".onnx" else source
+    options = {option.name: getattr(request.options, option.name) for option in options_of("legalize")}
+    with Client(server, key=os.environ.get(KEY)) as client:
+        result = client.legalize(content, _backend(request.backend), progress=show, **options)
+    assert result.model is not None
+    return Outcome(read_model(result.model), result.report, changed=True)
+
+
+def _backend(name: str | None) -> str | Mapping[str, Any]:
+    """The name of a backend of the server, or the table in a file."""
+    if name is None or not name.endswith((".toml", ".json")):
+        return name or "onnx"
+    from relayout.backend.declarative_reader import read_table
+
+    return read_table(Path(name)).model_dump(mode="json", exclude_unset=True, by_alias=True)
