@@ -220,7 +220,8 @@ def _preferred(request: Request) -> str:
         name, _, rest = part.partition(";")
         weight = re.search(r"\bq=([01](?:\.\d{0,3})?)", rest)
         weights[name.strip().lower()] = float(weight[1]) if weight else 1.0
-    return max((ONNX, ZIP, JSON), key=lambda kind: weights.get(kind, 0.0)) if weights.keys() & _FORMS.keys() else JSON
+    accepted = [kind for kind in (ONNX, ZIP, JSON) if weights.get(kind, 0.0) > 0]
+    return max(accepted, key=lambda kind: weights[kind], default=JSON)
 
 
 @cache
