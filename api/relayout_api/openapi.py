@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from relayout.model.graph_json.schema import GraphJson
 from relayout.report.schema import Report
 from relayout_api import examples
+from relayout_api.access.callers import needed_scope
 from relayout_api.bodies import JSON, MULTIPART, ONNX, ZIP
 from relayout_api.jobs.schema import Job, JobList
 from relayout_api.problems import KINDS, MEDIA_TYPE, Problem
@@ -61,7 +62,12 @@ _MODELS: tuple[type[BaseModel], ...] = (
     *(LayoutText, LayoutInfo, BackendList, Problem, Job, JobList, Report, GraphJson),
 )
 _BODY = ("malformed-body", "slow-body", "too-large", "unsupported-media-type", "internal")
-_WORK = (*_BODY, "invalid-input", "invalid-layout", "invalid-options", "invalid-backend", "busy", "out-of-time")
+_WORK = (
+    *(*_BODY, "invalid-input", "invalid-layout", "invalid-options", "invalid-backend"),
+    *("busy", "starting", "stopping", "out-of-time"),
+)
+# Where a request may need a key.
+_ACCESS = ("unauthorized", "forbidden", "too-many-requests")
 
 
 def _ref(model: type[BaseModel]) -> dict[str, str]:
@@ -267,9 +273,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
             [(model, "validation") for model in _MODELS], ref_template="#/components/schemas/{model}"
         )
         document.setdefault("components", {})["schemas"] = schemas["$defs"]
-        for operations in document["paths"].values():
-            for operation in operations.values():
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
                 _correct(operation["responses"])
+                if needed_scope(method.upper(), path) is not None:
+                    operation["responses"] |= {str(status): said for status, said in _errors(*_ACCESS).items()}
         app.openapi_schema = document
     return app.openapi_schema
 
