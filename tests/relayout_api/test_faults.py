@@ -106,7 +106,8 @@ def test_a_full_disk_accepts_no_job_and_loses_none(tmp_path: Path) -> None:
         refused = client.post("/v1/jobs", json={"graph": {**GRAPH, "name": "x" * 100_000}})
         assert (refused.status_code, refused.json()["type"]) == (507, "/problems/no-space"), refused.text
         assert "retry-after" in refused.headers
-        assert client.get("/readyz").status_code == 503
+        # What is found stands for a second.
+        wait_for(lambda: client.get("/readyz").status_code == 503)
         assert client.post("/v1/legalize", json=BODY).status_code == 200
         filler.unlink()
         assert submit(client, {"graph": {**GRAPH, "name": "x" * 100_000}})["state"] == "queued"
@@ -181,7 +182,8 @@ def test_servers_share_a_queue_and_outlive_its_database(postgres: Postgres, tmp_
         postgres.kill()
         refused = client.post("/v1/jobs", json=BODY)
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/starting"), refused.text
-        assert client.get("/readyz").status_code == 503
+        # What is found stands for a second.
+        wait_for(lambda: client.get("/readyz").status_code == 503)
         assert client.post("/v1/legalize", json=BODY).status_code == 200
         postgres.start()
         assert wait_until_ended(client, job)["state"] == "succeeded"
