@@ -117,7 +117,7 @@ class Reader:
 
     def type(self, command: str) -> str:
         """What a command prints, without blanks at the ends of lines; it must succeed."""
-        if command.startswith("relayout serve") and command.endswith("&"):
+        if re.match(r"relayout serve(?! keys)(?!.* --check)", command):
             self.address = self.servers.enter_context(serving(command, self.folder, self.environment))
             return ""
         done = subprocess.run(
