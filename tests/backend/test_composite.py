@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from graphs import Net, assert_same_numbers
+from legalization_checks import findings_about
 
 from relayout.backend import Assignment, Backend, Composite, Device, Nodes, TensorType, load_backend
 from relayout.cli import main
@@ -127,7 +128,7 @@ def test_what_only_moves_data_is_left_out_where_the_data_are_whoever_takes_its_o
         spec = {"name": "two", "host": "npu", "device": devices, "assign": assigned}
         legal, report = legalize(net.model(), spec)
         assert (report.status, report.cost) == ("optimal", cost)
-        assert verify(legal, spec, report=report, run=False).findings == ()
+        assert findings_about(verify(legal, spec, report=report, run=False)) == []
         assert_same_numbers(net.model(), legal)
 
 
@@ -146,7 +147,7 @@ def test_memory_that_crosses_is_seen_as_a_left_out_node_gives_it_wherever_it_lie
         # Sigmoid and Neg read at b what crosses once; nothing of it comes back.
         assert (report.status, report.cost) == ("optimal", transfer * 2 * 1024)
         assert [node.op_type for node in legal.graph.node] == ["Relu", "Sigmoid", "Tanh", "Neg"]
-        assert verify(legal, spec, report=report, run=False).findings == ()
+        assert findings_about(verify(legal, spec, report=report, run=False)) == []
         assert_same_numbers(net.model(), legal)
 
 
@@ -168,7 +169,7 @@ def test_of_many_places_a_left_out_node_is_at_one_and_the_crossings_are_those_of
         ],
     }
     legal, report = legalize(net.model(), spec)
-    assert verify(legal, spec, report=report, run=False).findings == ()
+    assert findings_about(verify(legal, spec, report=report, run=False)) == []
     assert_same_numbers(net.model(), legal)
 
 
@@ -186,7 +187,7 @@ def test_what_a_left_out_node_gives_does_not_cross_where_nobody_made_it(prices: 
     spec = {"name": "three", "device": devices}
     legal, report = legalize(net.model(), spec)
     assert report.status == "optimal"
-    assert verify(legal, spec, report=report, run=False).findings == ()
+    assert findings_about(verify(legal, spec, report=report, run=False)) == []
     assert_same_numbers(net.model(), legal)
 
 
@@ -202,7 +203,7 @@ def test_a_place_that_takes_some_ranks_alone_runs_a_node_in_pieces_only_in_those
     for assigned, ranks in (({"npu": 0}, {4}), ({"cpu": 0}, {4, 5})):
         told = {**spec, "assign": [{"op": "Concat", "devices": assigned}]}
         legal, report = legalize(net.model(), told)
-        assert verify(legal, told, report=report, run=False).findings == ()
+        assert findings_about(verify(legal, told, report=report, run=False)) == []
         shapes = {value.name: value for value in (*legal.graph.value_info, *legal.graph.output)}
         joined = [node for node in legal.graph.node if node.op_type == "Concat"]
         assert {len(shapes[node.output[0]].type.tensor_type.shape.dim) for node in joined} == ranks
@@ -249,7 +250,7 @@ def test_what_crosses_in_two_formats_is_made_in_the_order_of_those_who_read_it_s
     legal, report = legalize(net.model(), board)
     crossed = {c.layout: [each.node for each in c.required_by] for c in report.transfers if c.value == given}
     assert crossed == {"NCHW": ["NonZero 'n1'"], "NHWC": ["MaxPool 'n2'"]}
-    assert verify(legal, board, report=report, against=net.model()).findings == ()
+    assert findings_about(verify(legal, board, report=report, against=net.model())) == []
     assert_same_numbers(net.model(), legal)
 
 

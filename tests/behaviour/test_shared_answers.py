@@ -1,4 +1,6 @@
-"""A backend is asked once about equal nodes if it declares that its answers follow from their types."""
+"""A backend is asked once about equal nodes if it declares that its answers follow from their types.
+
+The verifier asks for itself, about every node, so it is left out here."""
 
 from __future__ import annotations
 
@@ -57,20 +59,20 @@ class Undeclared(Plain):
 
 def test_nodes_that_are_alike_are_asked_about_once() -> None:
     backend = Counting()
-    legalize(chain(1, 1, 1), backend)
+    legalize(chain(1, 1, 1), backend, verify=False)
     assert backend.asked.count("Conv") == 1
 
 
 def test_other_attributes_are_another_question() -> None:
     backend = Counting()
-    legalize(chain(1, 1, 2), backend)
+    legalize(chain(1, 1, 2), backend, verify=False)
     assert backend.asked.count("Conv") == 2
 
 
 def test_a_class_that_overrides_an_answer_declares_it_anew_or_is_asked_about_every_node() -> None:
     backend = ByName()
     model = chain(1, 1, 1)
-    legal, _ = legalize(model, backend)
+    legal, _ = legalize(model, backend, verify=False)
     assert backend.asked.count("Conv") == 3
     assert_same_numbers(model, legal)
     required = [node.name for node in legal.graph.node if any(a.s == b"NHWC" for a in node.attribute)]

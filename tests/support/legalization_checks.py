@@ -7,9 +7,10 @@ from typing import Any
 import onnx
 
 import relayout
-from relayout import Report
+from relayout import Report, Verification
+from relayout.report.schema import Finding
 
-__all__ = ["TO_NCHW", "TO_NHWC", "checked", "operators"]
+__all__ = ["TO_NCHW", "TO_NHWC", "checked", "findings_about", "operators"]
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -21,6 +22,11 @@ def checked(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.
     assert report.verification is not None
     assert report.verification.findings == ()
     return legal, report
+
+
+def findings_about(verification: Verification) -> list[Finding]:
+    """The findings about the model: all but the warnings about the backend's own settings, such as prices of 0."""
+    return [finding for finding in verification.findings if finding.rule != "backend-settings"]
 
 
 def operators(model: onnx.ModelProto) -> list[str]:

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from relayout.errors import InputError, InternalError
+from relayout.model.layout_transform import PACKING
 from relayout.model.operator_schema import since
 from relayout.model.shape_inference import subgraphs_of
 from relayout.model.structure import OLDEST_OPSET, check_structure
@@ -94,9 +95,9 @@ def _name_standard(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 
 def _split_overloads(nodes: Iterable[onnx.NodeProto]) -> None:
     """Read `Conv_NHWC_HWIO` of our domain as the overload `NHWC_HWIO` of `Conv`: no operator of ONNX has an
-    underscore."""
+    underscore, and TVM's layout_transform has no overloads."""
     for node in nodes:
-        if node.domain == FUNCTION_DOMAIN and not node.overload:
+        if node.domain == FUNCTION_DOMAIN and not node.overload and (node.domain, node.op_type) != PACKING:
             node.op_type, _, node.overload = node.op_type.partition("_")
 
 
