@@ -326,8 +326,10 @@ def test_the_verifier_says_where_a_node_must_not_run() -> None:
 def test_the_verifier_counts_what_crosses() -> None:
     legal, report = legalize(network(), table())
     fewer = report.model_copy(update={"transfers": report.transfers[1:]})
-    [error] = [f for f in verify(legal, table(), report=fewer).findings if f.severity == "error"]
-    assert error.rule == "cost-accounting"
+    errors = [f for f in verify(legal, table(), report=fewer).findings if f.severity == "error"]
+    assert [error.rule for error in errors] == ["cost-accounting"] * 2
+    assert "of the account" in errors[0].message
+    assert "from cpu to npu" in errors[1].message
 
 
 def test_legalizing_what_is_legal_leaves_every_node_where_it_is() -> None:
