@@ -8,8 +8,9 @@ import onnx
 
 import relayout
 from relayout import Report
+from relayout.model.layout_functions import DOMAIN
 
-__all__ = ["TO_NCHW", "TO_NHWC", "checked", "operators"]
+__all__ = ["TO_NCHW", "TO_NHWC", "checked", "operator", "operators"]
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -25,4 +26,9 @@ def checked(model: onnx.ModelProto, backend: Any, **options: Any) -> tuple[onnx.
 
 def operators(model: onnx.ModelProto) -> list[str]:
     """The operators of the graph's nodes in order, with a domain prefix unless it is ONNX's own."""
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
+    return [f"{node.domain}::{operator(node)}" if node.domain else node.op_type for node in model.graph.node]
+
+
+def operator(node: onnx.NodeProto) -> str:
+    """ONNX's name of a node's operator. A function for a second layout has the layout in its name, `Conv_NHWC_HWIO`."""
+    return node.op_type.partition("_")[0] if node.domain == DOMAIN else node.op_type
