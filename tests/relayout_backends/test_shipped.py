@@ -173,13 +173,20 @@ def test_glows_list_takes_any_layout(op: str) -> None:
     assert layouts("canonical", unary(op)) == "**** -> ****"
 
 
-@pytest.mark.parametrize(
-    "op", ["Softmax", "LogSoftmax", "LayerNormalization", "ArgMax", "Gather", "TopK", "ReduceProd"]
-)
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "LayerNormalization", "ArgMax", "TopK", "ReduceProd"])
 def test_glows_other_operators_are_nhwc_in_four_dimensions_and_only_there(op: str) -> None:
     assert layouts("canonical", unary(op)) == "NHWC -> NHWC"
     assert layouts("canonical", unary(op, "2,3,4")) == "*** -> ***"
     assert layouts("canonical", unary(op, "2,3,4,5,6")) == "***** -> *****"
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [("1,8,9,9", "NHWC N -> NHWC"), ("2,3,4", "*** N -> ***"), ("2,3,4,5,6", "***** N -> *****")],
+)
+def test_glows_gather_is_nhwc_in_four_dimensions_and_only_there(shape: str, expected: str) -> None:
+    gather = node(f"(float[{shape}] x, int64[7] i) => (float[7{shape[1:]}] y) {{ y = Gather (x, i) }}")
+    assert layouts("canonical", gather) == expected
 
 
 def test_an_operator_of_another_domain_is_as_its_model_defines_it() -> None:

@@ -8,9 +8,10 @@ import onnx
 
 import relayout
 from relayout import Report, Verification
+from relayout.model.layout_functions import DOMAIN
 from relayout.report.schema import Finding
 
-__all__ = ["TO_NCHW", "TO_NHWC", "checked", "findings_about", "operators"]
+__all__ = ["TO_NCHW", "TO_NHWC", "checked", "findings_about", "operator", "operators"]
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -31,4 +32,9 @@ def findings_about(verification: Verification) -> list[Finding]:
 
 def operators(model: onnx.ModelProto) -> list[str]:
     """The operators of the graph's nodes in order, with a domain prefix unless it is ONNX's own."""
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node]
+    return [f"{node.domain}::{operator(node)}" if node.domain else node.op_type for node in model.graph.node]
+
+
+def operator(node: onnx.NodeProto) -> str:
+    """ONNX's name of a node's operator. A function for a second layout has the layout in its name, `Conv_NHWC_HWIO`."""
+    return node.op_type.partition("_")[0] if node.domain == DOMAIN else node.op_type

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import Net, assert_same_numbers, random_feeds, run
-from legalization_checks import TO_NCHW, TO_NHWC, checked, operators
+from legalization_checks import TO_NCHW, TO_NHWC, checked, operator, operators
 
 import relayout
 from relayout import Report
@@ -28,11 +28,13 @@ def converted(net: Net, backend: object = Tpu, **options: Any) -> tuple[onnx.Mod
 def kernels(model: onnx.ModelProto) -> list[tuple[int, ...]]:
     """The shapes of the kernels of the convolutions, in order."""
     shapes = {constant.name: tuple(constant.dims) for constant in model.graph.initializer}
-    return [shapes[node.input[1]] for node in model.graph.node if node.op_type == "Conv"]
+    return [shapes[node.input[1]] for node in model.graph.node if operator(node) == "Conv"]
 
 
 def strides(model: onnx.ModelProto) -> list[tuple[int, ...]]:
-    return [tuple(a.ints) for n in model.graph.node if n.op_type == "Conv" for a in n.attribute if a.name == "strides"]
+    return [
+        tuple(a.ints) for n in model.graph.node if operator(n) == "Conv" for a in n.attribute if a.name == "strides"
+    ]
 
 
 def space_to_depth(images: np.ndarray, block: int) -> np.ndarray:
