@@ -103,7 +103,12 @@ CASES = {
     "a table in the query that is no JSON": Case("malformed-body", onnx_bytes(), query={"backend": "{"}, headers=ONNX),
     "no media type": Case("unsupported-media-type", b"{}", headers={}, says={"found": "no Content-Type"}),
     "a media type that is not taken": Case("unsupported-media-type", b"{}", headers={"Content-Type": "text/plain"}),
-    "a body that is compressed": Case("unsupported-media-type", b"{}", headers={**JSON, "Content-Encoding": "gzip"}),
+    "a body that is compressed in another way": Case(
+        "unsupported-media-type", b"{}", headers={**JSON, "Content-Encoding": "br"}, says={"expected": "gzip"}
+    ),
+    "gzip that is none": Case(
+        "malformed-body", b"{}", headers={**JSON, "Content-Encoding": "gzip"}, says={"expected": "gzip"}
+    ),
     "two graphs that cannot be one": Case("invalid-input", {"graph": GRAPH, "against": 7}, path="/v1/verify"),
     "a layout's fault": Case(
         "invalid-layout", {"layout": "N[a=0]"}, path="/v1/layouts/parse", says={"where": "layout, column 5"}
@@ -203,13 +208,13 @@ async def test_without_a_warm_worker_the_service_is_not_ready_but_alive(unopened
 
 @pytest.mark.anyio
 async def test_a_fault_of_the_service_is_a_problem_too(unopened: FastAPI) -> None:
-    del unopened.state.workers
+    unopened.state.service = None
     transport = httpx.ASGITransport(unopened, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         response = await client.get("/readyz")
     assert response.status_code == 500
     assert response.json()["type"] == "/problems/internal"
-    assert "workers" not in response.text
+    assert "NoneType" not in response.text
 
 
 @pytest.fixture
