@@ -8,8 +8,9 @@ permutation.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -23,6 +24,7 @@ from relayout.verification.requirements import node_label
 __all__ = ["check_dataflow"]
 
 _OWN = ("", "ai.onnx")
+_COPY = re.compile(r"_laid(_\d+)?$")
 _VIEWS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 # A rewrite also pads and crops, and drops an operator that does nothing to its operand.
 _PASSED = _VIEWS | {"Pad", "Slice", "Dropout", "Expand", "DepthToSpace", "SpaceToDepth"}
@@ -162,12 +164,18 @@ def _check_copies(model: ir.Model, sources: Mapping[str, ir.Value]) -> Iterator[
             continue
         if _source_name(after) != _source_name(before) and _source_name(after) in sources:
             continue  # a Transpose of the original's own: its result is annotated against another value
+        read = sources[_source_name(before)]
+        stands_for = sources.get(_COPY.sub("", _source_name(after)), read)
+        frames = _axes_at_root(read), _axes_at_root(stands_for)
+        if frames[0][0] is not frames[1][0]:
+            continue  # their axes are counted in different values
         rank = len(before.shape)
         had = memory_format_of(before) or whole(range(rank))
         perm = node.attributes.get_ints("perm", tuple(reversed(range(rank)))) or ()
         if sorted(perm) != list(range(len(had.dims))):
             continue
         made = MemoryFormat(tuple(had.dims[axis] for axis in perm))
+        made, stated = _renamed(made, frames[0][1]), _renamed(stated, frames[1][1])
         if _moving(made, after) != _moving(stated, after):
             key = ATOMS_KEY if ATOMS_KEY in after.metadata_props else ORDER_KEY
             yield Finding(
@@ -177,6 +185,28 @@ def _check_copies(model: ir.Model, sources: Mapping[str, ir.Value]) -> Iterator[
                 found=str(stated),
                 message=f"value {after.name}: the annotated order is not the one that its Transpose makes",
             )
+
+
+def _axes_at_root(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
+    """The value before the Transposes that make this one, and which of its axes each axis of this one is."""
+    axes = tuple(range(len(value.shape or ())))
+    while (node := value.producer()) is not None and node.op_type == "Transpose" and node.domain in _OWN:
+        source = node.inputs[0]
+        perm = node.attributes.get_ints("perm", tuple(reversed(range(len(axes))))) or ()
+        if source is None or len(perm) != len(axes):
+            break
+        value, axes = source, tuple(perm[axis] for axis in axes)
+    return value, axes
+
+
+def _renamed(format_: MemoryFormat, axes: Sequence[int]) -> MemoryFormat:
+    """The format with its axes counted in another value."""
+    return MemoryFormat(
+        tuple(
+            tuple(atom._replace(axis=axes[atom.axis] if atom.axis < len(axes) else atom.axis) for atom in group)
+            for group in format_.dims
+        )
+    )
 
 
 def _moving(format_: MemoryFormat, value: ir.Value) -> list[object]:

@@ -1,15 +1,16 @@
 """Whether one array is a relayout of another: the same elements, its axes cut, permuted and padded with zeros.
 
 The answer is found from the data alone, without the format that a rewrite chose. An element that is off, or two rows
-that are exchanged, is no relayout. Each dimension of the result is followed along its first line: its digits are found
-in the lines of the source, innermost first, and all digits together must cover every axis once.
+that are exchanged, is no relayout. One element, the anchor, is found in both. Each dimension of the result is followed
+along its line through the anchor: its digits are found in the lines of the source, innermost first, and all digits
+together must cover every axis once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,16 +24,35 @@ _MOST_STEPS = 5000
 """So many combinations of digits are compared in full, and so many lines are followed: data with few different values
 has more that begin alike."""
 
+_MOST_PLACES = 64
+"""So many elements of the result that equal a corner of the source are tried as that corner."""
+
 _MOST_DIGITS = 7
 """Of one dimension. A matrix of a flattened picture has three, a kernel in opaque blocks six, all in one."""
 
 
 class _Digit(NamedTuple):
-    """Some digits of an axis's index, `length` values of them at the stride `inner`. Axis -1 is padding alone."""
+    """Some digits of an axis's index, `length` values of them at the stride `inner`; `at` is the anchor's. Axis -1 is
+    padding alone."""
 
     axis: int
     inner: int
     length: int
+    at: int
+
+
+class _Anchor(NamedTuple):
+    """The indices of one element in the source and in the result."""
+
+    source: tuple[int, ...]
+    result: tuple[int, ...]
+
+
+class _Line(NamedTuple):
+    """The elements along a dimension of the result, and the anchor's place among them."""
+
+    data: Array
+    at: int
 
 
 def is_relayout(source: Array, result: Array) -> bool | None:
@@ -63,33 +83,44 @@ def is_relayout(source: Array, result: Array) -> bool | None:
         return True
     # An operator with opaque blocks keeps the shape of its source, whatever the order of the elements: one dimension.
     pairs = [(one, other), (one, other.reshape(-1)), (other, one.reshape(-1))]
-    # From their ends: zeros before the first row of a kernel, over blocks of an image, are then after the last.
-    pairs += [(np.flip(one), np.flip(other))]
-    if one.size < other.size:
-        # Padding in front of an axis is padding after it, seen from the other end.
-        pairs.append((np.flip(one), np.flip(other)))
-    is_sure = True
-    for pair in pairs:
-        found = _is_found(*pair)
-        if found:
-            return True
-        is_sure = is_sure and found is not None
-    if is_sure:
+    found = [_is_found(*pair, _corner(*pair, last=False), _Steps()) for pair in pairs]
+    # Padding before every axis, as a kernel over blocks of an image may have, is none at the last corner.
+    found.append(_is_found(one, other, _corner(one, other, last=True), _Steps()))
+    if True in found:
+        return True
+    # Padding before some axes and behind others is none at another corner.
+    steps = _Steps()
+    if any(_is_found(one, other, anchor, steps) for anchor in _anchors(one, other)):
+        return True
+    if None not in found:
         return False
     return None if np.array_equal(np.sort(one[one != 0], axis=None), np.sort(other[other != 0], axis=None)) else False
 
 
-def _is_found(source: Array, result: Array) -> bool | None:
+def _is_found(source: Array, result: Array, anchor: _Anchor, steps: _Steps) -> bool | None:
     """Whether digits of the source make up the result; None where too many may."""
     tried = 0
     try:
-        for tried, layout in enumerate(islice(_layouts(source, result, _Steps()), _MOST_TRIED), 1):  # noqa: B007
-            laid = _laid(source, layout)
+        for tried, layout in enumerate(islice(_layouts(source, result, anchor, steps), _MOST_TRIED), 1):  # noqa: B007
+            laid = _laid(source, anchor, layout)
             if laid.size == result.size and np.array_equal(laid.reshape(result.shape), result):
                 return True
     except _TooManyError:
         return None
     return None if tried == _MOST_TRIED else False
+
+
+def _corner(source: Array, result: Array, *, last: bool) -> _Anchor:
+    """The first corners of both, or the last."""
+    return _Anchor(*(tuple((extent - 1) * last for extent in each.shape) for each in (source, result)))
+
+
+def _anchors(source: Array, result: Array) -> Iterator[_Anchor]:
+    """The corners of the source, each with the places of the result that it may be at."""
+    for corner in product(*((0, extent - 1) for extent in source.shape)):
+        if source[corner] != 0:
+            for place in islice(np.argwhere(result == source[corner]), _MOST_PLACES):
+                yield _Anchor(corner, tuple(map(int, place)))
 
 
 def _perms(extents: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -128,84 +159,120 @@ def _bits(array: Array) -> Array:
 Layout = tuple[tuple[_Digit, ...], ...]
 
 
-def _layouts(source: Array, result: Array, steps: _Steps) -> Iterator[Layout]:
-    """Each combination of digits, innermost first in every dimension of the result, that its first lines allow."""
-    lines = [_first_line(source, axis) for axis in range(source.ndim)]
+def _layouts(source: Array, result: Array, anchor: _Anchor, steps: _Steps) -> Iterator[Layout]:
+    """Each combination of digits, innermost first in every dimension of the result, that its lines through the anchor
+    allow."""
+    lines = [_line(source, anchor.source, axis) for axis in range(source.ndim)]
     pending: list[Layout] = [()]
     while pending:
         chosen = pending.pop()
         if len(chosen) == result.ndim:
-            if _covers(chosen, source.shape):
+            if _offsets(chosen, anchor, source.shape) is not None:
                 yield chosen
             continue
         taken = {(digit.axis, digit.inner) for group in chosen for digit in group if digit.axis >= 0}
-        line = _first_line(result, len(chosen))
-        found = [(*chosen, digits) for digits in islice(_splits(line, lines, steps), _MOST_TRIED)]
+        line = _Line(_line(result, anchor.result, len(chosen)), anchor.result[len(chosen)])
+        found = [(*chosen, digits) for digits in islice(_splits(line, lines, anchor, steps), _MOST_TRIED)]
         pending += [
             each for each in reversed(found) if not any((digit.axis, digit.inner) in taken for digit in each[-1])
         ]
 
 
-def _first_line(array: Array, axis: int) -> Array:
-    return array[tuple(slice(None) if each == axis else 0 for each in range(array.ndim))]
+def _line(array: Array, anchor: Sequence[int], axis: int) -> Array:
+    """The elements of an array along an axis, through an anchor."""
+    return array[tuple(slice(None) if each == axis else place for each, place in enumerate(anchor))]
 
 
-def _splits(line: Array, sources: Sequence[Array], steps: _Steps) -> Iterator[tuple[_Digit, ...]]:
+def _splits(line: _Line, sources: Sequence[Array], anchor: _Anchor, steps: _Steps) -> Iterator[tuple[_Digit, ...]]:
     """The digits that may make up a line, the fewest first: data with equal elements has many by chance."""
     for most in range(_MOST_DIGITS + 1):
-        yield from _digits(line, sources, most, steps)
+        yield from _digits(line, sources, anchor, most, steps)
 
 
-def _digits(line: Array, sources: Sequence[Array], most: int, steps: _Steps) -> Iterator[tuple[_Digit, ...]]:
+def _digits(
+    line: _Line, sources: Sequence[Array], anchor: _Anchor, most: int, steps: _Steps
+) -> Iterator[tuple[_Digit, ...]]:
     """Exactly `most` digits that make up a line, the longest first."""
     steps.take()
-    if len(line) == 1 or most == 0:
-        if len(line) == 1 and most == 0:
+    size = len(line.data)
+    if size == 1 or most == 0:
+        if size == 1 and most == 0:
             yield ()
         return
-    for axis, source in enumerate(sources):
-        for inner in map(int, np.flatnonzero(source[1:] == line[1]) + 1):
-            expected = np.zeros_like(line)
-            seen = source[::inner][: len(line)]
-            expected[: len(seen)] = seen
-            wrong = np.flatnonzero(expected != line)
-            run = int(wrong[0]) if len(wrong) else len(line)
-            for length in range(run, 1, -1):
+    lengths = [length for length in range(size, 1, -1) if size % length == 0]
+    for axis, (source, here) in enumerate(zip(sources, anchor.source, strict=True)):
+        for inner in _strides(line, source, here):
+            for length in lengths:
                 # A digit may end in the padding of its axis, but does not begin there.
-                if len(line) % length or (length - 1) * inner >= len(source) + length - 1:
+                if (length - 1) * inner >= len(source) + length - 1:
                     continue
-                for rest in _digits(line[::length], sources, most - 1, steps):
+                at = line.at % length
+                if not np.array_equal(_stretch(source, here - at * inner, inner, length), _around(line, length)):
+                    continue
+                rest_of_line = _Line(line.data[at::length], line.at // length)
+                for rest in _digits(rest_of_line, sources, anchor, most - 1, steps):
                     if not rest or (rest[0].axis, rest[0].inner) != (axis, inner * length):
-                        yield (_Digit(axis, inner, length), *rest)
-    if most == 1 and not line[1:].any():
-        yield (_Digit(-1, 1, len(line)),)
+                        yield (_Digit(axis, inner, length, at), *rest)
+    if most == 1 and np.count_nonzero(line.data) == np.count_nonzero(line.data[line.at]):
+        yield (_Digit(-1, 1, size, line.at),)
 
 
-def _covers(layout: Layout, extents: Sequence[int]) -> bool:
-    """Whether the digits are all those of every axis, each once."""
+def _strides(line: _Line, source: Array, here: int) -> list[int]:
+    """The strides at which a line of the source has the element next to the anchor."""
+    found: set[int] = set()
+    if line.at + 1 < len(line.data):
+        found.update(map(int, np.flatnonzero(source[here + 1 :] == line.data[line.at + 1]) + 1))
+    if line.at > 0:
+        found.update(map(int, np.flatnonzero(source[:here][::-1] == line.data[line.at - 1]) + 1))
+    return sorted(found)
+
+
+def _stretch(source: Array, start: int, stride: int, length: int) -> Array:
+    """`length` elements of a line of the source from `start` on; zeros before its first and after its last."""
+    places = start + stride * np.arange(length)
+    inside = (places >= 0) & (places < len(source))
+    found = np.zeros(length, source.dtype)
+    found[inside] = source[places[inside]]
+    return found
+
+
+def _around(line: _Line, length: int) -> Array:
+    """The `length` elements of a line that the innermost digit of that length has around the anchor."""
+    start = line.at - line.at % length
+    return line.data[start : start + length]
+
+
+def _offsets(layout: Layout, anchor: _Anchor, extents: Sequence[int]) -> list[int] | None:
+    """The padding before each axis; None unless the digits are all those of every axis, each once."""
+    found = []
     for axis, extent in enumerate(extents):
-        reach = 1
+        reach, place = 1, 0
         for digit in sorted(digit for group in layout for digit in group if digit.axis == axis):
             if digit.inner != reach:
-                return False
+                return None
+            place += digit.at * reach
             reach *= digit.length
-        if reach < extent:
-            return False
-    return True
+        offset = place - anchor.source[axis]
+        if offset < 0 or offset + extent > reach:
+            return None
+        found.append(offset)
+    return found
 
 
-def _laid(source: Array, layout: Layout) -> Array:
+def _laid(source: Array, anchor: _Anchor, layout: Layout) -> Array:
     """The source in a layout, flat dimensions in order."""
     digits = [digit for group in layout for digit in reversed(group)]
     outermost = sorted((digit for digit in digits if digit.axis >= 0), key=lambda each: (each.axis, -each.inner))
     reaches = [math.prod(digit.length for digit in outermost if digit.axis == axis) for axis in range(source.ndim)]
     padded = np.zeros(reaches, source.dtype)
-    padded[tuple(slice(extent) for extent in source.shape)] = source
+    offsets = _offsets(layout, anchor, source.shape) or ()
+    padded[tuple(slice(start, start + extent) for start, extent in zip(offsets, source.shape, strict=True))] = source
     pieces = padded.reshape([digit.length for digit in outermost])
     order = [outermost.index(digit) for digit in digits if digit.axis >= 0]
     laid = pieces.transpose(order)
     for place, digit in enumerate(digits):
         if digit.axis < 0:
-            widths = [(0, digit.length - 1) if each == place else (0, 0) for each in range(laid.ndim + 1)]
+            before = (digit.at, digit.length - 1 - digit.at)
+            widths = [before if each == place else (0, 0) for each in range(laid.ndim + 1)]
             laid = np.pad(np.expand_dims(laid, place), widths)
     return np.ascontiguousarray(laid)

@@ -42,7 +42,8 @@ class Session:
             if name not in present:
                 proto.graph.output.append(declared.get(name) or onnx.ValueInfoProto(name=name))
         self.names = [info.name for info in proto.graph.output]
-        self._run = RUNTIMES[runtime](proto)
+        # onnxruntime makes no session of a model without results, which is what is left where all of it was cut out.
+        self._run = RUNTIMES[runtime](proto) if self.names else _nothing
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return every output, and every extra value, by name.
@@ -52,6 +53,10 @@ class Session:
         """
         copies = {name: array.copy() for name, array in feeds.items()}
         return dict(zip(self.names, self._run(self.names, copies), strict=True))
+
+
+def _nothing(names: list[str], feeds: Mapping[str, Array]) -> list[Any]:
+    return []
 
 
 def _onnxruntime(proto: onnx.ModelProto) -> Any:
