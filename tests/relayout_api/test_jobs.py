@@ -72,8 +72,8 @@ def test_other_work_has_a_report_and_no_model(client: httpx.Client, kind: str) -
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/no-result")
 
 
-def test_a_job_that_fails_has_the_problem_that_a_request_has(client: httpx.Client) -> None:
-    body = {"graph": GRAPH, "backend": "none such"}
+@pytest.mark.parametrize("body", [{"graph": GRAPH, "backend": "none such"}, 7], ids=["backend", "no_object"])
+def test_a_job_that_fails_has_the_problem_that_a_request_has(client: httpx.Client, body: Any) -> None:
     job = submit(client, body)
     failed = wait_until_ended(client, job["id"])
     assert (failed["state"], failed["problem"]["status"]) == ("failed", 422)

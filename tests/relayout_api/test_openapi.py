@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import schemathesis
 from http_server import Server
 from hypothesis import settings
 from schemathesis.checks import load_all_checks
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from relayout_api.app import create_app
 from relayout_api.problems import KINDS
@@ -29,19 +30,38 @@ DOCUMENT = create_app(Settings()).openapi()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 # Beyond it the server hangs up.
 LONGEST_URL = 60_000
+# The boundary cases of an operation are up to 13,000, in a fixed order, alike in long rows. All of them go to an
+# operation with few; beyond these, one in so many does.
+ALL_UP_TO = 100
+THEN_ONE_IN = 61
+BOUNDARIES: Counter[str] = Counter()
+
+
+def is_left_out(case: schemathesis.Case) -> bool:
+    """Whether a boundary case is one of very many that are alike."""
+    if case.meta is None or case.meta.phase.name != "coverage":
+        return False
+    BOUNDARIES[case.operation.label] += 1
+    count = BOUNDARIES[case.operation.label]
+    return count > ALL_UP_TO and count % THEN_ONE_IN != 0
 
 
 # A graph that is right by the schema may still contradict itself, and then it is refused.
 @SCHEMA.parametrize()
 @settings(max_examples=8)
 def test_whatever_is_sent_the_answer_is_as_declared(server: Server, case: schemathesis.Case) -> None:
+    if is_left_out(case):
+        return
     request = requests.Request(**case.as_transport_kwargs(base_url=server.address)).prepare()
     if len(request.url or "") > LONGEST_URL:
         return
     response = case.call(base_url=server.address)
     # What is no HTTP does not get as far as the service.
     if response.text != "Invalid HTTP request received.":
-        case.validate_response(response, excluded_checks=[positive_data_acceptance])
+        # A worker parses the body of a job, so the job is accepted first and then fails; test_jobs.py tests that.
+        is_accepted = case.operation.label == "POST /v1/jobs" and response.status_code == 202
+        later = [negative_data_rejection] if is_accepted else []
+        case.validate_response(response, excluded_checks=[positive_data_acceptance, *later])
 
 
 def test_the_document_is_the_one_that_the_service_shows(client: httpx.Client) -> None:
