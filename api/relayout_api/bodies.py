@@ -29,7 +29,7 @@ _DRAIN_SECONDS = 2.0
 _DRAIN_BYTES = 1 << 20
 # A body has this long before its rate counts.
 _SLOW_START_SECONDS = 5.0
-# What is decompressed at once, while other requests wait.
+# Bytes that are decompressed at once, while other requests wait.
 _PIECE = 1 << 20
 
 

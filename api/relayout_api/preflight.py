@@ -1,4 +1,4 @@
-"""What is looked at before the service listens: the configuration, and who could call."""
+"""The check before the service listens: its configuration, and whether anybody could call."""
 
 from __future__ import annotations
 

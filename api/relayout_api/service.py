@@ -69,7 +69,7 @@ class Service:
         self.stopped.set()
 
     async def check(self) -> None:
-        """Raise RefusedError unless work is accepted. What is found stands for a second, as many may ask."""
+        """Raise RefusedError unless work is accepted. An answer is kept for a second, as many may ask."""
         if self.stopping.is_set():
             raise RefusedError("stopping", "the server is being stopped", retry_after=5)
         if not self.pool.ready:

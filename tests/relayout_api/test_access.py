@@ -1,4 +1,4 @@
-"""A server that needs keys, and what it tells its operator."""
+"""A server that needs keys, its logs and its metrics."""
 
 from __future__ import annotations
 

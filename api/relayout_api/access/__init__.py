@@ -1,1 +1,1 @@
-"""Who may use the service: API keys, OpenID Connect tokens, scopes, and limits per caller."""
+"""Access to the service: API keys, OpenID Connect tokens, scopes, and limits per caller."""

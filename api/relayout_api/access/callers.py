@@ -12,14 +12,14 @@ __all__ = ["SCOPES", "Caller", "caller_of", "needed_scope"]
 SCOPES = ("read", "legalize", "admin")
 """Each scope includes those before it: `legalize` may send work and see its own jobs, `admin` sees all jobs."""
 
-# What the page, probes and readers of an error need, whoever they are.
+# The page, probes and readers of an error need these, with or without a key.
 _OPEN = re.compile(r"/(|static/.*|jobs/[^/]*|favicon\.ico|healthz|readyz|openapi\.json|problems/.*)")
 _WORK = re.compile(r"/v1/(legalize|explain|verify|graph|jobs)(/.*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever sent a request: a key, the subject of a token, or an address.
+    """The sender of a request: a key, the subject of a token, or an address.
 
     `rate` is in requests a minute and `concurrency` in requests at once; None is without a limit.
     """

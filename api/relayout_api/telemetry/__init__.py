@@ -1,1 +1,1 @@
-"""What an operator sees: metrics, logs and traces."""
+"""Metrics, logs and traces, for the operator of the service."""

@@ -1,4 +1,4 @@
-"""What both clients say and understand: requests, answers, errors and events. Nothing here waits."""
+"""The protocol of both clients: requests, answers, errors and events. Nothing here waits."""
 
 from __future__ import annotations
 
