@@ -22,8 +22,8 @@ from http_server import Server, is_running, serving, wait_for, workers_of
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux has them")
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
-# About a second of work.
-LOOP = 500_000
+# About half a second of work.
+LOOP = 200_000
 
 
 def client_of(server: Server, address: str = "127.0.0.1") -> httpx.Client:
