@@ -165,6 +165,8 @@ class _Reading:
         if self._inflater is None:
             self._hold(chunk)
             return
+        if chunk and self._inflater.eof:
+            self._refuse(MalformedBodyError("one gzip file", "more after its end"))
         while chunk and not self._inflater.eof and self._refusal is None:
             try:
                 self._hold(self._inflater.decompress(chunk, _PIECE))
