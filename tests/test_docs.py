@@ -41,7 +41,7 @@ PREFIX = Path(os.environ.get("RELAYOUT_PREFIX", sys.prefix))
 ADDRESS = "127.0.0.1:8000"
 PROSE = {"", "text"}
 # The steps of an `sh` block that make the environment which these tests run in, or that run these tests.
-INSTALLS = ("python3 -m pip ", ".uv/bin/uv ")
+INSTALLS = ("python3 -m pip ", "test -x .uv/bin/uv ", ".uv/bin/uv ")
 
 
 @dataclass(frozen=True, slots=True)
