@@ -14,6 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
+from relayout_api.settings import Settings
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 DOCKER = ROOT / "docker"
@@ -129,3 +131,13 @@ FILES = sorted(DOCKER.rglob("*.yaml")) + sorted(DOCKER.rglob("*.json"))
 def test_every_file_beside_the_image_can_be_parsed(path: Path) -> None:
     read = json.loads if path.suffix == ".json" else lambda text: list(yaml.safe_load_all(text))
     assert read(path.read_text())
+
+
+def test_every_setting_that_the_files_give_is_one_of_the_service() -> None:
+    given = {
+        name
+        for path in (DOCKERFILE, DOCKER / "compose.yaml", KUBERNETES)
+        for name in re.findall(r"\bRELAYOUT_\w+", path.read_text())
+    }
+    assert given
+    assert given <= {f"RELAYOUT_{name.upper()}" for name in Settings.model_fields}
