@@ -95,6 +95,9 @@ class Results:
         return found
 
     def _keep_whole(self, key: str, answer: Answer) -> None:
+        if self._load_whole(key) is not None:
+            # Of two that worked at once, the first stands, so that later answers do not change.
+            return
         content = self._store.put(answer.content, durable=False)
         self._store.record(key, {"content": content, "report": bytes(answer.report).decode()})
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import openapi_spec_validator
 import pytest
 import requests
 import schemathesis
-from http_server import Server
+from http_server import Server, serving
 from hypothesis import settings
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
@@ -46,16 +47,23 @@ def is_left_out(case: schemathesis.Case) -> bool:
     return count > ALL_UP_TO and count % THEN_ONE_IN != 0
 
 
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of its own: the jobs that are submitted here would keep the workers from other tests."""
+    with serving(tmp_path_factory.mktemp("fuzzed")) as server:
+        yield server
+
+
 # A graph that is right by the schema may still contradict itself, and then it is refused.
 @SCHEMA.parametrize()
 @settings(max_examples=8)
-def test_whatever_is_sent_the_answer_is_as_declared(server: Server, case: schemathesis.Case) -> None:
+def test_whatever_is_sent_the_answer_is_as_declared(fuzzed: Server, case: schemathesis.Case) -> None:
     if is_left_out(case):
         return
-    request = requests.Request(**case.as_transport_kwargs(base_url=server.address)).prepare()
+    request = requests.Request(**case.as_transport_kwargs(base_url=fuzzed.address)).prepare()
     if len(request.url or "") > LONGEST_URL:
         return
-    response = case.call(base_url=server.address)
+    response = case.call(base_url=fuzzed.address)
     # What is no HTTP does not get as far as the service.
     if response.text != "Invalid HTTP request received.":
         # A worker parses the body of a job, so the job is accepted first and then fails; test_jobs.py tests that.

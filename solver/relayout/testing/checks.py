@@ -276,7 +276,7 @@ def _verification_faults(
     verification = verify(legal, backend, graph.model, run=graph.runs)
     unknown = sorted(_own_operators(legal) - _own_operators(graph.model))
     for finding in verification.findings:
-        if finding.rule == "runtime" and unknown:
+        if finding.rule in ("runtime", "not-compared") and unknown:
             # Only the backend's target runs them.
             not_compared[graph.name] = f"onnxruntime does not run {', '.join(unknown)}"
         elif finding.severity == "error":
