@@ -47,7 +47,7 @@ class Results:
         take: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
         """The digests of a job's `report` and `model`, with `cost` and `bound`. Raises as `Pool.run`, and OSError."""
-        key = self.key(task, body)
+        key = self.key(task, body, of_job=True)
         found = await to_thread.run_sync(self._store.recorded, key)
         if found is not None and await to_thread.run_sync(self._has, found):
             return found
@@ -66,9 +66,12 @@ class Results:
             # The caller has the answer; only the next one is slower.
             _log.warning("an answer cannot be stored: %s", error)
 
-    def key(self, task: Task, body: bytes) -> str:
-        """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers."""
-        facts = [task.verb, task.form, task.parameters, task.split, digest_of(body), _versions()]
+    def key(self, task: Task, body: bytes, *, of_job: bool = False) -> str:
+        """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers.
+
+        The results of a job are recorded in another form than the answer to a request, so its key is another.
+        """
+        facts = [task.verb, task.form, task.parameters, task.split, of_job, digest_of(body), _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def clean(self, needed: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from command_line import CHANNELS_FIRST, CHANNELS_LAST
 from http_bodies import GRAPH
+from http_jobs import wait_until_ended
 
 from relayout.report.schema import Report
 
@@ -52,7 +53,7 @@ def test_a_bomb_is_refused_by_its_size_when_it_is_unpacked(client: httpx.Client)
 def test_a_model_and_its_whole_report_come_as_one_zip(client: httpx.Client, model: bytes) -> None:
     headers = {"Content-Type": ONNX, "Accept": "application/zip"}
     answer = client.post("/v1/legalize?backend=onnx", content=model, headers=headers)
-    assert answer.headers["content-type"] == "application/zip"
+    assert answer.headers["content-type"] == "application/zip", answer.text
     with ZipFile(BytesIO(answer.content)) as archive:
         assert archive.testzip() is None
         legal, report = archive.read("model.onnx"), Report.model_validate_json(archive.read("report.json"))
@@ -83,3 +84,12 @@ def test_head_is_get_without_the_body(client: httpx.Client) -> None:
     assert head.status_code == 200
     assert head.content == b""
     assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_a_zip_of_what_a_job_has_computed_before_is_one_too(client: httpx.Client, model: bytes) -> None:
+    headers = {"Content-Type": ONNX, "Accept": "application/zip"}
+    job = client.post("/v1/jobs?backend=nhwc", content=model, headers=headers)
+    assert job.status_code == 202
+    assert wait_until_ended(client, job.json()["id"])["state"] == "succeeded"
+    answer = client.post("/v1/legalize?backend=nhwc", content=model, headers=headers)
+    assert answer.headers["content-type"] == "application/zip", answer.text
