@@ -20,7 +20,7 @@ trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 job_id: ContextVar[str | None] = ContextVar("job_id", default=None)
 """The job in hand."""
 
-# What a record has beside what the log call gives.
+# Fields that every record has, apart from those that the log call gives.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 
 

@@ -71,7 +71,7 @@ class WorkerProcess:
             os.close(self._errors)
 
     def take_errors(self) -> str:
-        """What the worker has written since the last call, the last 16 KiB of it."""
+        """The text that the worker has written since the last call, at most its last 16 KiB."""
         text = b"".join(self._written)[-_STDERR_KEPT:].decode(errors="replace").strip()
         self._written.clear()
         return text
