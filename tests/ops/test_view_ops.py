@@ -75,9 +75,10 @@ def test_blocks_of_space_are_no_view_where_an_extent_is_unknown_or_they_do_not_g
 
 def test_a_reshape_to_another_rank_than_its_result_declares_stays_as_it_is() -> None:
     """A text recognizer that people install declares a matrix, and computes three dimensions."""
-    net = Net()
+    net = Net(opset=11)
     target = net.input("target", (3,), onnx.TensorProto.INT64)
-    reshaped = net.node("Reshape", net.node("Relu", net.input("x", ("n", 6))), target)
+    rows = net.transpose(net.node("Relu", net.input("x", ("n", 6))), 0, 1)
+    reshaped = net.node("Reshape", rows, target)
     net.output(reshaped)
     model = net.model()
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(reshaped, onnx.TensorProto.FLOAT, [1, "size"]))
