@@ -26,6 +26,7 @@ LATE = {
         "relayout.verification.certificate_findings relayout.verification.verifier",
         "only --check and --certify need the verifier",
     ),
+    "relayout.pipeline": ("relayout.report.drawing", "only a drawing needs it, and pydantic's schema of it"),
     "relayout.model.io": (
         "relayout.model.graph_json.codec relayout.model.graph_json.schema",
         "only graph JSON needs pydantic's schema of it",

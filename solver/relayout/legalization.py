@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -28,12 +28,14 @@ from relayout.model.unpacking import unpack
 from relayout.options import Options, Progress, given_options, takes_options
 from relayout.pipeline import describe, run
 from relayout.report.budget import within_budget
-from relayout.report.drawing import DrawnChoice
 from relayout.report.schema import Report
 from relayout.report.totals import totals
 from relayout.rewrite import sweep
 from relayout.rewrite.annotations import annotate_boundary, annotate_run
 from relayout.solve.certificate import certificate_of
+
+if TYPE_CHECKING:
+    from relayout.report.drawing import DrawnChoice
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 
