@@ -164,7 +164,7 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
 
 def _static(model: ir.Model, backend: Backend, skeleton: Skeleton | Finding | None = None) -> Iterator[Finding]:
     common = CommonNames(model)
-    derivation = derive(model, written=common.written, ahead=common.silent)
+    derivation = derive(model, written=common.written, ahead=common.silent, paths=common.paths)
     skeleton = skeleton or skeleton_of(model)
     if isinstance(skeleton, Finding):
         yield skeleton
@@ -173,7 +173,7 @@ def _static(model: ir.Model, backend: Backend, skeleton: Skeleton | Finding | No
         yield from check_shapes(model, skeleton)
     yield from check_channels(model)
     yield from check_functions(model)
-    yield from check_annotations(model, derivation)
+    yield from check_annotations(model, derivation, common)
     yield from check_requirements(model, backend, derivation, common)
     yield from check_placement(model, backend)
     yield from _check_by_backend(model, backend)
