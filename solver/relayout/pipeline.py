@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -28,7 +29,6 @@ from relayout.model.tensor_sizes import DimSizes, tensor_bytes
 from relayout.ops import Relabel
 from relayout.options import Options, Progress
 from relayout.report.account import account_of, proof_of
-from relayout.report.drawing import DrawnChoice, drawn_choices
 from relayout.report.explain.conversions import boundary_of, conversions_of, transfers_of
 from relayout.report.explain.infeasible import refusal
 from relayout.report.explain.savings import explained
@@ -45,6 +45,9 @@ from relayout.report.schema import (
 from relayout.rewrite import is_placed, rewrite
 from relayout.solve.deadline import Improved
 from relayout.solve.solver import Solution, solve
+
+if TYPE_CHECKING:
+    from relayout.report.drawing import DrawnChoice
 
 __all__ = ["Result", "describe", "run"]
 
@@ -116,7 +119,7 @@ def run(
     with _timed("rewrite", seconds):
         transfers, devices = transfers_of(planned), _placements(planned, backend)
         boundary = boundary_of(model.graph, planned)
-        choices = drawn_choices(formulation, solution) if draws_choices else {}
+        choices = _drawn(formulation, solution) if draws_choices else {}
         is_changed = not _is_in_place(planned, backend, elements)
         if is_changed:
             rewrite(model, backend, planned)
@@ -141,6 +144,12 @@ def _kept_in_place(tensors: Set[Tensor]) -> Iterator[str]:
         first, *others = sorted(str(tensor.base.name) for tensor in tensors)
         more = f" and {len(others)} more" if others else ""
         yield f"in the source's layout, because at some sizes another costs more: '{first}'{more}, of unknown extents"
+
+
+def _drawn(formulation: Formulation, solution: Solution) -> Mapping[str, DrawnChoice]:
+    from relayout.report.drawing import drawn_choices
+
+    return drawn_choices(formulation, solution)
 
 
 def candidates(model: ir.Model, backend: Backend, options: Options, elements: DimSizes) -> Requirements:
