@@ -139,7 +139,7 @@ def test_every_answer_has_the_headers_that_protect_a_browser(client: httpx.Clien
         assert "access-control-allow-origin" not in client.get(path, headers={"Origin": "https://elsewhere"}).headers
 
 
-def test_listening_to_others_needs_keys_or_the_word(tmp_path: Path) -> None:
+def test_listening_to_others_needs_keys_or_an_explicit_setting(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "relayout", "serve", "--host", "0.0.0.0", "--port", "1"]
     environment = {"PATH": "", "HOME": str(tmp_path), "RELAYOUT_DATA": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
