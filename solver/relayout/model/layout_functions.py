@@ -104,11 +104,11 @@ def ensure_body(model: ir.Model, node: ir.Node) -> None:
     node.overload = ensure_function(model, _signature(node))
 
 
-def name_overloads(model: ir.Model) -> None:
+def name_overloads(model: ir.Model) -> bool:
     """Write the overloads of our functions as parts of their names, `Conv_NHWC_HWIO`: tools that edit ONNX files drop
-    overloads. `read_model` reads them back."""
+    overloads. `read_model` reads them back. The result: whether there were any."""
     if not any(domain == DOMAIN and overload for domain, _, overload in model.functions):
-        return
+        return False
     functions = list(model.functions.values())
     model.functions.clear()
     for function in functions:
@@ -118,6 +118,7 @@ def name_overloads(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         if node.domain == DOMAIN and node.overload:
             node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
+    return True
 
 
 def use_onnx_operator(node: ir.Node) -> None:
