@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import httpx
@@ -14,6 +16,8 @@ import pytest
 from command_line import process
 from http_bodies import GRAPH
 from http_server import Server, serving
+
+from relayout.cli import main
 
 BODY = {"graph": GRAPH, "backend": "nhwc"}
 
@@ -24,9 +28,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def keys(folder: Path, *arguments: str) -> str:
-    done = process("serve", "keys", *arguments, RELAYOUT_DATA=str(folder / "data"))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with pytest.MonkeyPatch.context() as environment, redirect_stdout(out):
+        environment.setenv("RELAYOUT_DATA", str(folder / "data"))
+        assert main(["serve", "keys", *arguments]) == 0
+    out.seek(0)
+    return out.read().strip()
 
 
 @pytest.fixture(scope="module")
