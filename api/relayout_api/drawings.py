@@ -13,7 +13,8 @@ from relayout_api.job_routes import Existing
 from relayout_api.query import GraphQuery
 from relayout_api.routes import answer, unless_gone
 from relayout_api.service import Service
-from relayout_api.workers.messages import Task
+from relayout_api.store import digest_of
+from relayout_api.workers.messages import Content, Task
 
 __all__ = ["router"]
 
@@ -41,11 +42,11 @@ async def draw_job(request: Request, job: Existing) -> Response:
     arguments, body = await service.jobs.request(job)
     # Without the original that a model was compared with, which follows it.
     body = body[: arguments["split"]]
-    task = Task("draw", arguments["parameters"], settings.job_time_limit, settings.memory_bytes)
-    key = service.results.key(task, body)
+    task = Task("draw", arguments["parameters"], settings.job_time_limit, settings.memory_bytes, digest=digest_of(body))
+    key = service.results.key(task)
     found = await service.results.known(key)
     if found is None:
-        working = service.pool.run(task, body, caller_of(request).name, wait=settings.queue_seconds)
+        working = service.pool.run(task, Content(body), caller_of(request).name, wait=settings.queue_seconds)
         found = await unless_gone(request, service, working)
         if found.repeats:
             await service.results.learn(key, found)

@@ -12,9 +12,10 @@ from typing import Any
 
 from anyio import to_thread
 
+from relayout_api.bodies import Body
 from relayout_api.settings import Settings
-from relayout_api.store import Store, digest_of
-from relayout_api.workers.messages import Answer, Task
+from relayout_api.store import Store
+from relayout_api.workers.messages import Answer, Content, Task
 from relayout_api.workers.pool import Pool
 
 __all__ = ["Results"]
@@ -29,29 +30,30 @@ class Results:
         self._settings = settings
         self._store = store
 
-    async def keep(self, content: bytes) -> str:
+    async def keep(self, content: Body) -> str:
         """Keep a content and return its digest. Raises OSError."""
-        return await to_thread.run_sync(self._store.put, content)
+        await to_thread.run_sync(self._store.put_as, content.digest, content.view())
+        return content.digest
 
-    async def content(self, digest: str) -> bytes | None:
+    async def content(self, digest: str) -> memoryview | None:
         """The content of a digest, or None."""
         return await to_thread.run_sync(self._store.get, digest)
 
     async def answer(
         self,
         task: Task,
-        body: bytes,
+        body: memoryview,
         caller: str,
         *,
         pool: Pool,
         take: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
         """The digests of a job's `report` and `model`, with `cost` and `bound`. Raises as `Pool.run`, and OSError."""
-        key = self.key(task, body, of_job=True)
+        key = self.key(task, of_job=True)
         found = await to_thread.run_sync(self._store.recorded, key)
         if found is not None and await to_thread.run_sync(self._has, found):
             return found
-        answer = await pool.run(task, body, caller, take=take)
+        answer = await pool.run(task, Content(body), caller, take=take)
         return await to_thread.run_sync(self._keep_parts, key, answer)
 
     async def known(self, key: str) -> Answer | None:
@@ -66,12 +68,12 @@ class Results:
             # The caller has the answer; only the next one is slower.
             _log.warning("an answer cannot be stored: %s", error)
 
-    def key(self, task: Task, body: bytes, *, of_job: bool = False) -> str:
+    def key(self, task: Task, *, of_job: bool = False) -> str:
         """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers.
 
         The results of a job are recorded in another form than the answer to a request, so its key is another.
         """
-        facts = [task.verb, task.form, task.parameters, task.split, of_job, digest_of(body), _versions()]
+        facts = [task.verb, task.form, task.parameters, task.split, of_job, task.digest, _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def clean(self, needed: Iterable[str]) -> None:
@@ -86,7 +88,7 @@ class Results:
         return all(found[part] is None or self._store.get(found[part]) is not None for part in ("report", "model"))
 
     def _keep_parts(self, key: str, answer: Answer) -> dict[str, Any]:
-        model = self._store.put(answer.content) if len(answer.content) else None
+        model = self._store.put(answer.view) if len(answer.content) else None
         found = {
             "report": self._store.put(answer.report),
             "model": model,
@@ -101,7 +103,7 @@ class Results:
         if self._load_whole(key) is not None:
             # Of two that worked at once, the first stands, so that later answers do not change.
             return
-        content = self._store.put(answer.content, durable=False)
+        content = self._store.put(answer.view, durable=False)
         self._store.record(key, {"content": content, "report": bytes(answer.report).decode()})
 
     def _load_whole(self, key: str) -> Answer | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import tempfile
 import time
@@ -19,6 +20,7 @@ __all__ = ["Entry", "Store", "digest_of", "store_of"]
 
 _HOUR = 3600.0
 _CHECK_BYTES = 4096
+_LARGEST_READ = 1 << 20
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -38,7 +40,7 @@ class Entry:
 class Files(Protocol):
     """Files by path. `write` is atomic; a file that is not `durable` may come out of a crash of the machine damaged."""
 
-    def read(self, path: str) -> bytes | None: ...
+    def read(self, path: str) -> memoryview | None: ...
 
     def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None: ...
 
@@ -61,11 +63,15 @@ class Store:
     def put(self, content: bytes | memoryview, *, durable: bool = True) -> str:
         """Keep a content and return its digest. When this returns, a durable content outlives a crash."""
         digest = digest_of(content)
-        if durable or not self._files.mark_used(_blob(digest)):
-            self._files.write(_blob(digest), content, durable=durable)
+        self.put_as(digest, content, durable=durable)
         return digest
 
-    def get(self, digest: str) -> bytes | None:
+    def put_as(self, digest: str, content: bytes | memoryview, *, durable: bool = True) -> None:
+        """Keep a content whose digest is known."""
+        if durable or not self._files.mark_used(_blob(digest)):
+            self._files.write(_blob(digest), content, durable=durable)
+
+    def get(self, digest: str) -> memoryview | None:
         """The content of a digest; None where it was deleted or is damaged."""
         content = self._files.read(_blob(digest))
         if content is None:
@@ -85,7 +91,7 @@ class Store:
         """The record of a key, or None."""
         text = self._files.read(_record(key))
         try:
-            value: dict[str, Any] = json.loads(text or b"")
+            value: dict[str, Any] = json.loads(bytes(text or b""))
         except ValueError:
             return None
         self._files.mark_used(_record(key))
@@ -137,9 +143,13 @@ class _Folder:
         self._root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str) -> memoryview | None:
         try:
-            return (self._root / path).read_bytes()
+            with open(self._root / path, "rb") as file:
+                # A file is never written again, only replaced, so a large one is mapped.
+                if os.fstat(file.fileno()).st_size > _LARGEST_READ:
+                    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return memoryview(file.read())
         except FileNotFoundError:
             return None
 
@@ -206,12 +216,12 @@ class _Remote:
             ) from error
         self._root = str(root).rstrip("/")
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str) -> memoryview | None:
         try:
             content: bytes = self._system.cat_file(f"{self._root}/{path}")
         except FileNotFoundError:
             return None
-        return content
+        return memoryview(content)
 
     def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None:
         target = f"{self._root}/{path}"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from anyio import CancelScope, CapacityLimiter, create_task_group, sleep, to_thread
 
 from relayout.errors import RelayoutError, UsageError
+from relayout_api.bodies import Body
 from relayout_api.jobs.schema import Job, JobLinks, JobList, State
 from relayout_api.problems import AnsweredError, Problem, RefusedError, problem_of
 from relayout_api.results import Results
@@ -101,7 +102,7 @@ class Jobs:
         if self._engine is not None:
             self._engine.stop_taking()
 
-    async def submit(self, arguments: dict[str, Any], content: bytes, caller: str, key: str | None) -> Job:
+    async def submit(self, arguments: dict[str, Any], content: Body, caller: str, key: str | None) -> Job:
         """Accept a job: its row and its body are on disk when this returns. Raises RefusedError."""
         name = uuid.uuid4() if key is None else uuid.uuid5(_NAMESPACE, f"{caller}\n{key}")
         arguments["body"] = await self._results.keep(content)
@@ -158,7 +159,7 @@ class Jobs:
         await self._call(self._opened().cancel, job)
         return await self.get(job)
 
-    async def result(self, job: str, part: str) -> tuple[bytes, str, str]:
+    async def result(self, job: str, part: str) -> tuple[memoryview, str, str]:
         """The `report` or `model` of a job: its content, its media type and its digest.
 
         Raises AnsweredError with the job's own problem, RefusedError where it has no such result.
@@ -179,7 +180,7 @@ class Jobs:
         assert output is not None
         return content, output["media"] if part == "model" else "application/json", digest
 
-    async def request(self, job: str) -> tuple[dict[str, Any], bytes]:
+    async def request(self, job: str) -> tuple[dict[str, Any], memoryview]:
         """The arguments and the body of a job that legalized a graph. Raises as `result` does."""
         await self.result(job, "model")
         arguments = _input(await self._row(job))
@@ -278,6 +279,8 @@ class Jobs:
                 settings.memory_bytes,
                 "parts",
                 arguments["split"],
+                arguments["body"],
+                tells=True,
             )
             body = await self._results.content(arguments["body"])
             if body is None:

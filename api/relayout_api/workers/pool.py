@@ -15,7 +15,7 @@ from relayout_api.problems import AnsweredError, Problem, RefusedError
 from relayout_api.settings import Settings
 from relayout_api.telemetry.metrics import Gauges, Metrics
 from relayout_api.workers.fair_queue import FairQueue
-from relayout_api.workers.messages import Answer, Received, Task, receive, send
+from relayout_api.workers.messages import Answer, Content, Received, Task, receive
 from relayout_api.workers.processes import End, Template, TemplateError, WorkerProcess
 
 __all__ = ["Pool", "WorkerDiedError", "death"]
@@ -37,7 +37,7 @@ class WorkerDiedError(InternalError):
 
 
 class _GoneError(Exception):
-    """A worker ended before it began the task."""
+    """A worker ended before it received the task."""
 
 
 class Pool:
@@ -87,7 +87,7 @@ class Pool:
     async def run(
         self,
         task: Task,
-        body: bytes | memoryview,
+        body: Content,
         caller: str,
         *,
         wait: float | None = None,
@@ -112,7 +112,7 @@ class Pool:
                     if deaths == _ATTEMPTS:
                         raise
 
-    async def _run(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
+    async def _run(self, worker: WorkerProcess, task: Task, body: Content, take: _Take) -> Answer:
         is_whole = False
         try:
             with anyio.fail_after(task.seconds):
@@ -139,22 +139,20 @@ class Pool:
                 worker.kill()
                 worker.channel.close()
 
-    async def _converse(self, worker: WorkerProcess, task: Task, body: bytes | memoryview, take: _Take) -> Answer:
+    async def _converse(self, worker: WorkerProcess, task: Task, body: Content, take: _Take) -> Answer:
         try:
-            send(worker.channel, task.header(), body)
-        except OSError as error:
+            body.send(worker.channel, task.header())
+        except ConnectionError as error:
             raise _GoneError from error
-        has_started = False
         while True:
             message = await _next(worker)
             if message is None:
                 await worker.ended.wait()
                 assert worker.end is not None
-                if not has_started:
+                if not body.was_received:
                     raise _GoneError
                 raise self._death(worker, worker.end, task)
             header = message.header
-            has_started = True
             if "event" in header:
                 take(header["event"])
             elif "problem" in header:

@@ -17,7 +17,7 @@ from relayout.backend.calls import conversion_operators_of, is_pure
 from relayout.errors import InputError, UsageError
 from relayout.legalization import finish, legalize_model
 from relayout.model.collector import collector_paused
-from relayout.model.io import Source, read_model, to_json, to_proto
+from relayout.model.io import Source, read_model, to_json, to_proto, write_whole
 from relayout.model.metadata import recorded_backend
 from relayout.options import Options
 from relayout.report.budget import within_budget
@@ -35,7 +35,7 @@ from relayout_api.schemas import (
 )
 from relayout_api.uploads import parse_model
 from relayout_api.validation import load_body, validated
-from relayout_api.workers.messages import Answer, Events, Task
+from relayout_api.workers.messages import Answer, Content, Events, Task
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -64,10 +64,10 @@ def _legalize(task: Task, body: Body, events: Events) -> Answer:
     progress("read")
     source, _, parameters = _read(task, body, LegalizeParameters)
     backend = _backend(parameters)
-    model = read_model(source, external_data=False)
+    model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
     outcome = legalize_model(model, backend, options, progress=progress, improved=_improved(events))
-    original = read_model(source, external_data=False) if options.check else model
+    original = _model(task, source) if options.check else model
     outcome = finish(outcome, backend, options, original, progress=progress)
     progress("write")
     report, repeats = _warned(outcome.report, warnings), _repeats(backend, outcome.report)
@@ -76,12 +76,14 @@ def _legalize(task: Task, body: Body, events: Events) -> Answer:
         if task.form == "parts":
             return _parts(report, repeats, _json(graph))
         return _whole(report, repeats, graph=graph)
-    content = to_proto(outcome.model).SerializeToString()
+    if task.form == "json":
+        return _whole(report, repeats, model=b64encode(to_proto(outcome.model).SerializeToString()).decode())
+    content = Content()
+    with content.opened() as file:
+        write_whole(outcome.model, file)
     if task.form == "parts":
         return _parts(report, repeats, content)
-    if task.form == "bytes":
-        return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats, **_facts(report))
-    return _whole(report, repeats, model=b64encode(content).decode())
+    return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats, **_facts(report))
 
 
 @collector_paused()
@@ -92,7 +94,7 @@ def _explain(task: Task, body: Body, events: Events) -> Answer:
     progress("read")
     source, _, parameters = _read(task, body, ExplainParameters)
     backend = _backend(parameters)
-    model = read_model(source, external_data=False)
+    model = _model(task, source)
     options, warnings = _within(task, started, _options(parameters))
     report = legalize_model(model, backend, options, progress=progress, improved=_improved(events)).report
     report = _warned(report, warnings)
@@ -116,11 +118,11 @@ def _draw(task: Task, body: Body, events: Events) -> Answer:
 def _drawn(task: Task, started: float, source: Source, parameters: GraphParameters | LegalizeParameters) -> Answer:
     options, warnings = _within(task, started, _options(parameters))
     dims = options.dims or {}
-    drawn = draw(read_model(source, external_data=False), dims)
+    drawn = draw(_model(task, source), dims)
     if parameters.backend is None:
         return Answer(GraphResponse(source=drawn).model_dump_json().encode(), repeats=True)
     backend = _backend(parameters)
-    model = read_model(source, external_data=False)
+    model = _model(task, source)
     # The report of the job has the verification and the certificate.
     options = replace(options, verify=False, check=False, certify=False)
     outcome = legalize_model(model, backend, options, draws_choices=True)
@@ -138,7 +140,7 @@ def _verify(task: Task, body: Body, events: Events) -> Answer:
     progress("read")
     source, against, parameters = _read(task, body, VerifyParameters)
     options = _options(parameters)
-    model = read_model(source, external_data=False)
+    model = _model(task, source)
     original = None if against is None else read_model(against, external_data=False)
     backend = _verified_for(parameters, model)
     dims, operators = options.dims or {}, conversion_operators_of(backend)
@@ -151,6 +153,12 @@ def _verify(task: Task, body: Body, events: Events) -> Answer:
     passed = report.verification is not None and report.verification.passed
     report = report.model_copy(update={"status": "verified" if passed else "failed"})
     return _of_report(task, report, is_pure(backend))
+
+
+def _model(task: Task, source: Source) -> ir.Model:
+    """The model in a source, with the digest of the body where that is an ONNX file."""
+    is_file = task.parameters is not None and task.split is None
+    return read_model(source, external_data=False, digest=task.digest if is_file else None)
 
 
 def _progress(events: Events, stages: Sequence[str]) -> Callable[[str], None]:
@@ -238,7 +246,7 @@ def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
     return _parts(report, repeats, b"") if task.form == "parts" else _whole(report, repeats)
 
 
-def _parts(report: Report, repeats: bool, model: bytes) -> Answer:
+def _parts(report: Report, repeats: bool, model: bytes | Content) -> Answer:
     return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, **_facts(report))
 
 
