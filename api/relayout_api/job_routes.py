@@ -15,8 +15,8 @@ from relayout_api.access.callers import caller_of
 from relayout_api.bodies import JSON, ONNX, files_in
 from relayout_api.jobs.jobs import Jobs
 from relayout_api.jobs.schema import Job, JobList, Verb
-from relayout_api.problems import RefusedError
 from relayout_api.pieces import Pieces
+from relayout_api.problems import RefusedError
 from relayout_api.query import given_parameters, query_of
 from relayout_api.service import Service
 

@@ -58,12 +58,14 @@ class Results:
 
     async def known(self, key: str) -> Answer | None:
         """The answer to the request of this key, where it was computed before."""
-        return await to_thread.run_sync(self._load_whole, key)
+        found = await to_thread.run_sync(self._store.answer, key)
+        return None if found is None else Answer(found[1], found[0]["report"].encode(), repeats=True)
 
     async def learn(self, key: str, answer: Answer) -> None:
         """Keep the answer to the request of this key."""
         try:
-            await to_thread.run_sync(self._keep_whole, key, answer)
+            facts = {"report": bytes(answer.report).decode()}
+            await to_thread.run_sync(self._store.put_answer, key, facts, answer.view)
         except OSError as error:
             # The caller has the answer; only the next one is slower.
             _log.warning("an answer cannot be stored: %s", error)
@@ -98,20 +100,6 @@ class Results:
         if answer.repeats:
             self._store.record(key, found)
         return found
-
-    def _keep_whole(self, key: str, answer: Answer) -> None:
-        if self._load_whole(key) is not None:
-            # Of two that worked at once, the first stands, so that later answers do not change.
-            return
-        content = self._store.put(answer.view, durable=False)
-        self._store.record(key, {"content": content, "report": bytes(answer.report).decode()})
-
-    def _load_whole(self, key: str) -> Answer | None:
-        found = self._store.recorded(key)
-        content = None if found is None else self._store.get(found["content"])
-        if found is None or content is None:
-            return None
-        return Answer(content, found["report"].encode(), repeats=True)
 
 
 @cache

@@ -185,7 +185,7 @@ async def unless_gone(request: Request, service: Service, answering: Awaitable[A
 
     Raises ClientDisconnect, RefusedError.
     """
-    answer: Answer | Exception = InternalError("no answer")
+    answer: Answer | Exception | None = None
 
     async def leave_when_gone() -> None:
         nonlocal answer
@@ -194,21 +194,17 @@ async def unless_gone(request: Request, service: Service, answering: Awaitable[A
         answer = ClientDisconnect()
         both.cancel_scope.cancel()
 
-    async def leave_when_stopped() -> None:
-        nonlocal answer
-        await service.stopped.wait()
-        answer = RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
-        both.cancel_scope.cancel()
-
     async with anyio.create_task_group() as both:
-        both.start_soon(leave_when_gone)
-        both.start_soon(leave_when_stopped)
-        try:
-            answer = await answering
-        except (RelayoutError, AnsweredError) as error:
-            # An exception that leaves this block becomes a group.
-            answer = error
+        with service.ends(both.cancel_scope):
+            both.start_soon(leave_when_gone)
+            try:
+                answer = await answering
+            except (RelayoutError, AnsweredError) as error:
+                # An exception that leaves this block becomes a group.
+                answer = error
         both.cancel_scope.cancel()
+    if answer is None:
+        raise RefusedError("stopping", "the server is being stopped", hint="retry later", retry_after=5)
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -21,6 +21,7 @@ __all__ = ["Entry", "Store", "digest_of", "store_of"]
 _HOUR = 3600.0
 _CHECK_BYTES = 4096
 _LARGEST_READ = 1 << 20
+_LONGEST_HEAD = 1 << 16
 
 
 def digest_of(content: bytes | memoryview) -> str:
@@ -42,7 +43,7 @@ class Files(Protocol):
 
     def read(self, path: str) -> memoryview | None: ...
 
-    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None: ...
+    def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None: ...
 
     def mark_used(self, path: str) -> bool: ...
 
@@ -96,6 +97,30 @@ class Store:
             return None
         self._files.mark_used(_record(key))
         return value
+
+    def put_answer(self, key: str, facts: dict[str, Any], content: memoryview) -> None:
+        """Keep a content with facts about it, unless there is one. It may be lost in a crash."""
+        if not self._files.mark_used(_record(key)):
+            head = json.dumps([digest_of(content), facts]).encode() + b"\n"
+            self._files.write(_record(key), head, content, durable=False)
+
+    def answer(self, key: str) -> tuple[dict[str, Any], memoryview] | None:
+        """The facts and the content of an answer; None where it was deleted or is damaged."""
+        found = self._files.read(_record(key))
+        if found is None:
+            return None
+        end = bytes(found[:_LONGEST_HEAD]).find(b"\n")
+        content = found[end + 1 :]
+        try:
+            digest, facts = json.loads(bytes(found[:end]))
+        except ValueError:
+            digest = facts = None
+        if digest != digest_of(content):
+            # A crash cut it off.
+            self._files.remove(_record(key))
+            return None
+        self._files.mark_used(_record(key))
+        return facts, content
 
     def check(self) -> None:
         """Write a small file and remove it. Raises OSError."""
@@ -153,13 +178,13 @@ class _Folder:
         except FileNotFoundError:
             return None
 
-    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None:
+    def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
         try:
             with os.fdopen(file, "wb") as stream:
-                stream.write(content)
+                stream.writelines(parts)
                 if durable:
                     stream.flush()
                     os.fsync(stream.fileno())
@@ -223,11 +248,11 @@ class _Remote:
             return None
         return memoryview(content)
 
-    def write(self, path: str, content: bytes | memoryview, *, durable: bool) -> None:
+    def write(self, path: str, *parts: bytes | memoryview, durable: bool) -> None:
         target = f"{self._root}/{path}"
         self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
         # An object store shows a new object when all of it is there.
-        self._system.pipe_file(target, bytes(content))
+        self._system.pipe_file(target, b"".join(parts))
 
     def mark_used(self, path: str) -> bool:
         return bool(self._system.exists(f"{self._root}/{path}"))
