@@ -23,9 +23,10 @@ LATE = {
     "relayout.cli": ("*", "--help and a wrong option need no model, no solver and no report"),
     "relayout.options": ("relayout.backend.options relayout.layout.layout", "the parser of the command needs neither"),
     "relayout.legalization": (
-        "relayout.verification.certificate_findings relayout.verification.verifier",
+        "relayout.verification.certificate_findings relayout.verification.onnx_checks relayout.verification.verifier",
         "only --check and --certify need the verifier",
     ),
+    "relayout.pipeline": ("relayout.report.drawing", "only a drawing needs it, and pydantic's schema of it"),
     "relayout.model.io": (
         "relayout.model.graph_json.codec relayout.model.graph_json.schema",
         "only graph JSON needs pydantic's schema of it",

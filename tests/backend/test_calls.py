@@ -48,7 +48,7 @@ def written(rewrite: Callable[[Any], None]) -> Callable[[Any, Any], list[Impleme
 
 
 def give_too_little(writing: Any) -> None:
-    writing.give(0, writing.emit("Relu", [writing.read(0)], shape=(1, 2, 3)))
+    writing.set_result(0, writing.emit("Relu", [writing.read(0)], shape=(1, 2, 3)))
 
 
 FAILURES = {
@@ -59,15 +59,18 @@ FAILURES = {
     "conversion is text": ({"conversion": lambda *_: "much"}, "a Reordering or None"),
     "conversion costs a half": ({"conversion": lambda *_: Reordering(cost=0.5)}, "float: 0.5"),  # type: ignore[arg-type]
     "a conversion is not written": ({"conversion": lambda *_: Reordering(5, fail)}, "failed in a rewrite"),
-    "a conversion gives nothing": ({"conversion": lambda *_: Reordering(5, lambda _: None)}, "does not give it"),
+    "a conversion sets no result": ({"conversion": lambda *_: Reordering(5, lambda _: None)}, "does not set it"),
     "a conversion has no node": ({"conversion": lambda *_: Reordering(5, lambda w: w.node)}, "has no node"),
     "is_satisfied_by raises": ({"is_satisfied_by": fail}, "failed in is_satisfied_by"),
     "prepare raises": ({"prepare": fail}, "failed in prepare"),
     "finish raises": ({"finish": fail}, "failed in finish"),
     "a rewrite raises": ({"implementations": written(fail)}, "failed in a rewrite"),
-    "a rewrite gives nothing": ({"implementations": written(lambda _: None)}, "does not give it"),
+    "a rewrite sets no result": ({"implementations": written(lambda _: None)}, "does not set it"),
     "a rewrite reads what is not there": ({"implementations": written(lambda w: w.read(7))}, "IndexError"),
-    "a rewrite lays out data": ({"implementations": written(lambda w: w.laid(0, []))}, "input 0 is no constant"),
+    "a rewrite relays data": (
+        {"implementations": written(lambda w: w.relaid_constant(0, []))},
+        "input 0 is no constant",
+    ),
     "a rewrite gives another tensor": ({"implementations": written(give_too_little)}, "a tensor of [1, 2, 3]"),
 }
 

@@ -19,7 +19,7 @@ from random_patterns import draw_graph
 from relayout import Backend, Implementation, InfeasibleError, RelayoutError, legalize
 from relayout.backend import Reordering, TensorType, rank_of
 from relayout.layout.layout import Layout
-from relayout.layout.memory_format import Boxed, order_of
+from relayout.layout.memory_format import BlackBoxFormat, order_of
 from relayout.model.io import read_model
 from relayout.verification.verifier import verify
 
@@ -49,12 +49,12 @@ ALL = ({"op": "Conv", **SWIZZLED}, {"op": "Relu", "inputs": [BOXED], "results": 
 
 def test_an_order_in_boxes_is_other_memory_than_the_order() -> None:
     plain = order_of((0, 1, 2))
-    boxed = Boxed(plain, [(1, 1, "acme", "x")])
+    boxed = BlackBoxFormat(plain, [(1, 1, "acme", "x")])
     assert plain != boxed
     assert boxed != plain
-    assert boxed == Boxed(plain, [(1, 1, "acme", "x")])
-    assert boxed != Boxed(plain, [(1, 1, "acme", "y")])
-    assert len({plain, boxed, Boxed(plain, [(1, 1, "acme", "x")])}) == 2
+    assert boxed == BlackBoxFormat(plain, [(1, 1, "acme", "x")])
+    assert boxed != BlackBoxFormat(plain, [(1, 1, "acme", "y")])
+    assert len({plain, boxed, BlackBoxFormat(plain, [(1, 1, "acme", "x")])}) == 2
     assert [*boxed] == [*plain]
 
 
@@ -203,7 +203,7 @@ class Swizzling(Backend):
         return Reordering(7, self._write if self.writes else None)
 
     def _write(self, writing: Any) -> None:
-        writing.give(0, writing.emit("Identity", [writing.read(0)], shape=writing.shape_of(0, is_result=True)))
+        writing.set_result(0, writing.emit("Identity", [writing.read(0)], shape=writing.shape_of(0, is_result=True)))
 
 
 def test_a_box_is_made_by_the_backends_own_conversion() -> None:

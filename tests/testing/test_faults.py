@@ -150,7 +150,7 @@ class Lying(Pools):
 def average(writing: Any) -> None:
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
     shape = writing.shape_of(0, is_result=True)
-    writing.give(0, writing.emit("AveragePool", [writing.read(0)], attributes, shape=shape))
+    writing.set_result(0, writing.emit("AveragePool", [writing.read(0)], attributes, shape=shape))
 
 
 FAULTS: dict[type[Backend], tuple[str, str]] = {
@@ -208,7 +208,7 @@ class Foreign(Backend):
 
 def fast(writing: Any) -> None:
     shape = writing.shape_of(0, is_result=True)
-    writing.give(0, writing.emit("FastRelu", [writing.read(0)], domain="com.acme", shape=shape))
+    writing.set_result(0, writing.emit("FastRelu", [writing.read(0)], domain="com.acme", shape=shape))
 
 
 def test_what_only_the_target_runs_is_no_fault_and_is_told() -> None:

@@ -80,7 +80,7 @@ def _legalize(task: Task, body: Body, events: Events) -> Answer:
         return _whole(report, repeats, model=b64encode(to_proto(outcome.model).SerializeToString()).decode())
     content = Content()
     with content.opened() as file:
-        write_whole(outcome.model, file)
+        write_whole(outcome.model, file, outcome.written)
     if task.form == "parts":
         return _parts(report, repeats, content)
     return Answer(content, _json(report.model_dump(mode="json", include=_SUMMARY)), repeats, **_facts(report))
@@ -247,11 +247,11 @@ def _of_report(task: Task, report: Report, repeats: bool) -> Answer:
 
 
 def _parts(report: Report, repeats: bool, model: bytes | Content) -> Answer:
-    return Answer(model, _json(report.model_dump(mode="json", by_alias=True)), repeats, **_facts(report))
+    return Answer(model, _json(report.model_dump(mode="json")), repeats, **_facts(report))
 
 
 def _whole(report: Report, repeats: bool, **members: Any) -> Answer:
-    whole = _json({**members, "report": report.model_dump(mode="json", by_alias=True)})
+    whole = _json({**members, "report": report.model_dump(mode="json")})
     return Answer(whole, b"", repeats, **_facts(report))
 
 

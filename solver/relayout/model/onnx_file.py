@@ -37,9 +37,12 @@ GRAPH_INITIALIZER = 5
 TENSOR_RAW_DATA = 9
 
 
-def write_onnx(model: ir.Model, path: Path) -> None:
-    """Write `model` to `path` atomically: at any time the path has the old file or the whole new one."""
-    parts = _parts(model)
+def write_onnx(model: ir.Model, path: Path, written: onnx.ModelProto | None = None) -> None:
+    """Write `model` to `path` atomically: at any time the path has the old file or the whole new one.
+
+    `written` is the model as a protobuf, where the caller has it; its initializers are not read, and it is used up.
+    """
+    parts = _parts(model, written)
     _, graph, tensors = parts
     outside = any(map(is_in_file, tensors.values())) or len(graph) + _bytes(tensors) > LARGEST_FILE
     with contextlib.ExitStack() as stack:
@@ -49,14 +52,17 @@ def write_onnx(model: ir.Model, path: Path) -> None:
         _write(parts, file, data, f"{path.name}.data")
 
 
-def write_inside(model: ir.Model, file: BinaryIO) -> None:
-    """Write `model` to an open file with all constants inside."""
-    _write(_parts(model), file, None, "")
+def write_inside(model: ir.Model, file: BinaryIO, written: onnx.ModelProto | None = None) -> None:
+    """Write `model` to an open file with all constants inside; `written` is that of `write_onnx`."""
+    _write(_parts(model, written), file, None, "")
 
 
-def _parts(model: ir.Model) -> tuple[bytes, bytes, dict[str, ir.TensorProtocol | None]]:
+def _parts(
+    model: ir.Model, written: onnx.ModelProto | None
+) -> tuple[bytes, bytes, dict[str, ir.TensorProtocol | None]]:
     """The model without its graph and the graph without its constants, as protobufs, and the constants."""
-    skeleton = _skeleton(model)
+    skeleton = written or _skeleton(model)
+    del skeleton.graph.initializer[:]
     graph = skeleton.graph.SerializeToString(deterministic=True)
     skeleton.ClearField("graph")
     tensors = {value.name or "": value.const_value for value in model.graph.initializers.values()}
@@ -126,9 +132,7 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
         name=graph.name,
         metadata_props=graph.metadata_props,
     )
-    skeleton = ir.to_proto(light)
-    del skeleton.graph.initializer[:]
-    return skeleton
+    return ir.to_proto(light)
 
 
 def _bytes(tensors: Mapping[str, ir.TensorProtocol | None]) -> int:

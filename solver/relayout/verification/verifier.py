@@ -30,7 +30,7 @@ from relayout.verification.constant_data import check_constants
 from relayout.verification.counting import count
 from relayout.verification.devices import check_placement, check_transfers
 from relayout.verification.function_bodies import check_functions
-from relayout.verification.onnx_checks import check_channels, check_onnx, check_shapes, skeleton_of
+from relayout.verification.onnx_checks import Skeleton, check_channels, check_onnx, check_shapes, skeleton_of
 from relayout.verification.operator_facts import enter_backend_operators
 from relayout.verification.price import check_price
 from relayout.verification.requirements import check_requirements, node_label
@@ -109,13 +109,13 @@ def verify(
     return verification_of(findings, numeric)
 
 
-def check_statically(model: ir.Model, backend: Backend) -> list[Finding]:
+def check_statically(model: ir.Model, backend: Backend, skeleton: Skeleton | Finding | None = None) -> list[Finding]:
     """All faults of a model in memory, as legalization leaves it, that show without running it. Raises BackendError.
 
-    The model is neither read anew nor changed, so this is cheap.
+    The model is neither read anew nor changed, so this is cheap. `skeleton` is the model's, where the caller has it.
     """
     enter_backend_operators(model, backend)
-    return list(_static(model, backend))
+    return list(_static(model, backend, skeleton))
 
 
 def verification_of(findings: Iterable[Finding], numeric: Numeric | None = None) -> Verification:
@@ -162,10 +162,10 @@ def _as_it_stands(proto: onnx.ModelProto) -> ir.Model | None:
         return None
 
 
-def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
+def _static(model: ir.Model, backend: Backend, skeleton: Skeleton | Finding | None = None) -> Iterator[Finding]:
     common = CommonNames(model)
-    derivation = derive(model, written=common.written, ahead=common.silent)
-    skeleton = skeleton_of(model)
+    derivation = derive(model, written=common.written, ahead=common.silent, paths=common.paths)
+    skeleton = skeleton or skeleton_of(model)
     if isinstance(skeleton, Finding):
         yield skeleton
     else:
@@ -173,7 +173,7 @@ def _static(model: ir.Model, backend: Backend) -> Iterator[Finding]:
         yield from check_shapes(model, skeleton)
     yield from check_channels(model)
     yield from check_functions(model)
-    yield from check_annotations(model, derivation)
+    yield from check_annotations(model, derivation, common)
     yield from check_requirements(model, backend, derivation, common)
     yield from check_placement(model, backend)
     yield from _check_by_backend(model, backend)
