@@ -18,9 +18,12 @@ from relayout_api.store import Store
 from relayout_api.workers.messages import Answer, Content, Task
 from relayout_api.workers.pool import Pool
 
-__all__ = ["Results"]
+__all__ = ["PARTS", "Results"]
 
 _log = logging.getLogger("relayout_api")
+
+PARTS = ("model", "report", "choices")
+"""The parts of a job's result, each a content of its own, or none."""
 
 
 class Results:
@@ -48,8 +51,11 @@ class Results:
         pool: Pool,
         take: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
-        """The digests of a job's `report` and `model`, with `cost` and `bound`. Raises as `Pool.run`, and OSError."""
-        key = self.key(task, of_job=True)
+        """The digests of a job's `report`, `model` and `choices`, with `cost` and `bound`.
+
+        Raises as `Pool.run`, and OSError.
+        """
+        key = self.key(task)
         found = await to_thread.run_sync(self._store.recorded, key)
         if found is not None and await to_thread.run_sync(self._has, found):
             return found
@@ -70,12 +76,13 @@ class Results:
             # The caller has the answer; only the next one is slower.
             _log.warning("an answer cannot be stored: %s", error)
 
-    def key(self, task: Task, *, of_job: bool = False) -> str:
-        """The digest of a task: of the work, its form, the body, the parameters, and the versions of what answers.
+    def key(self, task: Task, *others: str | None) -> str:
+        """The digest of a task and of other contents that it is about.
 
+        It is made of the work, its form, the body, the parameters, and the versions of what answers.
         The results of a job are recorded in another form than the answer to a request, so its key is another.
         """
-        facts = [task.verb, task.form, task.parameters, task.split, of_job, task.digest, _versions()]
+        facts = [task.verb, task.form, task.parameters, task.split, task.of_job, task.digest, others, _versions()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def clean(self, needed: Iterable[str]) -> None:
@@ -87,13 +94,13 @@ class Results:
         self._store.check()
 
     def _has(self, found: dict[str, Any]) -> bool:
-        return all(found[part] is None or self._store.get(found[part]) is not None for part in ("report", "model"))
+        digests = filter(None, map(found.get, PARTS))
+        return all(self._store.get(digest) is not None for digest in digests)
 
     def _keep_parts(self, key: str, answer: Answer) -> dict[str, Any]:
-        model = self._store.put(answer.view) if len(answer.content) else None
+        parts = zip(PARTS, (answer.view, answer.report, answer.choices), strict=True)
         found = {
-            "report": self._store.put(answer.report),
-            "model": model,
+            **{part: self._store.put(content) if len(content) else None for part, content in parts},
             "cost": answer.cost,
             "bound": answer.bound,
         }

@@ -36,7 +36,7 @@ from relayout.rewrite.annotations import annotate_boundary, annotate_run
 from relayout.solve.certificate import certificate_of
 
 if TYPE_CHECKING:
-    from relayout.report.drawing import DrawnChoice
+    from relayout.report.drawing_schema import DrawnChoice
 
 __all__ = ["BackendSpec", "Options", "Outcome", "explain", "finish", "legalize", "legalize_model"]
 

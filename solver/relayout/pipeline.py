@@ -46,7 +46,7 @@ from relayout.solve.deadline import Improved
 from relayout.solve.solver import Solution, solve
 
 if TYPE_CHECKING:
-    from relayout.report.drawing import DrawnChoice
+    from relayout.report.drawing_schema import DrawnChoice
 
 __all__ = ["Elements", "Result", "describe", "run"]
 

@@ -13,18 +13,21 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Literal
 
-__all__ = ["Answer", "Content", "Events", "Form", "Received", "Task", "receive"]
+__all__ = ["Answer", "Content", "Events", "Form", "Parts", "Received", "Task", "receive"]
 
 Form = Literal["json", "bytes", "parts"]
 # The place of the header in the file, and its size.
 _PLACE = struct.Struct("<QQ")
 _Part = bytes | memoryview
 
+
+Parts = Sequence[_Part]
+"""A request's body, and what else a task is about."""
 
 Events = Callable[[dict[str, object]], None]
 """Takes an event of a task: {"stage": …, "progress": …} or {"cost": …, "bound": …}."""
@@ -38,7 +41,7 @@ class Task:
     which has its own. `split` is the length of the model in the body where the original to compare with follows it.
     `seconds` and `memory_bytes` are the server's limits. `form` is the form of the answer: the JSON of the endpoint,
     the model's bytes with the report's summary, or model and report as two parts. `digest` is the SHA-256 of the body.
-    Events are sent where the task `tells` of them.
+    The task `of_job` sends events, and its answer has the alternatives of the nodes, to draw them.
     """
 
     verb: str
@@ -48,7 +51,7 @@ class Task:
     form: Form = "json"
     split: int | None = None
     digest: str | None = None
-    tells: bool = False
+    of_job: bool = False
 
     def header(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,12 +67,13 @@ class Answer:
     | bytes | the model | the report without its lists |
     | parts | the model or graph, empty for other verbs than legalize | the whole report |
 
-    `status` and `seconds` (by stage) are the report's. `repeats`: the same task always has this answer, so that it may
-    be stored.
+    `choices` are the alternatives of the nodes in JSON, of a job that legalizes. `status` and `seconds` (by stage) are
+    the report's. `repeats`: the same task always has this answer, so that it may be stored.
     """
 
     content: _Part | Content
     report: _Part = b""
+    choices: _Part = b""
     repeats: bool = False
     cost: int | None = None
     bound: int | None = None

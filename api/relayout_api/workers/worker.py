@@ -27,16 +27,16 @@ def work(channel: socket.socket) -> None:
         task = Task(**message.header)
         limit_cpu(task.seconds * _CPU_SECONDS_PER_SECOND)
         try:
-            answer = perform(task, message.parts[0], _Events(channel) if task.tells else _ignore)
+            answer = perform(task, message.parts, _Events(channel) if task.of_job else _ignore)
         except RelayoutError as error:
             log = str(error) if isinstance(error, InternalError) else ""
             Content().send(channel, {"problem": problem_of(error).model_dump(exclude_none=True), "log": log})
         else:
             facts = {field.name: getattr(answer, field.name) for field in fields(answer)}
-            content, report = facts.pop("content"), facts.pop("report")
+            content, *others = (facts.pop(name) for name in ("content", "report", "choices"))
             content = content if isinstance(content, Content) else Content(content)
-            content.send(channel, {"answer": facts}, report)
-            del facts, content, report
+            content.send(channel, {"answer": facts}, *others)
+            del facts, content, others
             del answer
         del message
 
