@@ -16,7 +16,15 @@ from relayout.backend.interface import Backend
 from relayout.backend.loading import load_backend
 from relayout.candidates.backend_requirements import unmet_packed
 from relayout.errors import InfeasibleError
-from relayout.layout.metadata_keys import BACKEND_KEY, BOUND_KEY, COST_KEY, OBJECTIVE_KEY, SOURCE_HASH_KEY, VERSION_KEY
+from relayout.layout.metadata_keys import (
+    BACKEND_KEY,
+    BOUND_KEY,
+    COST_KEY,
+    INLINED_KEY,
+    OBJECTIVE_KEY,
+    SOURCE_HASH_KEY,
+    VERSION_KEY,
+)
 from relayout.model.collector import collector_paused
 from relayout.model.io import Source, read_model, to_json, to_proto
 from relayout.model.layout_functions import drop_unused, name_overloads
@@ -166,6 +174,7 @@ def _facts(model: ir.Model, report: Report) -> dict[str, str | int | None]:
         VERSION_KEY: version("relayout"),
         OBJECTIVE_KEY: report.objective,
         COST_KEY: report.cost,
+        INLINED_KEY: None,
         BOUND_KEY: report.bound,
         # A legal model that is made legal again keeps the hash of the first source.
         SOURCE_HASH_KEY: model.metadata_props.get(SOURCE_HASH_KEY) or model.meta.get(SOURCE_HASH_KEY),
@@ -179,7 +188,8 @@ def finish(
     overloads of our functions are written as parts of their names, which reading undoes.
 
     `outcome` is what `legalize_model` made of `source` with the same backend and options; its model is changed in
-    place. The body of a function does not state its layout, so the layout requirements are checked before inlining.
+    place. The body of a function does not state its layout, and has conversions of its own, so the layout requirements
+    and the cost are checked before inlining.
     """
     model, report, dims = outcome.model, outcome.report, dict(options.dims or {})
     inlines, verifies = options.inline and bool(model.functions), options.verify or options.check
@@ -188,21 +198,21 @@ def finish(
 
         if progress is not None:
             progress("check")
-        stated = check_statically(model, backend) if inlines else []
+        stated = check_statically(model, backend, report, dims)
     if inlines:
         inline(model)
         model = _without_border_transposes(model, options)
-        annotate_run(model, _facts(model, outcome.report))
+        annotate_run(model, {**_facts(model, outcome.report), INLINED_KEY: "true"})
         report = report.model_copy(update={"after": totals(model, dims, conversion_operators_of(backend))})
     if verifies:
         if options.check:
             verification = verify(model, backend, source, samples=options.samples, dims=dims, static=options.static)
         else:
-            verification = verification_of(check_statically(model, backend))
+            verification = check_statically(model, backend) if inlines else verification_of([])
         # The report has the settings that fit nothing among its warnings.
-        left_out = {"backend-settings", "layout-requirement"} if inlines else {"backend-settings"}
+        left_out = {"backend-settings", "price", *(["layout-requirement"] if inlines else [])}
         others = [finding for finding in verification.findings if finding.rule not in left_out]
-        verification = verification_of([*stated, *others], verification.numeric)
+        verification = verification_of([*stated.findings, *others], verification.numeric, stated.price)
         report = report.model_copy(update={"verification": verification})
     name_overloads(model)
     report = within_budget(report, asdict(options))
