@@ -20,15 +20,10 @@ import onnx_ir as ir
 
 from relayout.backend.calls import (
     answers_by_type,
-    conversion_cost_of,
-    conversion_of,
     conversion_operators_of,
     transfer_cost_of,
 )
-from relayout.backend.interface import Backend, TensorType, element_size
-from relayout.errors import LayoutSyntaxError
-from relayout.layout.grammar_faults import MAX_RANK
-from relayout.layout.layout import Layout
+from relayout.backend.interface import Backend
 from relayout.layout.metadata_keys import (
     BACKEND_KEY,
     CONVERSION_KEY,
@@ -44,14 +39,13 @@ from relayout.verification.constants import constants_of
 from relayout.verification.counting import bytes_of, extent_counter, moved_bytes
 from relayout.verification.devices import transferred
 from relayout.verification.requirements import Charges, node_label
+from relayout.verification.stated_prices import charges_for_orders, prices_conversions, stated_prices
 
 __all__ = ["check_price", "check_recorded_price"]
 
 _ONNX = ("", "ai.onnx")
 _PARTS = ("transposes", "reorders", "pads", "transfers")
 _NOT_BY_TYPE = "the backend may charge by more than a node's operator (`answers_by_type` is not set)"
-
-Extents = tuple[int | str | None, ...]
 
 
 def check_price(
@@ -227,7 +221,7 @@ class _Bill:
             return ""  # only conversions are counted
         if any(WRITTEN_FOR_KEY in node.metadata_props for node in walk(self._model.graph)):
             return "some are written out in others"
-        if any(type(_extended(each)).order_cost is not Backend.order_cost for each in self._devices):
+        if any(map(charges_for_orders, self._devices)):
             return "the backend charges for orders of axes (`order_cost`)"
         return ""
 
@@ -352,122 +346,17 @@ class _Bill:
         """The prices of a conversion, by named and by numbered axes; none if the backend cannot be asked."""
         device = found.nodes[0].metadata_props.get(DEVICE_KEY, "")
         backend = self._backend.at(device) if device in self._backend.devices() else self._backend
-        kind = type(_extended(backend))
-        if kind.conversion_cost is Backend.conversion_cost and kind.conversion is Backend.conversion:
+        if not prices_conversions(backend):
             return (found.bytes,)
         if len(found.nodes) > 1:
             return ()
-        listed = self._paired.get(found)
-        layouts = _layouts_of(listed) if listed is not None else None
-        stated = list(_by_name(backend, found, *layouts)) if layouts is not None else []
-        if listed is None or (layouts is not None and not stated):
-            return ()
-        # Operators may name an axis differently; then it counts by its number.
-        stated += _by_number(backend, found)
+        stated = stated_prices(backend, found.nodes[0], found.source, found.result, self._paired.get(found))
         return tuple(sorted({cost if cost is not None else found.bytes for cost in stated}))
-
-
-def _extended(backend: Backend) -> Backend:
-    """The backend that a table extends, as a table itself states no prices of conversions or orders."""
-    if type(backend).__module__ != "relayout.backend.declarative":
-        return backend  # tables are loaded late
-    from relayout.backend.declarative import DeclarativeBackend
-
-    return backend.extended if isinstance(backend, DeclarativeBackend) else backend
 
 
 def _is_named(found: _Found, listed: Conversion) -> bool:
     names = (found.source.name or "", found.result.name or "")
     return any(name == listed.value or name.startswith(f"{listed.value}_laid") for name in names)
-
-
-def _by_name(backend: Backend, found: _Found, source: Layout, target: Layout) -> Iterator[int | None]:
-    """The backend's price by layouts with names; nothing if these are no layouts of the two ends."""
-    before = _extents(_ends_of(found.source, is_source=True), source)
-    after = _extents(_ends_of(found.result, is_source=False), target)
-    if before is None or after is None:
-        return
-    own, other = _axes(source, before), _axes(target, after)
-    source, target = _padded(source, own, other), _padded(target, other, own)
-    tensor = TensorType(element_size(found.source), before)
-    stated = conversion_of(backend, tensor, source, target, found.source.name)
-    if stated is not None and stated.cost is not None:
-        yield stated.cost
-    else:
-        yield conversion_cost_of(backend, tensor, source, target, found.source.name)
-
-
-def _ends_of(value: ir.Value, *, is_source: bool) -> Iterator[ir.Value]:
-    """The value, and the one that a Reshape makes it of, or makes of it."""
-    yield value
-    node = value.producer() if is_source else next((use.node for use in value.uses()), None)
-    if node is not None and node.op_type == "Reshape" and node.domain in _ONNX and node.inputs[0] is not None:
-        yield node.inputs[0] if is_source else node.outputs[0]
-
-
-def _layouts_of(listed: Conversion) -> tuple[Layout, Layout] | None:
-    """The two layouts of a conversion; None if its axes have no names."""
-    try:
-        layouts = Layout.parse(listed.from_), Layout.parse(listed.to)
-    except LayoutSyntaxError:
-        return None
-    return None if any(layout.is_any or layout.is_numbered for layout in layouts) else layouts
-
-
-def _by_number(backend: Backend, found: _Found) -> Iterator[int | None]:
-    """The backend's price of a single Transpose by the numbers of its dimensions, without those of extent 1."""
-    (node,) = found.nodes
-    shape = found.source.shape
-    if node.op_type != "Transpose" or shape is None or len(shape) > MAX_RANK:
-        return
-    perm = node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))) or ()
-    long = [axis for axis, extent in enumerate(shape) if extent != 1]
-    names = "".join(str(long.index(axis)) for axis in perm if axis in long)
-    extents = tuple(extent if isinstance(extent, int) else extent.value for extent in (shape[axis] for axis in long))
-    source = Layout.from_names("".join(map(str, range(len(long)))))
-    tensor = TensorType(element_size(found.source), extents)
-    yield conversion_cost_of(backend, tensor, source, Layout.from_names(names), found.source.name)
-
-
-def _extents(values: Iterator[ir.Value], layout: Layout) -> Extents | None:
-    """The extents of the dimensions of the first value that may have a layout; one that is stored in blocks may be
-    declared without."""
-    whole = [i for i in range(layout.rank) if layout.outer(i) is None]
-    shape = next((v.shape for v in values if v.shape is not None and len(v.shape) in (layout.rank, len(whole))), None)
-    if shape is None:
-        return None
-    known: Extents = tuple(extent if isinstance(extent, int) else extent.value for extent in shape)
-    if len(known) == layout.rank:
-        return known
-    found: list[int | str | None] = [None] * layout.rank
-    for place, extent in zip(whole, known, strict=True):
-        tiles = {i: layout.tile(i) for i in range(layout.rank) if layout.outer(i) == place}
-        rest = extent
-        for i, tile in tiles.items():
-            found[i] = tile
-            rest = rest // tile if isinstance(rest, int) and tile else None
-        found[place] = rest
-    return tuple(found)
-
-
-def _axes(layout: Layout, extents: Extents) -> dict[str, int | str | None]:
-    """The extent of each axis by its name, all of its dimensions together."""
-    found: dict[str, int | str | None] = {}
-    for name, extent in zip(layout.names, extents, strict=True):
-        before = found.get(name.upper(), 1)
-        both = isinstance(extent, int) and isinstance(before, int)
-        found[name.upper()] = extent * before if both else extent if before == 1 else None  # type: ignore[operator]
-    return found
-
-
-def _padded(layout: Layout, own: Mapping[str, int | str | None], other: Mapping[str, int | str | None]) -> Layout:
-    """The layout with the number of zeros at each axis that is longer here than at the other end."""
-    for place in range(layout.rank):
-        name = layout.names[place]
-        here, there = own.get(name), other.get(name)
-        if layout.outer(place) is None and isinstance(here, int) and isinstance(there, int) and here > there:
-            layout = layout.with_boxes(place, [("pad", str(here - there))])
-    return layout
 
 
 def _words(entry: Entry) -> str:
